@@ -24,7 +24,7 @@ use crate::sessions::ClientSessions;
 use crate::tokens::Tokens;
 use coordination::Coordination;
 use model::owner::{Tenure, Usage};
-use model::{FamilyId, NodeRun, Result, ShardId};
+use model::{FamilyId, NodeRun, Result, SessionId, ShardId, TokenMode, TokenObject, TokenRange};
 use parking_lot::Mutex;
 use pool::Pool;
 use shard::{Shard, ShardMemory, within};
@@ -189,6 +189,19 @@ impl Metanode {
         waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
         waiters.truncate(world::WAITERS_MAX);
         waiters
+    }
+
+    /// Whether this owner knows that a session holds at least this; `None` while sessions may hold what they
+    /// haven't said yet. For those who look from outside.
+    #[must_use]
+    pub fn knows_token(
+        &self,
+        session: SessionId,
+        object: TokenObject,
+        range: TokenRange,
+        mode: TokenMode,
+    ) -> Option<bool> {
+        self.tokens.knows(session, object, range, mode)
     }
 
     /// State of the shard.

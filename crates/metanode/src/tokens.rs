@@ -20,7 +20,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use model::owner::{HeldToken, RECALLS_MAX, Renewal, Tenure};
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
-use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenObject};
+use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -437,6 +437,18 @@ impl Tokens {
             .lock()
             .granter
             .is_changed_by_others(session, inode)
+    }
+
+    /// As [`Granter::knows`].
+    pub(crate) fn knows(
+        &self,
+        session: SessionId,
+        object: TokenObject,
+        range: TokenRange,
+        mode: TokenMode,
+    ) -> Option<bool> {
+        let state = self.state.lock();
+        state.granter.knows(session, object, range, mode)
     }
 
     /// Waits for others, longest first.

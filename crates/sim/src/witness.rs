@@ -192,6 +192,16 @@ pub struct Explained {
     pub content: usize,
 }
 
+impl Explained {
+    /// Counts what was looked at in another history too.
+    pub fn add(&mut self, other: &Self) {
+        self.changes += other.changes;
+        self.looks += other.looks;
+        self.made_unknown += other.made_unknown;
+        self.content += other.content;
+    }
+}
+
 /// Explains a history.
 ///
 /// # Errors

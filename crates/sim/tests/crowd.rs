@@ -69,6 +69,13 @@ fn many_programs_agree_while_nsds_come_and_go() {
     println!("{said}met: {met}");
 }
 
+/// Programs of two shards at the same time, on the same nodes and NSDs.
+#[test]
+fn many_programs_of_two_shards_agree_whatever_breaks() {
+    let (met, said) = run(4_000..4_000 + by_suite(6, 100), &CrowdScenario::TWO_SHARDS);
+    println!("{said}met: {met}");
+}
+
 /// Runs one seed again: `CROWD_SEED=1100 SIM_LOG=info cargo test ... crowd_seed_again`.
 #[test]
 fn crowd_seed_again() {
@@ -78,7 +85,8 @@ fn crowd_seed_again() {
             0..1_000 => CrowdScenario::CALM,
             1_000..2_000 => CrowdScenario::WITHIN,
             2_000..3_000 => CrowdScenario::BEYOND,
-            _ => CrowdScenario::CHANGING,
+            3_000..4_000 => CrowdScenario::CHANGING,
+            _ => CrowdScenario::TWO_SHARDS,
         };
         let report = run_crowd(seed, &scenario);
         println!("{report:?}\n{}", report.coverage);

@@ -175,6 +175,23 @@ impl Granter {
         known.is_some_and(|known| known.is_changed_by_others(session)) || self.grace.is_some()
     }
 
+    /// Whether a session is known to hold at least this; `None` while sessions may hold what they haven't said
+    /// yet. For those who look from outside: what a session may use, its owner must know.
+    #[must_use]
+    pub fn knows(
+        &self,
+        session: SessionId,
+        object: TokenObject,
+        range: TokenRange,
+        mode: TokenMode,
+    ) -> Option<bool> {
+        if self.grace.is_some() {
+            return None;
+        }
+        let held = self.objects.get(&object).and_then(|it| it.held(session));
+        Some(held.is_some_and(|held| held.cover(range, mode)))
+    }
+
     /// A session asks for a token. The answer is an [`Action::Answer`], now or later; none for a
     /// session that isn't open, or is about to end.
     ///

@@ -32,7 +32,8 @@ use crate::action::Draw;
 use crate::witness::{self, Explained};
 use futures::future::{join, join_all, select};
 use known::{Known, Shared, lock};
-use node::ROOT_SHARD;
+use model::{FamilyId, ShardId};
+use node::{ROOT_FAMILY, ROOT_SHARD};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -44,6 +45,11 @@ use world::{Planted, Point};
 const PROGRAMS_MAX: Duration = Duration::from_secs(900);
 /// How long it may take until they have seen everything at the end.
 const SURVEY_MAX: Duration = Duration::from_secs(300);
+
+/// The one shard of most runs, with its family.
+const ONE: &[(ShardId, FamilyId)] = &[(ROOT_SHARD, ROOT_FAMILY)];
+/// Those of a run with two: the second one begins on the second node.
+const TWO: &[(ShardId, FamilyId)] = &[(ROOT_SHARD, ROOT_FAMILY), (ShardId(1), FamilyId(1))];
 
 /// Faults that may happen beside another one.
 const BESIDE: Mix = Mix(&[
@@ -64,7 +70,9 @@ const BESIDE: Mix = Mix(&[
 pub struct CrowdScenario {
     /// The machines.
     pub cluster: ClusterScenario,
-    /// Programs of each node's client.
+    /// The shards: programs of each meet only each other.
+    pub shards: &'static [(ShardId, FamilyId)],
+    /// Programs of each node's client of a shard.
     pub programs: usize,
     /// Operations of each program, at least.
     pub steps: usize,
@@ -90,6 +98,7 @@ impl CrowdScenario {
             mix: Mix::ALL,
             ..ClusterScenario::USUAL
         },
+        shards: ONE,
         programs: 2,
         steps: 40,
         together: 1,
@@ -113,6 +122,12 @@ impl CrowdScenario {
             ..Self::WITHIN.cluster
         },
         storage_changes: true,
+        ..Self::WITHIN
+    };
+
+    /// As [`CrowdScenario::WITHIN`], with two shards on the same nodes and ten programs of each.
+    pub const TWO_SHARDS: Self = Self {
+        shards: TWO,
         ..Self::WITHIN
     };
 
@@ -180,29 +195,37 @@ pub fn run_crowd_with(
     let mut report = cluster.run(|judge| async move {
         machines.found(&judge, &scenario.cluster).await;
         let running = async {
-            let known = Known::new(seed, &scenario);
+            let shards = scenario.shards.iter();
+            let known = shards.map(|(shard, family)| Known::new(seed, &scenario, *shard, *family));
             let crowd = Crowd {
                 machines: &machines,
                 judge: &judge,
-                known: &known,
+                known: known.collect(),
                 scenario: &scenario,
                 seed,
             };
             let mut report = CrowdReport::default();
+            crowd.make_shards().await;
             crowd.prepare().await;
             let trouble = async {
                 crowd.add_storage().await;
                 join(crowd.faults(&mut report), crowd.empty_storage()).await;
-                lock(crowd.known).faults_are_over = true;
+                for known in &crowd.known {
+                    lock(known).faults_are_over = true;
+                }
             };
             let work = join(crowd.work(), trouble);
             let beside = join(script::clock(&judge), crowd.watch());
             select(pin!(work), pin!(beside)).await;
-            script::come_back(&machines, &judge, &[ROOT_SHARD]).await;
+            let shards: Vec<_> = scenario.shards.iter().map(|it| it.0).collect();
+            script::come_back(&machines, &judge, &shards).await;
             crowd.survey().await;
             crowd.pieces_are_there().await;
             crowd.judge(&mut report);
-            script::end(&machines, &judge, seed).await;
+            for shard in shards {
+                script::check(&machines, &judge, shard, seed).await;
+            }
+            script::close(&machines, &judge, seed).await;
             report.time = judge.now();
             report
         };
@@ -223,35 +246,50 @@ enum Caused {
 struct Crowd<'a> {
     machines: &'a Machines,
     judge: &'a Judge,
-    known: &'a Shared,
+    /// One for each shard.
+    known: Vec<Shared>,
     scenario: &'a CrowdScenario,
     seed: u64,
 }
 
 impl Crowd<'_> {
+    /// Makes the shards beside the first, each on a node of its own.
+    async fn make_shards(&self) {
+        for (at, (shard, family)) in self.scenario.shards.iter().copied().enumerate().skip(1) {
+            let machine = &self.machines.nodes[at];
+            let made = machine.run("makes a shard", move |_, member| async move {
+                member.create_shard_of(shard, family).await.expect("made");
+            });
+            self.judge.within("made", SURVEY_MAX, made.done()).await;
+        }
+    }
+
     /// Makes the directories that programs meet in.
     async fn prepare(&self) {
-        let known = self.known.clone();
-        let scenario = *self.scenario;
-        let first = &self.machines.nodes[0];
-        let made = first.run("makes directories", move |_, member| {
-            program::prepare(member, known, scenario)
-        });
-        let made = made.done();
-        self.judge.within("it begins", SURVEY_MAX, made).await;
+        for known in &self.known {
+            let known = known.clone();
+            let scenario = *self.scenario;
+            let first = &self.machines.nodes[0];
+            let made = first.run("makes directories", move |_, member| {
+                program::prepare(member, known, scenario)
+            });
+            let made = made.done();
+            self.judge.within("it begins", SURVEY_MAX, made).await;
+        }
     }
 
     /// The programs of all nodes, until all have done their steps and the faults are over.
     async fn work(&self) {
         let nodes = self.machines.nodes.iter();
-        join_all(nodes.map(|machine| self.work_on(machine))).await;
+        let all = nodes.flat_map(|machine| self.known.iter().map(move |known| (machine, known)));
+        join_all(all.map(|(machine, known)| self.work_on(machine, known))).await;
     }
 
-    async fn work_on(&self, machine: &Machine) {
+    async fn work_on(&self, machine: &Machine, shared: &Shared) {
         let node = machine.id;
         loop {
             machine.is_up(self.judge).await;
-            let (known, scenario) = (self.known.clone(), *self.scenario);
+            let (known, scenario) = (shared.clone(), *self.scenario);
             let programs = machine.run("programs", move |world, member| {
                 program::programs(world, member, known, scenario)
             });
@@ -260,7 +298,7 @@ impl Crowd<'_> {
             if ended.is_some() {
                 return;
             }
-            lock(self.known).lose(node);
+            lock(shared).lose(node);
         }
     }
 
@@ -301,15 +339,19 @@ impl Crowd<'_> {
         let kind = mix.draw(&mut draw);
         tracing::info!(?kind, "fault");
         let cut_off = self.machines.cut_off_by(draw.clone(), kind);
-        lock(self.known).hit(kind, cut_off);
+        for known in &self.known {
+            lock(known).hit(kind, cut_off.clone());
+        }
         self.machines.cause(self.judge, &mut draw, kind).await;
         Caused::Fault(kind)
     }
 
     /// Every node looks at everything.
     async fn survey(&self) {
-        for machine in &self.machines.nodes {
-            let (known, cell_bytes) = (self.known.clone(), self.scenario.cell_bytes);
+        let nodes = self.machines.nodes.iter();
+        for (machine, known) in nodes.flat_map(|it| self.known.iter().map(move |known| (it, known)))
+        {
+            let (known, cell_bytes) = (known.clone(), self.scenario.cell_bytes);
             let looked = machine.run("looks at everything", move |_, member| {
                 program::survey(member, known, cell_bytes)
             });
@@ -328,14 +370,19 @@ impl Crowd<'_> {
                     "node {} keeps {held} bytes of space, {waiters} wait",
                     machine.id
                 );
-                lock(self.known).breaks(what);
+                lock(&self.known[0]).breaks(what);
             }
         }
     }
 
     /// Asks the witness.
     fn judge(&self, report: &mut CrowdReport) {
-        let known = lock(self.known);
+        for known in &self.known {
+            self.judge_one(&lock(known), report);
+        }
+    }
+
+    fn judge_one(&self, known: &Known, report: &mut CrowdReport) {
         let (seed, history) = (self.seed, known.history());
         for event in &history.events {
             tracing::debug!(?event, "seen");
@@ -344,11 +391,11 @@ impl Crowd<'_> {
             panic!("seed {seed}: {broken}");
         }
         match witness::explain(&history) {
-            Ok(explained) => report.explained = explained,
+            Ok(explained) => report.explained.add(&explained),
             Err(why) => panic!("seed {seed}: {why}"),
         }
-        report.steps = known.answered();
-        report.lost = history.lost.len();
+        report.steps += known.answered();
+        report.lost += history.lost.len();
         report.coverage.add(&Coverage::of(&history));
     }
 }

@@ -8,7 +8,7 @@ use crate::cluster::FaultKind;
 use crate::witness::{Answer, Call, ClientNumber, Event, History, NEVER, Tick};
 use client::Client;
 use model::operation::RenameMode;
-use model::{FileKind, InodeId, NodeId};
+use model::{FamilyId, FileKind, InodeId, NodeId, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -25,6 +25,7 @@ const APPEND_BELOW: usize = 14;
 
 /// What all programs share.
 pub(super) struct Known {
+    shard: ShardId,
     root: InodeId,
     events: Vec<Event>,
     ticks: Tick,
@@ -59,9 +60,16 @@ pub(super) fn lock(known: &Shared) -> MutexGuard<'_, Known> {
 }
 
 impl Known {
-    pub(super) fn new(seed: u64, scenario: &CrowdScenario) -> Shared {
-        let root = node::ROOT_FAMILY.root();
+    /// Nothing was seen of a shard yet.
+    pub(super) fn new(
+        seed: u64,
+        scenario: &CrowdScenario,
+        shard: ShardId,
+        family: FamilyId,
+    ) -> Shared {
+        let root = family.root();
         Arc::new(Mutex::new(Self {
+            shard,
             root,
             events: Vec::new(),
             ticks: 0,
@@ -73,7 +81,7 @@ impl Known {
             files: Vec::new(),
             cells: BTreeMap::new(),
             values: 0,
-            draw: Draw::new(seed ^ 0xC20),
+            draw: Draw::new(seed ^ 0xC20 ^ u64::from(shard.0) << 48),
             faults_are_over: false,
             cut_off: BTreeSet::new(),
             may_fail: scenario.may_fail(),
@@ -83,6 +91,10 @@ impl Known {
             locks: Locks::default(),
             heard: Arc::default(),
         }))
+    }
+
+    pub(super) fn shard(&self) -> ShardId {
+        self.shard
     }
 
     pub(super) fn root(&self) -> InodeId {

@@ -11,7 +11,7 @@ use client::{Allocate, Client, ClientSettings, OpenFlags};
 use futures::future::join_all;
 use model::operation::{NewInode, XattrMode};
 use model::{Advice, Attributes, Error, ErrorKind, FileKind, FileName, Result, SetAttributes};
-use node::{Member, ROOT_SHARD};
+use node::Member;
 use std::sync::Arc;
 use std::time::Duration;
 use world::World;
@@ -45,12 +45,13 @@ async fn open(member: &Member, known: &Shared, scenario: &CrowdScenario) -> Resu
         patience: scenario.patience,
         ..ClientSettings::default()
     };
-    let (heard, losses) = {
+    let (shard, heard, losses) = {
         let known = &mut *lock(known);
-        (known.heard.clone(), Draw::new(known.draw.bits()))
+        let losses = Draw::new(known.draw.bits());
+        (known.shard(), known.heard.clone(), losses)
     };
     let wrap = |owners| -> Arc<dyn client::Owners> { Listening::to(owners, &heard, losses) };
-    let client = member.open_client_through(ROOT_SHARD, settings, wrap);
+    let client = member.open_client_through(shard, settings, wrap);
     let client = client.await?;
     Ok(Programs {
         world: client.world().clone(),
