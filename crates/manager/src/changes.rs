@@ -161,7 +161,7 @@ impl Situation<'_> {
     /// Nobody serves a shard that nobody is assigned: all members that may have said so.
     fn is_free(&self, shard: ShardId) -> bool {
         let released = self.facts.shards.get(&shard).and_then(|fact| fact.released);
-        if released.is_some_and(|at| self.now >= at.plus(GIVE_UP_MAX)) {
+        if released.is_some_and(|it| self.now >= it.at.plus(GIVE_UP_MAX)) {
             return true;
         }
         let mut owners = self.record.members.values().filter(|member| {

@@ -10,8 +10,17 @@ pub(crate) struct ShardFact {
     pub(crate) assigned: Option<NodeRun>,
     /// The revision of coordination that wrote it.
     pub(crate) version: u64,
-    /// When this manager learned that nobody is assigned.
-    pub(crate) released: Option<Moment>,
+    /// Since when nobody is assigned.
+    pub(crate) released: Option<Released>,
+}
+
+/// Nobody is assigned a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Released {
+    /// When this manager learned of it.
+    pub(crate) at: Moment,
+    /// The first revision known to say so. Its last owner may have written later ones when it closed the shard.
+    pub(crate) version: u64,
 }
 
 /// An attempt to prove that a node is dead.
@@ -50,7 +59,7 @@ impl Facts {
         let before = known.and_then(|known| known.released);
         let released = match assigned {
             Some(_) => None,
-            None => Some(before.unwrap_or(now)),
+            None => Some(before.unwrap_or(Released { at: now, version })),
         };
         let fact = ShardFact {
             assigned,
@@ -65,7 +74,11 @@ impl Facts {
         let Some(heard) = self.heard.get(&run) else {
             return false;
         };
-        let version = self.shards.get(&shard).map_or(0, |fact| fact.version);
+        let fact = self.shards.get(&shard);
+        let version = fact.map_or(0, |fact| match fact.released {
+            Some(released) => released.version,
+            None => fact.version,
+        });
         heard.knows >= version && heard.hosts.iter().all(|(hosted, _)| *hosted != shard)
     }
 }

@@ -75,6 +75,9 @@ const ADMISSION: Admission = Admission {
 /// How long a closing member waits for the requests of others that it has begun.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
+/// How long a member that leaves waits for the manager.
+const LEAVE_MAX: Duration = Duration::from_secs(60);
+
 /// How long a new client waits for enough NSDs to say how much they hold, and how often it looks.
 const SPACE_KNOWN_MAX: Duration = Duration::from_secs(3);
 const SPACE_LOOK_EVERY: Duration = Duration::from_millis(10);
@@ -307,6 +310,23 @@ impl Member {
     /// then on; close it, and start another one. May wait for ever.
     pub async fn ended(&self) {
         self.parts.lease.ended().await;
+    }
+
+    /// Leaves the cluster: others get the shards that are here, each once it was given up here, and the manager's
+    /// place. Returns when the membership says that this run has left; it answers nothing from then on: close it.
+    /// Its NSDs are away then, so a node whose data must stay readable without redundancy is drained first
+    /// ([`Member::drain_node`]). Clients of this node should have been closed before.
+    ///
+    /// # Errors
+    /// `Unavailable` if no manager has let it go within a minute: close it all the same, and others go on as after
+    /// a kill.
+    pub async fn leave(&self) -> Result<()> {
+        self.parts.lease.leave();
+        let left = self.parts.world.timeout(LEAVE_MAX, self.ended()).await;
+        left.map_err(|_| {
+            let text = format!("no manager has let node {} go", self.run().node);
+            Error::new(ErrorKind::Unavailable, text)
+        })
     }
 
     /// Whether the cluster's manager is here.

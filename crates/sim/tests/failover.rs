@@ -3,6 +3,7 @@
 
 use crate::stories::make;
 use client::Client;
+use coordination::Roster;
 use model::{InodeId, Result};
 use sim::cluster::{ClusterScenario, Stage, client};
 use sim::{by_suite, each_seed};
@@ -57,6 +58,7 @@ fn note(world: &World, before: &mut Instant, seen: &Seen) {
 enum End {
     Killed,
     Silent,
+    Leaves,
 }
 
 /// The longest pause of the other nodes' programs, one of which wants what the victim's client had.
@@ -69,13 +71,17 @@ fn pause(seed: u64, end: End) -> Duration {
         let victim = stage.manager().expect("one is the manager");
         stage.move_shard(victim).await;
         let others: Vec<_> = (0..5).filter(|node| *node != victim).collect();
-        let shared = stage.run(victim, async |_, member| {
+        let shared = stage.run(victim, async move |_, member| {
             let client = client(&member).await;
             let file = make(&client, "shared").await?;
             client.write(file, 0, &content(7, BLOCK)).await?;
             client.fsync(file, false).await?;
-            // It keeps its tokens for as long as it lives.
-            std::mem::forget(client);
+            match end {
+                // Programs end before their daemon leaves.
+                End::Leaves => client.close().await?,
+                // It keeps its tokens for as long as it lives.
+                End::Killed | End::Silent => std::mem::forget(client),
+            }
             Ok::<_, model::Error>(file)
         });
         let shared = shared.await.expect("made");
@@ -97,6 +103,22 @@ fn pause(seed: u64, end: End) -> Duration {
         match end {
             End::Killed => stage.kill(victim),
             End::Silent => stage.isolate(victim),
+            End::Leaves => {
+                let run = stage.run(victim, async |_, member| member.run()).await;
+                // Its daemon ends with it.
+                drop(stage.start_task(victim, async |_, member| member.leave().await));
+                let left = stage.run(others[2], async move |world, member| {
+                    let has_left = |roster: &Roster| {
+                        let members = roster.membership.as_ref();
+                        members.is_some_and(|members| members.value.has_ended(run))
+                    };
+                    while !has_left(&member.roster()) {
+                        world.sleep(Duration::from_millis(10)).await;
+                    }
+                });
+                left.await;
+                println!("seed {seed}: left after {:?}", stage.now() - began);
+            }
         }
         let wants = stage.run(others[2], async move |_, member| {
             let client = client(&member).await;
@@ -135,6 +157,8 @@ fn pause(seed: u64, end: End) -> Duration {
         match end {
             End::Killed => stage.start(victim).await,
             End::Silent => stage.heal(),
+            // Started again by who keeps daemons up.
+            End::Leaves => {}
         }
     });
     *longest.lock().expect("nobody panicked")
@@ -165,4 +189,10 @@ fn others_go_on_within_three_seconds_when_a_node_with_everything_is_killed() {
 #[test]
 fn others_go_on_within_fifteen_seconds_when_a_node_with_everything_falls_silent() {
     worst(End::Silent, Duration::from_secs(15));
+}
+
+/// Would be broken if a node that leaves were waited for as if it had died, or if its shard were nobody's for long.
+#[test]
+fn others_hardly_pause_when_a_node_with_everything_leaves() {
+    worst(End::Leaves, Duration::from_secs(1));
 }

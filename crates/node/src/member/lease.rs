@@ -17,6 +17,7 @@ use model::{NodeRun, ShardId};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use world::{Deadline, Instant, World};
@@ -35,6 +36,8 @@ pub(super) struct RunLease {
     owners: OwnerLease,
     /// The shards that are here or being taken over; kept by who hosts them.
     hosts: Mutex<BTreeSet<ShardId>>,
+    /// This run wants to leave the cluster.
+    is_leaving: AtomicBool,
     /// There is something to say at once.
     news: Notify,
     /// The manager didn't answer.
@@ -51,6 +54,7 @@ impl RunLease {
             state: Mutex::default(),
             owners: OwnerLease::not_yet(),
             hosts: Mutex::default(),
+            is_leaving: AtomicBool::new(false),
             news: Notify::new(),
             doubt: Notify::new(),
             has_ended: watch::Sender::new(false),
@@ -87,6 +91,12 @@ impl RunLease {
     /// A shard isn't here any more. Its next owner may be waiting for that.
     pub(super) fn gave_up(&self, shard: ShardId) {
         self.hosts.lock().remove(&shard);
+        self.news.notify_one();
+    }
+
+    /// This run wants to leave: its shards shall go to others.
+    pub(super) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::Relaxed);
         self.news.notify_one();
     }
 
@@ -152,7 +162,7 @@ impl RunLease {
         let hosts = self.hosted();
         Heartbeat {
             role: Role::Owner,
-            is_leaving: false,
+            is_leaving: self.is_leaving.load(Ordering::Relaxed),
             knows: roster.revision,
             hosts: hosts
                 .into_iter()
