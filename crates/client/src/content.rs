@@ -156,7 +156,7 @@ impl Content {
             let text = format!("reserve {missing} bytes more in a pool of {capacity}");
             return Err(Error::new(ErrorKind::NoSpace, text));
         }
-        self.pool.reserve(missing).map(drop)
+        self.pool.check_room(missing)
     }
 
     /// SEEK_DATA and SEEK_HOLE. Reserved space is a hole.

@@ -226,6 +226,16 @@ impl PagePool {
         self.room.notified()
     }
 
+    /// Waits until a wish for disk space is answered.
+    pub(crate) fn space_answered(&self) -> Notified<'_> {
+        self.space.answered()
+    }
+
+    /// Space was freed: who found none asks again.
+    pub(crate) fn ask_for_space_anew(&self) {
+        self.space.ask_anew();
+    }
+
     /// Writers look again whether they may go on.
     pub(crate) fn signal_room(&self) {
         self.room.notify_waiters();
@@ -236,7 +246,8 @@ impl PagePool {
     /// to it.
     ///
     /// # Errors
-    /// `NoSpace`: the disks are full.
+    /// `NoSpace`: the disks are full. `Busy`: this node has asked for more space; try again when
+    /// `space_answered` tells.
     pub(crate) fn claim(&self, bytes: u64, is_failing: bool) -> Result<Option<Claim<'_>>> {
         let failing = self.failing.load(Ordering::Relaxed);
         let before = self.dirty.fetch_add(bytes, Ordering::Relaxed);

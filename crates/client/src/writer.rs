@@ -15,6 +15,8 @@ use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use world::{Instant, SPACE_WAIT};
 
+/// The cause of waiting for room that the cluster's manager gives.
+const ROOM_WAIT: &str = "room in the pool, which other nodes write to as well";
 /// Larger writes are split.
 const PART_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -168,6 +170,7 @@ impl Writer {
         let mut listed = None;
         loop {
             let room = self.pages.room();
+            let answered = self.pages.space_answered();
             let failing = self.pages.has_failing().then(|| failure_of(state));
             let failing = failing.flatten();
             if self.pages.lacks_memory(bytes) {
@@ -188,6 +191,7 @@ impl Writer {
                     // contain it.
                     let freeing = Box::pin(self.session.make_room());
                     if self.session.within_patience(SPACE_WAIT, freeing).await?? {
+                        self.pages.ask_for_space_anew();
                         continue;
                     }
                     // Stored but unpublished data is counted twice, as stored and as reserved, and
@@ -198,6 +202,13 @@ impl Writer {
                     if self.pages.is_moving() {
                         self.session.within_patience(SPACE_WAIT, room).await?;
                     }
+                    continue;
+                }
+                // Other nodes write to the pool too.
+                Err(asked) if asked.kind() == ErrorKind::Busy => {
+                    self.session
+                        .wait(ROOM_WAIT, Some(inode), Box::pin(answered))
+                        .await?;
                     continue;
                 }
                 Err(error) => return Err(error),

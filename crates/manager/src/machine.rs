@@ -226,6 +226,12 @@ impl Manager {
         &self.record
     }
 
+    /// The same with its version, once this manager has written its term into it.
+    #[must_use]
+    pub fn established(&self) -> Option<(&Membership, u64)> {
+        self.since.map(|_| (&self.record, self.version))
+    }
+
     /// Runs with a lease, clients included.
     #[must_use]
     pub fn nodes(&self) -> usize {

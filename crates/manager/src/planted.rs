@@ -64,10 +64,10 @@ faults! {
     GiveBeforeClaims,
     /// A holder takes what an earlier ledger gives after a new one began.
     HearEarlierLedger,
-    /// Statements from before a pool was measured count as if they came after.
+    /// What holders say while a pool is measured counts as if it had been said before.
     MeasureEarly,
-    /// Deletes that may have happened while a pool was measured are forgotten.
-    IgnoreDeletes,
+    /// What was written to room that others have taken is forgotten when that is put back.
+    ForgetOwed,
     /// Repairs begin in any order.
     AnyOrder,
     /// What was done to an earlier state of a group counts for the present one.

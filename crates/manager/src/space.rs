@@ -1,9 +1,9 @@
 //! Who may use how much of a storage pool: space is given out in slices before it is written to, so that
 //! a write that was accepted always finds room.
 //!
-//! [`Ledger`] gives slices: the manager's gives those of a pool to owners of shards, and an owner's gives
-//! what it was given to clients. [`Purse`] is the half of who gets them. All messages carry totals since
-//! the ledger's beginning, so one that is lost, repeated or late changes nothing that a newer one said.
+//! [`Ledger`] is the manager's: it gives slices of a pool to nodes. [`Purse`] is a node's: its clients and
+//! owners write to what it was given. All messages carry totals since the ledger's beginning, so one that is
+//! lost, repeated or late changes nothing that a newer one said.
 //!
 //! *A write wants room*: the purse has it, or asks; the ledger gives a slice, or recalls what others
 //! hold and don't need; only when all have answered, and the pool was measured, and it still isn't
@@ -18,6 +18,7 @@ mod measuring;
 mod purse;
 
 pub use ledger::{Given, Ledger};
+pub use model::space::{RecallNumber, Statement, Want};
 pub use purse::Purse;
 
 use model::NodeRun;
@@ -33,51 +34,20 @@ pub const HOLDERS_MAX: usize = 16_384;
 /// So often others may be given something while a want waits; then they wait until it is answered.
 pub const OVERTAKEN_MAX: u32 = 16;
 
-/// Counts the ledgers of a pool: the manager's term, or an owner's epoch.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct LedgerTerm(pub u64);
-
 /// Counts how often a ledger has measured its pool.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Round(pub u64);
 
-/// What a holder says: totals since it knows of the ledger, under a growing number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Statement {
-    /// The ledger that is meant.
-    pub term: LedgerTerm,
-    /// Grows with each statement.
-    pub number: u64,
-    /// Bytes that it held when it began with this ledger: what an earlier one had given.
-    pub claim: u64,
-    /// Bytes that were written to the pool.
-    pub consumed: u64,
-    /// Bytes that were given back unused.
-    pub returned: u64,
-    /// Bytes in the pool that were deleted.
-    pub freed: u64,
-    /// Bytes that are being deleted: they may be in the pool or not.
-    pub freeing: u64,
-    /// The newest recall that it has obeyed.
-    pub obeyed: RecallNumber,
-    /// The newest measuring that it was told of.
-    pub round: Round,
-    /// What it lacks, if it does.
-    pub want: Option<Want>,
+/// What a pool's NSDs say.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Counted {
+    /// Bytes in use.
+    pub used: u64,
+    /// Bytes that there are altogether, as far as segments can fill them.
+    pub capacity: u64,
+    /// Bytes of them that aren't given: log, compaction and deletes need them.
+    pub reserve: u64,
 }
-
-/// A wish for room.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Want {
-    /// Grows with each want of a holder.
-    pub number: u64,
-    /// Bytes that it needs, with what writes under way have taken: compared with all that it holds.
-    pub bytes: u64,
-}
-
-/// Counts the recalls of a ledger.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct RecallNumber(pub u64);
 
 /// What a ledger says, under its term.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -88,8 +58,6 @@ pub enum Say {
         to: NodeRun,
         /// The total.
         total: u64,
-        /// The newest measuring that is over: to be said back.
-        round: Round,
     },
     /// Give back what no write needs now.
     Recall {

@@ -2,10 +2,10 @@
 //! pool map: what a manager has to do for them. Heartbeats come evenly; messages take 100 ms.
 
 use manager::jobs::{self, GroupFact, NsdFact, Outcome, Planner, Settings, Slot, Worker};
-use manager::space::{Ledger, LedgerTerm, Purse, Round, Say};
+use manager::space::{Ledger, Purse, Round, Say};
 use manager::{Action, Event, Manager, Moment, NodeLease, Standing, Start};
 use model::map::{NsdEntry, NsdState, PoolMap};
-use model::member::{HEARTBEAT_EVERY, Heartbeat, Membership, Role, Weight};
+use model::member::{HEARTBEAT_EVERY, Heartbeat, Membership, Role, Term, Weight};
 use model::{FailureGroupId, NodeId, NodeRun, NsdId, Scheme, ShardId};
 use placement::{Groups, finish_moves, mark_lost, new_pool};
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +128,7 @@ impl Crowd {
         let stub = |node: u32| {
             // It is a new run, which was given nothing yet.
             let mut purse = Purse::default();
-            purse.begin_term(LedgerTerm(1));
+            purse.begin_term(Term(1));
             Stub {
                 run: run(node),
                 is_up: true,
@@ -144,8 +144,8 @@ impl Crowd {
             stubs: (1..=nodes).map(stub).collect(),
             brain: Brain {
                 manager,
-                ledger: Ledger::of_pool(LedgerTerm(1), NSD_BYTES * u64::from(nodes), []),
-                planner: Planner::begin(model::member::Term(1), SETTINGS, Moment::default()),
+                ledger: Ledger::new(Term(1), []),
+                planner: Planner::begin(Term(1), SETTINGS, Moment::default()),
             },
             term: 1,
             own: run(1),
@@ -208,15 +208,14 @@ impl Crowd {
         );
         let now = Moment(self.now);
         let (manager, actions) = Manager::begin(start, now);
-        let capacity = NSD_BYTES * up.len() as u64;
         let members = self.membership.members.values();
         let members = members.filter(|it| it.standing.is_member());
         let members: Vec<_> = members.map(|it| it.run).collect();
-        let term = LedgerTerm(self.term);
+        let term = Term(self.term);
         self.brain = Brain {
             manager,
-            ledger: Ledger::of_pool(term, capacity, members.iter().copied()),
-            planner: Planner::begin(model::member::Term(self.term), SETTINGS, now),
+            ledger: Ledger::new(term, members.iter().copied()),
+            planner: Planner::begin(Term(self.term), SETTINGS, now),
         };
         self.events.clear();
         self.measures.clear();
@@ -331,7 +330,13 @@ impl Crowd {
         let actions = self.brain.manager.on(Event::Tick, now);
         self.perform(actions);
         for round in std::mem::take(&mut self.measures) {
-            let said = self.brain.ledger.measured(round, Some(0));
+            let up = self.stubs.iter().filter(|stub| stub.is_up).count() as u64;
+            let counted = manager::space::Counted {
+                used: 0,
+                capacity: NSD_BYTES * up,
+                reserve: NSD_BYTES * up / 20,
+            };
+            let said = self.brain.ledger.measured(round, Some(counted));
             self.say(said);
         }
         let turns = HEARTBEAT_EVERY.as_millis() as u64 / STEP.as_millis() as u64;
@@ -373,11 +378,10 @@ impl Crowd {
 
     fn spend(&mut self, at: usize) {
         let stub = &mut self.stubs[at];
-        stub.purse.begin_term(LedgerTerm(self.term));
+        stub.purse.begin_term(Term(self.term));
         if stub.purse.take(WRITTEN) {
-            stub.purse.spend(WRITTEN);
-            stub.purse.begin_delete(WRITTEN);
-            stub.purse.freed(WRITTEN);
+            stub.purse.written(WRITTEN);
+            stub.purse.put_back(WRITTEN);
         }
         let (from, statement) = (stub.run, stub.purse.state());
         // With the heartbeat, in one message.
@@ -421,9 +425,9 @@ impl Crowd {
         for say in said {
             self.counted.bytes += std::mem::size_of_val(&say) as u64;
             match say {
-                Say::Granted { to, total, round } => {
+                Say::Granted { to, total } => {
                     let purse = &mut self.stubs[to.node.0 as usize - 1].purse;
-                    purse.granted(term, total, round);
+                    purse.granted(term, total);
                 }
                 Say::Recall { to, number } => {
                     self.counted.sent += 1;

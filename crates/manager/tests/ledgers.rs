@@ -1,10 +1,11 @@
 //! A ledger and what holders say to it, one rule after the other.
 
-use manager::space::{Ledger, LedgerTerm, Purse, Round, Say, Statement, Want};
+use manager::space::{Counted, Ledger, Purse, Round, Say, Statement, Want};
+use model::member::Term;
 use model::{NodeId, NodeRun};
 
 const MIB: u64 = 1 << 20;
-const TERM: LedgerTerm = LedgerTerm(3);
+const TERM: Term = Term(3);
 
 fn run(node: u32, incarnation: u64) -> NodeRun {
     NodeRun {
@@ -30,11 +31,19 @@ fn granted(said: &[Say], run: NodeRun) -> u64 {
     totals.max().unwrap_or(0)
 }
 
+fn counted(used: u64, capacity: u64) -> Option<Counted> {
+    Some(Counted {
+        used,
+        capacity,
+        reserve: 0,
+    })
+}
+
 /// Without a reserve, so that sums are easy to read; the first two nodes' first runs have begun.
 fn ledger(capacity: u64, used: u64) -> Ledger {
-    let mut ledger = Ledger::of_pool(TERM, capacity, []);
-    assert_eq!(ledger.resize(capacity, 0), [Say::Measure(Round(1))]);
-    assert_eq!(ledger.measured(Round(1), Some(used)), []);
+    let mut ledger = Ledger::new(TERM, []);
+    assert_eq!(ledger.measure(), [Say::Measure(Round(1))]);
+    assert_eq!(ledger.measured(Round(1), counted(used, capacity)), []);
     assert!(ledger.begin(run(1, 1)));
     assert!(ledger.begin(run(2, 1)));
     ledger
@@ -69,13 +78,12 @@ fn numbers_beyond_all_bounds_are_refused() {
     let mut ledger = ledger(100 * MIB, 0);
     ledger.hear(run(1, 1), wants(1, MIB));
     let before = ledger.given();
-    for (consumed, returned, freed) in [(u64::MAX, 1, 0), (1, u64::MAX, 0), (0, 0, u64::MAX)] {
+    for (consumed, returned) in [(u64::MAX, 1), (1, u64::MAX)] {
         let lies = Statement {
             term: TERM,
             number: u64::MAX,
             consumed,
             returned,
-            freed,
             ..Statement::default()
         };
         assert_eq!(ledger.hear(run(1, 1), lies), []);
@@ -83,29 +91,47 @@ fn numbers_beyond_all_bounds_are_refused() {
     }
 }
 
-/// One deletes what another has written and not yet said.
+/// Nobody says what was deleted, nor what was written without room: the next measuring finds both.
 #[test]
-fn a_delete_that_is_told_before_the_write_isnt_lost() {
-    let mut ledger = ledger(100 * MIB, 0);
-    let held = granted(&ledger.hear(run(1, 1), wants(1, 8 * MIB)), run(1, 1));
-    let deletes = Statement {
-        term: TERM,
-        number: 2,
-        freed: 8 * MIB,
-        ..Statement::default()
-    };
-    ledger.hear(run(2, 1), deletes);
-    let writes = Statement {
-        term: TERM,
-        number: 2,
-        consumed: 8 * MIB,
-        ..Statement::default()
-    };
-    ledger.hear(run(1, 1), writes);
-    let given = ledger.given();
-    assert_eq!(given.used, 0);
-    assert_eq!(given.held, held - 8 * MIB);
-    assert_eq!(given.free, 100 * MIB - given.held);
+fn a_measuring_finds_what_nobody_said() {
+    let mut ledger = ledger(100 * MIB, 40 * MIB);
+    for (round, used) in [(2, 10 * MIB), (3, 30 * MIB)] {
+        assert_eq!(ledger.measure(), [Say::Measure(Round(round))]);
+        ledger.measured(Round(round), counted(used, 100 * MIB));
+        let given = ledger.given();
+        assert_eq!((given.used, given.free), (used, 100 * MIB - used));
+    }
+}
+
+/// It brings bytes in use and free ones, and nothing is given of one before the other is known.
+#[test]
+fn an_nsd_that_comes_back_counts_with_what_is_on_it() {
+    let mut ledger = ledger(100 * MIB, 80 * MIB);
+    ledger.measure();
+    ledger.measured(Round(2), counted(30 * MIB, 40 * MIB));
+    assert_eq!(ledger.given().free, 10 * MIB);
+    ledger.measure();
+    assert_eq!(ledger.given().free, 10 * MIB);
+    ledger.measured(Round(3), counted(80 * MIB, 100 * MIB));
+    assert_eq!(ledger.given().free, 20 * MIB);
+}
+
+/// A write's bytes are in the pool before it puts its room back: they are in use once, not twice.
+#[test]
+fn what_was_written_to_taken_room_is_used_up_when_that_is_put_back() {
+    let mut purse = Purse::default();
+    purse.begin_term(TERM);
+    purse.granted(TERM, 4 * MIB);
+    assert!(purse.take(4 * MIB));
+    purse.written(3 * MIB);
+    assert_eq!(purse.state().consumed, 0);
+    purse.put_back(4 * MIB);
+    assert_eq!((purse.available(), purse.state().consumed), (MIB, 3 * MIB));
+    // Nobody took room for these, and nobody will.
+    purse.written(5 * MIB);
+    assert_eq!((purse.available(), purse.state().consumed), (0, 4 * MIB));
+    purse.granted(TERM, 8 * MIB);
+    assert_eq!(purse.available(), 4 * MIB);
 }
 
 /// What it wrote since its last statement is in the pool, and nobody knows how much that is.
@@ -120,13 +146,13 @@ fn what_an_ended_holder_may_have_written_isnt_given_to_others() {
 /// Slices that nothing was written to: an earlier ledger gave them, and they are promised still.
 #[test]
 fn a_new_ledger_gives_nothing_before_all_have_claimed_and_the_pool_was_measured() {
-    let (old, new) = (LedgerTerm(1), LedgerTerm(2));
+    let (old, new) = (Term(1), Term(2));
     let [mut idle, mut busy] = [Purse::default(), Purse::default()];
     idle.begin_term(old);
-    idle.granted(old, 60 * MIB, Round(1));
+    idle.granted(old, 60 * MIB);
     let runs = [run(1, 1), run(2, 1)];
-    let mut ledger = Ledger::of_pool(new, 100 * MIB, runs);
-    assert_eq!(ledger.resize(100 * MIB, 0), []);
+    let mut ledger = Ledger::new(new, runs);
+    assert_eq!(ledger.measure(), []);
     busy.begin_term(new);
     assert!(!busy.take(50 * MIB));
     let said = ledger.hear(runs[1], busy.state());
@@ -137,11 +163,11 @@ fn a_new_ledger_gives_nothing_before_all_have_claimed_and_the_pool_was_measured(
     let said = ledger.hear(runs[0], idle.state());
     assert!(said.contains(&Say::Measure(Round(1))), "{said:?}");
     // The earlier manager doesn't know that it is over.
-    idle.granted(old, 90 * MIB, Round(1));
+    idle.granted(old, 90 * MIB);
     assert_eq!(idle.available(), 60 * MIB);
-    ledger.measured(Round(1), Some(10 * MIB));
+    ledger.measured(Round(1), counted(10 * MIB, 100 * MIB));
     for (run, purse) in runs.into_iter().zip([&mut idle, &mut busy]) {
-        purse.granted(new, 0, Round(1));
+        purse.granted(new, 0);
         ledger.hear(run, purse.state());
     }
     let given = ledger.given();
@@ -153,7 +179,7 @@ fn a_new_ledger_gives_nothing_before_all_have_claimed_and_the_pool_was_measured(
 fn a_small_write_leaves_a_large_ones_want_as_it_is() {
     let mut purse = Purse::default();
     purse.begin_term(TERM);
-    purse.granted(TERM, 4 * MIB, Round(0));
+    purse.granted(TERM, 4 * MIB);
     assert!(!purse.take(8 * MIB));
     let before = purse.state().want.expect("it lacks room");
     assert!(purse.take(MIB));
@@ -162,7 +188,7 @@ fn a_small_write_leaves_a_large_ones_want_as_it_is() {
     assert_eq!(after.bytes, before.bytes + MIB, "beside what was taken");
     purse.put_back(MIB);
     assert_eq!(purse.state().want, Some(before));
-    purse.granted(TERM, 8 * MIB, Round(0));
+    purse.granted(TERM, 8 * MIB);
     assert!(purse.take(8 * MIB));
     assert_eq!(purse.state().want, None);
 }

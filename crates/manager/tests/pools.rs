@@ -2,7 +2,8 @@
 
 use super::chance::Chance;
 use manager::Planted;
-use manager::space::{Ledger, LedgerTerm, Purse, Round, Say, Statement};
+use manager::space::{Counted, Ledger, Purse, Round, Say, Statement};
+use model::member::Term;
 use model::{NodeId, NodeRun};
 
 const NSDS: usize = 3;
@@ -10,13 +11,13 @@ const NSDS: usize = 3;
 #[derive(Clone)]
 pub(crate) enum Message {
     /// To the ledger of this term.
-    Up(NodeRun, LedgerTerm, Statement),
+    Up(NodeRun, Term, Statement),
     /// From the ledger of this term.
-    Down(LedgerTerm, Say),
+    Down(Term, Say),
     /// A holder learns of a ledger.
-    Learn(NodeRun, LedgerTerm),
+    Learn(NodeRun, Term),
     /// What NSDs counted so far.
-    Count(LedgerTerm, Round, Vec<u64>),
+    Count(Term, Round, Vec<u64>),
 }
 
 pub(crate) struct Holder {
@@ -24,8 +25,6 @@ pub(crate) struct Holder {
     pub(crate) purse: Purse,
     /// Writes that have taken room, and where in the pool their bytes are.
     writes: Vec<(u64, Option<usize>)>,
-    /// What is being deleted, until it is, and where.
-    deletes: Vec<(u64, Option<usize>)>,
     /// A write that waits for room.
     pub(crate) waits: Option<u64>,
     /// It had nothing idle at some moment since somebody else's want was heard.
@@ -45,6 +44,8 @@ pub(crate) struct Scene {
     planted: Option<Planted>,
     pub(crate) failed: u32,
     began: u64,
+    /// What was written without room, at most the reserve.
+    unreserved: u64,
 }
 
 impl Scene {
@@ -60,6 +61,7 @@ impl Scene {
             planted,
             failed: 0,
             began: 0,
+            unreserved: 0,
         };
         scene.change_ledger();
         (1..=holders).for_each(|node| scene.start(node));
@@ -70,15 +72,15 @@ impl Scene {
         self.ledgers.last_mut().expect("there is always one")
     }
 
-    fn term(&self) -> LedgerTerm {
-        LedgerTerm(self.ledgers.len() as u64)
+    fn term(&self) -> Term {
+        Term(self.ledgers.len() as u64)
     }
 
     /// A new manager begins with what the membership says of who may have something.
     pub(crate) fn change_ledger(&mut self) {
-        let term = LedgerTerm(self.ledgers.len() as u64 + 1);
+        let term = Term(self.ledgers.len() as u64 + 1);
         let holders = self.holders.iter().map(|it| it.run);
-        let mut ledger = Ledger::of_pool(term, self.capacity, holders);
+        let mut ledger = Ledger::new(term, holders);
         self.planted
             .into_iter()
             .for_each(|fault| ledger.plant(fault));
@@ -113,13 +115,12 @@ impl Scene {
             run,
             purse,
             writes: Vec::new(),
-            deletes: Vec::new(),
             waits: None,
             was_empty: self.wants.clone(),
         });
     }
 
-    fn down(&mut self, term: LedgerTerm, said: Vec<Say>) {
+    fn down(&mut self, term: Term, said: Vec<Say>) {
         let said = said.into_iter().map(|say| Message::Down(term, say));
         self.messages.extend(said);
     }
@@ -146,9 +147,9 @@ impl Scene {
             Message::Down(term, Say::Measure(round)) => {
                 self.messages.push(Message::Count(term, round, Vec::new()));
             }
-            Message::Down(term, Say::Granted { to, total, round }) => {
+            Message::Down(term, Say::Granted { to, total }) => {
                 if let Some(holder) = self.holder(to) {
-                    holder.purse.granted(term, total, round);
+                    holder.purse.granted(term, total);
                 }
             }
             Message::Down(term, Say::Recall { to, number }) => {
@@ -158,7 +159,7 @@ impl Scene {
             }
             Message::Down(term, Say::Full { to, want }) => {
                 if let Some(holder) = self.holder(to)
-                    && holder.purse.full(term, want)
+                    && holder.purse.full(term, want).is_some()
                 {
                     holder.waits = None;
                     self.failed += 1;
@@ -170,19 +171,19 @@ impl Scene {
     }
 
     /// One NSD after the other says what it has.
-    fn count(
-        &mut self,
-        term: LedgerTerm,
-        round: Round,
-        mut counted: Vec<u64>,
-    ) -> Result<(), String> {
+    fn count(&mut self, term: Term, round: Round, mut counted: Vec<u64>) -> Result<(), String> {
         counted.push(self.nsds[counted.len()]);
         if counted.len() < NSDS {
             self.messages.push(Message::Count(term, round, counted));
             return Ok(());
         }
         let ledger = &mut self.ledgers[term.0 as usize - 1];
-        let said = ledger.measured(round, Some(counted.iter().sum()));
+        let counted = Counted {
+            used: counted.iter().sum(),
+            capacity: self.capacity,
+            reserve: self.reserve,
+        };
+        let said = ledger.measured(round, Some(counted));
         if term == self.term() {
             self.judge(&said)?;
         }
@@ -234,7 +235,7 @@ impl Scene {
     pub(crate) fn act(&mut self, at: usize, chance: &mut Chance, bytes_max: u64) {
         let holder = &mut self.holders[at];
         let nsd = chance.below(NSDS as u64) as usize;
-        match chance.below(9) {
+        match chance.below(8) {
             0 | 1 => {
                 let bytes = holder.waits.unwrap_or(1 + chance.below(bytes_max));
                 if holder.purse.take(bytes) {
@@ -252,38 +253,32 @@ impl Scene {
                 }
             }
             3 => match holder.writes.pop() {
-                Some((bytes, Some(_))) => holder.purse.spend(bytes),
+                Some((bytes, Some(_))) => {
+                    holder.purse.written(bytes);
+                    holder.purse.put_back(bytes);
+                }
                 Some((bytes, None)) if chance.one_in(3) => holder.purse.put_back(bytes),
                 Some(write) => holder.writes.push(write),
                 None => {}
             },
-            // First it is said, then the bytes aren't there any more, then the holder knows.
+            // Nobody says that something was deleted.
             4 if chance.one_in(9) => {
                 let bytes = chance.below(self.nsds[nsd] + 1) / 4;
-                let under_way = |it: &&(u64, Option<usize>)| it.1 == Some(nsd);
-                let deletes = self.holders.iter().flat_map(|it| &it.deletes);
-                let writes = self.holders.iter().flat_map(|it| &it.writes);
-                let others = deletes.filter(under_way).chain(writes.filter(under_way));
-                let others: u64 = others.map(|it| it.0).sum();
-                let bytes = bytes.min(self.nsds[nsd].saturating_sub(others));
-                let holder = &mut self.holders[at];
-                holder.purse.begin_delete(bytes);
-                holder.deletes.push((bytes, Some(nsd)));
+                let under_way = self.holders.iter().flat_map(|it| &it.writes);
+                let under_way = under_way.filter(|it| it.1 == Some(nsd));
+                let kept: u64 = under_way.map(|it| it.0).sum();
+                self.nsds[nsd] -= bytes.min(self.nsds[nsd].saturating_sub(kept));
             }
-            5 => {
-                if let Some((bytes, place)) = holder.deletes.last_mut()
-                    && let Some(nsd) = place.take()
-                {
-                    self.nsds[nsd] -= *bytes;
+            // Tables and repair ask for no room.
+            5 if chance.one_in(20) => {
+                let bytes = chance.below(self.reserve / 10);
+                if self.unreserved + bytes <= self.reserve {
+                    self.unreserved += bytes;
+                    self.nsds[nsd] += bytes;
+                    holder.purse.written(bytes);
                 }
             }
-            6 => match holder.deletes.pop() {
-                Some((bytes, None)) => holder.purse.freed(bytes),
-                Some((bytes, _)) if chance.one_in(3) => holder.purse.keep(bytes),
-                Some(delete) => holder.deletes.push(delete),
-                None => {}
-            },
-            _ if chance.one_in(8) => self.say_to(at, LedgerTerm(self.term().0.max(2) - 1)),
+            _ if chance.one_in(8) => self.say_to(at, Term(self.term().0.max(2) - 1)),
             _ => self.say(at),
         }
         self.look();
@@ -303,14 +298,14 @@ impl Scene {
             true => ledger.measure(),
             false => ledger.again(),
         };
-        self.down(LedgerTerm(at as u64 + 1), said);
+        self.down(Term(at as u64 + 1), said);
     }
 
     pub(crate) fn say(&mut self, at: usize) {
         self.say_to(at, self.term());
     }
 
-    fn say_to(&mut self, at: usize, term: LedgerTerm) {
+    fn say_to(&mut self, at: usize, term: Term) {
         let holder = &mut self.holders[at];
         let statement = holder.purse.state();
         let message = Message::Up(holder.run, term, statement);
@@ -320,12 +315,6 @@ impl Scene {
     /// A holder ends, whatever it last said, and another run of its node begins.
     pub(crate) fn end(&mut self, at: usize) {
         let holder = self.holders.remove(at);
-        // What it was deleting is deleted, now; its writes stay where they are.
-        for (bytes, place) in holder.deletes {
-            if let Some(nsd) = place {
-                self.nsds[nsd] -= bytes;
-            }
-        }
         self.wants.retain(|(run, _)| *run != holder.run);
         let term = self.term();
         let said = self.newest().end(holder.run);
@@ -341,7 +330,7 @@ impl Scene {
         };
         let promised: u64 = self.holders.iter().map(of).sum();
         let used: u64 = self.nsds.iter().sum();
-        if used + promised > self.capacity - self.reserve {
+        if used + promised > self.capacity - self.reserve + self.unreserved {
             let capacity = self.capacity;
             return Err(format!("{used} used and {promised} promised of {capacity}"));
         }
@@ -358,16 +347,10 @@ impl Scene {
     pub(crate) fn come_to_rest(&mut self) -> Result<(), String> {
         for holder in &mut self.holders {
             while let Some((bytes, place)) = holder.writes.pop() {
-                match place {
-                    Some(_) => holder.purse.spend(bytes),
-                    None => holder.purse.put_back(bytes),
+                if place.is_some() {
+                    holder.purse.written(bytes);
                 }
-            }
-            while let Some((bytes, place)) = holder.deletes.pop() {
-                match place {
-                    Some(_) => holder.purse.keep(bytes),
-                    None => holder.purse.freed(bytes),
-                }
+                holder.purse.put_back(bytes);
             }
             holder.waits = None;
             holder.purse.forget_want();
@@ -379,7 +362,7 @@ impl Scene {
         }
         // Somebody wants all that is free, so that everything is recalled.
         let used: u64 = self.nsds.iter().sum();
-        let all = self.capacity - self.reserve - used;
+        let all = (self.capacity - self.reserve).saturating_sub(used);
         for _ in 0..50 {
             if self.holders[0].purse.take(all) {
                 return Ok(());

@@ -22,7 +22,7 @@ pub(crate) const FAULTS: [Planted; 12] = [
     Planted::GiveBeforeClaims,
     Planted::HearEarlierLedger,
     Planted::MeasureEarly,
-    Planted::IgnoreDeletes,
+    Planted::ForgetOwed,
 ];
 
 fn storm(seed: u64, planted: Option<Planted>) -> Result<u32, String> {

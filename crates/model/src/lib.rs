@@ -20,6 +20,7 @@ pub mod operation;
 pub mod owner;
 pub mod scheme;
 pub mod segment;
+pub mod space;
 pub mod time;
 pub mod token;
 

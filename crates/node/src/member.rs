@@ -27,6 +27,7 @@ mod managing;
 mod owners;
 mod peers;
 mod services;
+mod spaces;
 mod storage;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
@@ -49,6 +50,7 @@ use peers::Peers;
 use pool::Pool;
 use rpc::{Admission, Credit, Identity, Server};
 use services::Services;
+use spaces::{Desk, Holding};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -120,6 +122,8 @@ struct Parts {
     services: Arc<Services>,
     lease: Arc<RunLease>,
     office: Arc<Office>,
+    desk: Arc<Desk>,
+    holding: Arc<Holding>,
     /// Of all shards that are here.
     memory: ShardMemory,
     /// What coordination said last.
@@ -162,7 +166,10 @@ impl Member {
         let identity = Identity { cluster, run };
         let lease = Arc::new(RunLease::new(world, run));
         let office = Arc::<Office>::default();
-        let services = Services::new(world, nsds.server().clone(), &office, &lease);
+        let (desk, holding) = (Arc::<Desk>::default(), Holding::new(world));
+        nsds.pool.share(holding.clone(), block_bytes);
+        let space = (&desk, &holding);
+        let services = Services::new(world, nsds.server().clone(), &office, space, &lease);
         let server = Server::new(world, identity, ADMISSION, services.clone());
         let own = NodeAddress {
             run,
@@ -182,6 +189,8 @@ impl Member {
             services,
             lease,
             office,
+            desk,
+            holding,
             memory: ShardMemory::of_machine(world),
             roster: watch::Sender::new(Arc::new(roster)),
             ask: Notify::new(),
@@ -194,6 +203,7 @@ impl Member {
             world.spawn("hosts the shards", hosting::supervise(parts.clone())),
             world.spawn("keeps the lease", lease::keep(parts.clone())),
             world.spawn("manages the cluster", managing::manage(parts.clone())),
+            world.spawn("states its room", spaces::state(parts.clone())),
             world.spawn("looks for NSDs", look_for_nsds(parts.clone())),
         ];
         Ok(Arc::new(Self {

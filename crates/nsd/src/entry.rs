@@ -221,6 +221,15 @@ pub(crate) fn header_units(units: u32) -> u32 {
     u32::try_from(bytes.div_ceil(UNIT)).expect("a segment's table is small")
 }
 
+/// Bytes of an NSD that a blob of `length` payload bytes takes, with what describes it. Small blobs that are
+/// packed together take less.
+#[must_use]
+pub fn blob_bytes(length: u64) -> u64 {
+    let units = length.div_ceil(UNIT as u64);
+    let header = header_units(u32::try_from(units).expect("a blob is at most a segment"));
+    (units + u64::from(header)) * UNIT as u64
+}
+
 /// Reads a checksum table of `units` entries.
 pub(crate) fn decode_checksums(input: &mut Reader<'_>, units: u32) -> Option<Vec<u32>> {
     let bytes = input.raw(units as usize * 4)?;

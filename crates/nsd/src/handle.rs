@@ -163,6 +163,23 @@ impl Handle {
         }
     }
 
+    /// How much it holds, as it says now.
+    ///
+    /// # Errors
+    /// `Unavailable` if it has failed; `Unknown` if it didn't answer by the deadline.
+    pub async fn ask_usage(&self, deadline: Deadline) -> Result<NsdUsage> {
+        if let Way::Call(_) = &self.way {
+            self.ask(&NsdRequest::Condition, deadline).await?;
+        }
+        match self.health() {
+            NsdHealth::Failed => {
+                let text = format!("NSD {} has failed", self.id);
+                Err(Error::new(ErrorKind::Unavailable, text))
+            }
+            NsdHealth::Online | NsdHealth::Full => Ok(self.usage()),
+        }
+    }
+
     /// Whether its index was rebuilt and it waits for [`Handle::confirm_epochs`], as of its newest
     /// answer.
     #[must_use]

@@ -32,6 +32,7 @@ mod superblock;
 mod wire;
 mod write;
 
+pub use crate::entry::blob_bytes;
 pub use crate::handle::Handle;
 pub use crate::server::NsdServer;
 

@@ -15,6 +15,7 @@ mod read;
 mod read_times;
 mod repair;
 mod requests;
+mod room;
 mod segment;
 mod space;
 mod survey;
@@ -26,6 +27,7 @@ pub use placement::balance::{EVEN_BELOW, Uses};
 pub use placement::{Groups, drop_generation, finish_moves, mark_lost};
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
+pub use room::{Count, Room, Taken};
 pub use segment::{SegmentOwner, SegmentSource};
 pub use space::{MetadataSpace, PoolUsage, Reservation};
 pub use survey::{GroupInventory, GroupSurvey, SlotInventory, SurveyedSegment};
@@ -224,7 +226,7 @@ impl Pool {
     fn add(&self, nsd: Arc<Handle>) {
         self.members
             .write()
-            .insert(nsd.id(), Arc::new(Member::new(nsd)));
+            .insert(nsd.id(), Arc::new(Member::new(nsd, self.space.clone())));
         self.changes_of_members.fetch_add(1, Ordering::Relaxed);
         self.space.forget();
     }

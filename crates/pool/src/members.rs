@@ -1,6 +1,7 @@
 //! The pool's record of each NSD: whether it answers, how fast it is, how full it is.
 
 use crate::read_times::ReadTimes;
+use crate::space::PoolSpace;
 use model::map::{NsdEntry, NsdState};
 use model::nsd::{NsdHealth, NsdUsage};
 use model::{Error, ErrorKind};
@@ -75,6 +76,7 @@ impl NsdStatus {
 /// An NSD that can be asked.
 pub(crate) struct Member {
     pub(crate) nsd: Arc<Handle>,
+    space: Arc<PoolSpace>,
     record: Mutex<Record>,
     /// Requests under way.
     requests: AtomicUsize,
@@ -100,10 +102,16 @@ struct Latency {
     p99_micros: u32,
 }
 
+/// Free bytes that new pieces leave on an NSD.
+pub(crate) fn kept_free(usage: &NsdUsage) -> u64 {
+    FREE_MIN.min(usage.capacity / 64)
+}
+
 impl Member {
-    pub(crate) fn new(nsd: Arc<Handle>) -> Self {
+    pub(crate) fn new(nsd: Arc<Handle>, space: Arc<PoolSpace>) -> Self {
         Self {
             nsd,
+            space,
             record: Mutex::default(),
             requests: AtomicUsize::new(0),
             bytes_read: AtomicU64::new(0),
@@ -119,6 +127,7 @@ impl Member {
     /// Counts bytes of a piece that was put.
     pub(crate) fn count_written(&self, bytes: u64) {
         self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        self.space.note_put(bytes);
     }
 
     /// Whether it can serve reads and deletes.
@@ -158,8 +167,7 @@ impl Member {
             return true;
         }
         let usage = self.nsd.usage();
-        let keep = FREE_MIN.min(usage.capacity / 64);
-        self.nsd.health() == NsdHealth::Online && usage.available >= bytes + keep
+        self.nsd.health() == NsdHealth::Online && usage.available >= bytes + kept_free(&usage)
     }
 
     /// Starts a request; it ends when the returned value is dropped.

@@ -2,17 +2,22 @@
 
 use crate::Pool;
 use crate::members::Member;
+use crate::room::{Room, Taken};
 use model::map::NsdState;
 use model::{Error, ErrorKind, FailureGroupId, Result, Scheme, limits};
 use parking_lot::Mutex;
 use placement::layout;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::Notify;
 use world::{Instant, Planted};
 
+/// Segments at the ends of files are shorter than a block, and take more than their part of one: by so much
+/// more is reserved in a pool that others write to as well.
+const MARGIN_PART: u128 = 16;
 /// Maximum age of the sum over the NSDs.
 const CACHE_TIME: Duration = Duration::from_millis(100);
 
@@ -43,6 +48,8 @@ pub struct PoolUsage {
 pub struct Reservation {
     space: Arc<PoolSpace>,
     bytes: u64,
+    /// Raw bytes that the node's room holds for them; 0 without one.
+    raw: u64,
 }
 
 impl Reservation {
@@ -54,19 +61,23 @@ impl Reservation {
 
     /// Releases a part, for instance because it has been written; at most all that is held.
     pub fn release(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
-        self.space.held.fetch_sub(bytes, Ordering::Release);
+        drop(self.split(bytes));
     }
 
     /// Splits off a part, at most all that is held.
     #[must_use]
     pub fn split(&mut self, bytes: u64) -> Reservation {
         let bytes = bytes.min(self.bytes);
+        let raw = match bytes == self.bytes {
+            true => self.raw,
+            false => part_of(self.raw, bytes, self.bytes),
+        };
         self.bytes -= bytes;
+        self.raw -= raw;
         Reservation {
             space: self.space.clone(),
             bytes,
+            raw,
         }
     }
 
@@ -77,13 +88,23 @@ impl Reservation {
             "reservations of one pool"
         );
         self.bytes += std::mem::take(&mut other.bytes);
+        self.raw += std::mem::take(&mut other.raw);
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.space.held.fetch_sub(self.bytes, Ordering::Release);
+        if let Some(room) = self.space.room().filter(|_| self.raw > 0) {
+            room.put_back(self.raw);
+        }
     }
+}
+
+/// Of `whole`, as much as `part` is of `all`.
+fn part_of(whole: u64, part: u64, all: u64) -> u64 {
+    let bytes = u128::from(whole) * u128::from(part) / u128::from(all);
+    u64::try_from(bytes).expect("a part isn't more than the whole")
 }
 
 /// Space that is kept from users for log and tables of one shard; no longer when dropped.
@@ -118,12 +139,23 @@ impl Drop for MetadataSpace {
     }
 }
 
+/// A pool that other nodes write to too.
+pub(crate) struct Shared {
+    pub(crate) room: Arc<dyn Room>,
+    /// Of clients, if the pool's map doesn't say it.
+    pub(crate) block_bytes: u32,
+}
+
 #[derive(Default)]
 pub(crate) struct PoolSpace {
     held: AtomicU64,
     /// Plain bytes kept for metadata: the sum over the shards of this process.
     metadata: AtomicU64,
     cache: Mutex<Option<Cached>>,
+    /// What this node may write, if others write to the pool too.
+    pub(crate) shared: OnceLock<Shared>,
+    /// Without a room no wish is answered.
+    pub(crate) never: Notify,
 }
 
 /// The requested bytes can't be held.
@@ -146,6 +178,17 @@ struct Cached {
 }
 
 impl PoolSpace {
+    fn room(&self) -> Option<&dyn Room> {
+        self.shared.get().map(|shared| &*shared.room)
+    }
+
+    /// A piece of so many bytes is in the pool.
+    pub(crate) fn note_put(&self, bytes: u64) {
+        if let Some(room) = self.room() {
+            room.written(nsd::blob_bytes(bytes));
+        }
+    }
+
     /// Makes the next query sum over the NSDs again.
     pub(crate) fn forget(&self) {
         *self.cache.lock() = None;
@@ -212,8 +255,67 @@ impl Pool {
     /// Holds space for `bytes` of users. Call it before accepting bytes that will be written.
     ///
     /// # Errors
-    /// `NoSpace` if no user space is left; `Unavailable` if no NSD serves.
+    /// `NoSpace` if no user space is left; `Unavailable` if no NSD serves. `Busy` in a pool that other nodes
+    /// write to, if room for it was asked for: try again when [`Pool::room`] tells.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        match self.room_to_ask() {
+            Some(room) => self.reserve_from(room, bytes),
+            None => self.reserve_alone(bytes),
+        }
+    }
+
+    fn room_to_ask(&self) -> Option<&dyn Room> {
+        let asks = !self.world.has_planted(Planted::TakeUnasked);
+        self.space.room().filter(|_| asks)
+    }
+
+    /// Holds space for so many bytes if that needs no waiting: for callers that would like more than they need.
+    #[must_use]
+    pub fn reserve_if_there(&self, bytes: u64) -> Option<Reservation> {
+        match self.room_to_ask() {
+            Some(room) => {
+                let raw = self.raw_of(bytes);
+                room.take_if_there(raw).then(|| self.hold(bytes, raw))
+            }
+            None => self.reserve_alone(bytes).ok(),
+        }
+    }
+
+    /// Whether `bytes` of users would fit now; nothing is held.
+    ///
+    /// # Errors
+    /// `NoSpace` and `Unavailable`, as for [`Pool::reserve`].
+    pub fn check_room(&self, bytes: u64) -> Result<()> {
+        self.reserve_alone(bytes).map(drop)
+    }
+
+    fn reserve_from(&self, room: &dyn Room, bytes: u64) -> Result<Reservation> {
+        let raw = self.raw_of(bytes);
+        match room.take(raw) {
+            Taken::Yes => Ok(self.hold(bytes, raw)),
+            Taken::Asked => {
+                let text = format!("hold {bytes} bytes of space: this node has asked for more");
+                Err(Error::new(ErrorKind::Busy, text))
+            }
+            Taken::Full => {
+                let text = format!("hold {bytes} bytes of space: the pool is full");
+                Err(Error::new(ErrorKind::NoSpace, text))
+            }
+        }
+    }
+
+    fn hold(&self, bytes: u64, raw: u64) -> Reservation {
+        let lost = u64::from(self.world.has_planted(Planted::KeepSpace));
+        self.space.held.fetch_add(bytes + lost, Ordering::AcqRel);
+        Reservation {
+            space: self.space.clone(),
+            bytes,
+            raw,
+        }
+    }
+
+    /// By what this process holds, and what its NSDs say.
+    fn reserve_alone(&self, bytes: u64) -> Result<Reservation> {
         let mut hold = self.space.hold(bytes, || self.free_to_users());
         if hold.is_err() {
             // Bytes written since the last sum may be counted twice: in the NSDs' usage and as
@@ -229,6 +331,7 @@ impl Pool {
                 return Ok(Reservation {
                     space: self.space.clone(),
                     bytes,
+                    raw: 0,
                 });
             }
             Err(refused) => refused,
@@ -242,6 +345,14 @@ impl Pool {
             refused.left
         );
         Err(Error::new(ErrorKind::NoSpace, text))
+    }
+
+    /// Something was freed: who found no room may ask again.
+    pub fn ask_anew(&self) {
+        self.refresh();
+        if let Some(room) = self.space.room() {
+            room.ask_anew();
+        }
     }
 
     /// Makes the next query ask the NSDs, so that no caller is refused because of an old sum.
@@ -276,7 +387,7 @@ impl Pool {
 
     /// Raw bytes that metadata needs. Logs have one copy more than the losses that the pool
     /// tolerates; tables take no more than that.
-    fn metadata_reserve(&self) -> u64 {
+    pub(crate) fn metadata_reserve(&self) -> u64 {
         let copies = self.map().scheme().tolerance() as u64 + 1;
         self.kept_for_metadata().saturating_mul(copies)
     }
@@ -288,7 +399,26 @@ impl Pool {
         u64::try_from(plain).expect("plain bytes are not more than raw ones")
     }
 
-    fn scheme_of_large(&self) -> Scheme {
+    /// Raw bytes that so many user bytes take at most, in segments of a block with what describes their pieces;
+    /// with a margin for segments that are shorter. What isn't needed is given back when they are written.
+    fn raw_of(&self, plain: u64) -> u64 {
+        let shared = self.space.shared.get().map(|shared| shared.block_bytes);
+        let block = self.block_bytes().or(shared);
+        let block = block.unwrap_or(limits::BLOCK_BYTES_DEFAULT);
+        let scheme = self.groups().whole_scheme(block);
+        let scheme = scheme.unwrap_or_else(|| self.map().scheme());
+        let piece = nsd::blob_bytes(layout::piece_length(scheme, block).into());
+        let whole = u128::from(piece) * scheme.width() as u128;
+        let raw = (u128::from(plain) * whole).div_ceil(u128::from(block));
+        u64::try_from(raw + raw / MARGIN_PART).unwrap_or(u64::MAX)
+    }
+
+    /// Raw bytes that segments can fill, those in use included.
+    pub(crate) fn raw_usable(&self) -> u64 {
+        self.raw_usage().raw_usable
+    }
+
+    pub(crate) fn scheme_of_large(&self) -> Scheme {
         let groups = self.groups();
         groups
             .whole_scheme(limits::SEGMENT_BYTES_MAX)
@@ -352,7 +482,7 @@ impl Pool {
 /// whole segments. A segment never has two pieces in the same failure group, so a group larger than
 /// all others together can't be filled. Failure groups that are away aren't in the list; until they
 /// are back there are fewer copies.
-fn fillable(scheme: Scheme, mut groups: Vec<u64>) -> u64 {
+pub(crate) fn fillable(scheme: Scheme, mut groups: Vec<u64>) -> u64 {
     let all: u64 = groups.iter().sum();
     let filled = match scheme {
         Scheme::Replicate(copies) => {
@@ -402,7 +532,7 @@ fn fill(groups: &mut [u64], width: usize) -> u64 {
 }
 
 /// Space that ordinary writes leave to log, compaction and deletes.
-fn reserve(raw_capacity: u64) -> u64 {
+pub(crate) fn reserve(raw_capacity: u64) -> u64 {
     raw_capacity / 100 * limits::RESERVED_PERCENT
 }
 

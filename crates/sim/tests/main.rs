@@ -16,5 +16,6 @@ mod scrub;
 mod seeds;
 mod several_nodes;
 mod several_shards;
+mod space;
 mod stories;
 mod traces;

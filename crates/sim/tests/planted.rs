@@ -1,6 +1,7 @@
 //! Faults planted in the program: each of them is found. `docs/planted-faults.md` lists them.
 
 use crate::catalogue::is_not_found_yet;
+use crate::space::{self, Trouble};
 use crate::{growing, stories};
 use sim::cluster::{ClusterScenario, CrowdScenario, FaultKind, Mix, run_crowd_with, run_with};
 use sim::{by_suite, each_seed};
@@ -71,6 +72,14 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             run_crowd_with(seed, &CrowdScenario::WITHIN, plant);
             return;
         }
+        Planted::TakeUnasked => {
+            space::filled(seed, Trouble::Nothing, plant);
+            return;
+        }
+        Planted::ClaimNoRoom => {
+            space::filled(seed, Trouble::ManagerKilled, plant);
+            return;
+        }
         Planted::ForgetReplies => {
             stories::applied_once(seed, plant);
             return;
@@ -132,6 +141,8 @@ const SHORT: &[Planted] = &[
     Planted::ReturnUnflushed,
     Planted::KeepBytes,
     Planted::ForgetReplies,
+    Planted::TakeUnasked,
+    Planted::ClaimNoRoom,
 ];
 
 /// The first seed whose run fails with the fault. Without it the same run must succeed.

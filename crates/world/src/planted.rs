@@ -83,6 +83,10 @@ faults! {
     ArriveEarly,
     /// Space that was held for written data is never free again.
     KeepSpace,
+    /// A node of a cluster writes to what is free without asking for room.
+    TakeUnasked,
+    /// A node says nothing to a new manager of the room that it has.
+    ClaimNoRoom,
 }
 
 impl World {

@@ -5,6 +5,7 @@ use model::Result;
 use parking_lot::Mutex;
 use pool::{Pool, Reservation};
 use std::sync::Arc;
+use tokio::sync::futures::Notified;
 
 /// Space is reserved from the pool in steps of this many bytes.
 const SPACE_STEP: u64 = 8 * 1024 * 1024;
@@ -30,16 +31,18 @@ impl Space {
     /// Reserves space for bytes that become dirty.
     ///
     /// # Errors
-    /// `NoSpace`: the disks are full.
+    /// `NoSpace`: the disks are full. `Busy`: this node has asked for more; try again when
+    /// [`Space::answered`] tells.
     pub(super) fn take(&self, bytes: u64) -> Result<()> {
         let mut space = self.reserved.lock();
         let held = space.held.as_ref().map_or(0, Reservation::bytes);
         if space.needed + bytes > held {
             let missing = space.needed + bytes - held;
-            let more = match self.pool.reserve(missing.next_multiple_of(SPACE_STEP)) {
-                Ok(more) => more,
+            let step = missing.next_multiple_of(SPACE_STEP);
+            let more = match self.pool.reserve_if_there(step) {
+                Some(more) => more,
                 // Near the end, reserve only the bytes really needed.
-                Err(_) => self.pool.reserve(missing)?,
+                None => self.pool.reserve(missing)?,
             };
             match &mut space.held {
                 Some(held) => held.join(more),
@@ -48,6 +51,16 @@ impl Space {
         }
         space.needed += bytes;
         Ok(())
+    }
+
+    /// Completes when a wish for space was answered after this call.
+    pub(super) fn answered(&self) -> Notified<'_> {
+        self.pool.room()
+    }
+
+    /// The owner has freed something.
+    pub(super) fn ask_anew(&self) {
+        self.pool.ask_anew();
     }
 
     /// Returns the reservation of stored bytes: their space is now used, and further writes must

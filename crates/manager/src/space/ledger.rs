@@ -3,11 +3,11 @@
 
 use super::measuring::Measuring;
 use super::{
-    HOLDERS_MAX, LedgerTerm, OVERTAKEN_MAX, RecallNumber, Round, Say, Statement, slice_bytes,
+    Counted, HOLDERS_MAX, OVERTAKEN_MAX, RecallNumber, Round, Say, Statement, slice_bytes,
 };
 use crate::planted::Planted;
 use model::NodeRun;
-use model::limits::RESERVED_PERCENT;
+use model::member::Term;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// So many wants recall what others hold at the same time; more wait for their turn.
@@ -29,10 +29,9 @@ impl Account {
             .expect("nobody uses more than it was given: its statement would have been refused")
     }
 
-    /// What it may have in the pool now, or put there: less what it deleted.
+    /// What it has put into the pool, or may put there.
     fn charged(&self) -> i128 {
-        let less = i128::from(self.said.returned) + i128::from(self.said.freed);
-        i128::from(self.granted) - less
+        i128::from(self.granted) - i128::from(self.said.returned)
     }
 }
 
@@ -63,16 +62,16 @@ pub struct Given {
     pub reserve: u64,
 }
 
-/// The slices of one pool, or of what an owner was given of one.
+/// The slices of one pool.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ledger {
-    term: LedgerTerm,
+    term: Term,
+    /// As the NSDs said last.
     capacity: u64,
     reserve: u64,
     /// What is in use beside what accounts say, at most; `None` before the first measuring.
     base: Option<i128>,
-    /// The pool can be measured, and the base may be too high.
-    is_measured: bool,
+    /// The base may be wrong.
     is_doubtful: bool,
     /// Holders that may have something of an earlier ledger, and haven't said what.
     expected: BTreeSet<NodeRun>,
@@ -84,29 +83,22 @@ pub struct Ledger {
     waiting: BTreeMap<NodeRun, Waiting>,
     recalls: RecallNumber,
     measuring: Option<Measuring>,
-    /// The newest measuring that was begun, that the NSDs have answered, and that is done.
+    /// The newest measuring that was begun, and the newest that is over.
     begun: Round,
-    counted: Round,
     done: Round,
     planted: Option<Planted>,
 }
 
 impl Ledger {
-    /// A pool with so many bytes, without the log's reserve. Nothing is given before all `holders` of
-    /// earlier ledgers have claimed what they have, or ended, and the pool was measured.
+    /// A pool of which nothing is known yet. Nothing is given before all `holders` of earlier ledgers have
+    /// claimed what they have, or ended, and the pool was measured.
     #[must_use]
-    pub fn of_pool(
-        term: LedgerTerm,
-        capacity: u64,
-        holders: impl IntoIterator<Item = NodeRun>,
-    ) -> Self {
-        let reserve = (capacity / 100).saturating_mul(RESERVED_PERCENT);
+    pub fn new(term: Term, holders: impl IntoIterator<Item = NodeRun>) -> Self {
         Self {
             term,
-            capacity,
-            reserve,
+            capacity: 0,
+            reserve: 0,
             base: None,
-            is_measured: true,
             is_doubtful: true,
             expected: holders.into_iter().collect(),
             accounts: BTreeMap::new(),
@@ -116,21 +108,8 @@ impl Ledger {
             recalls: RecallNumber(0),
             measuring: None,
             begun: Round(0),
-            counted: Round(0),
             done: Round(0),
             planted: None,
-        }
-    }
-
-    /// What an owner gives to its clients: nothing until it was given something itself. Its clients
-    /// begin with it, and delete nothing: what they wrote, the owner has used.
-    #[must_use]
-    pub fn of_owner(term: LedgerTerm) -> Self {
-        Self {
-            base: Some(0),
-            is_measured: false,
-            is_doubtful: false,
-            ..Self::of_pool(term, 0, [])
         }
     }
 
@@ -141,14 +120,8 @@ impl Ledger {
 
     /// Under which it speaks, and is spoken to.
     #[must_use]
-    pub fn term(&self) -> LedgerTerm {
+    pub fn term(&self) -> Term {
         self.term
-    }
-
-    /// What there is altogether, now: NSDs were added or lost, or the owner was given more.
-    pub fn resize(&mut self, capacity: u64, reserve: u64) -> Vec<Say> {
-        (self.capacity, self.reserve) = (capacity, reserve);
-        self.settle()
     }
 
     /// What is where. The sums are exact; `free` is 0 if less is there than was given, or if nobody
@@ -207,9 +180,6 @@ impl Ledger {
             return false;
         }
         self.accounts.insert(run, Account::default());
-        if let Some(measuring) = self.measuring.as_mut().filter(|it| it.counted.is_some()) {
-            measuring.missing.insert(run);
-        }
         true
     }
 
@@ -235,7 +205,6 @@ impl Ledger {
                 waiting.missing.remove(&from);
             }
         }
-        self.answer_measuring(from, statement.round);
         let mut said = self.settle();
         // Said again each time: the last one may have been lost.
         let granted = self.granted(from);
@@ -261,9 +230,7 @@ impl Ledger {
         let said = before.said;
         let used = statement.consumed.checked_add(statement.returned);
         let fits = used.is_some_and(|used| used <= before.granted);
-        let is_growing = statement.consumed >= said.consumed
-            && statement.returned >= said.returned
-            && statement.freed >= said.freed;
+        let is_growing = statement.consumed >= said.consumed && statement.returned >= said.returned;
         let is_newer = statement.number > said.number && is_growing;
         let is_meant = statement.term == self.term && statement.claim == said.claim;
         if !is_meant || !fits || !is_newer {
@@ -273,16 +240,10 @@ impl Ledger {
             granted: before.granted,
             said: *statement,
         };
-        if !self.is_measured {
-            (after.said.freed, after.said.freeing) = (0, 0);
-        }
         if self.planted == Some(Planted::ForgetReturn) {
             after.granted += statement.returned.saturating_sub(said.returned);
         }
-        // Nobody can delete more than anybody may have written.
-        let others = self.promised() - known.map_or(0, |it| it.charged());
-        let is_possible = self.base.is_none() || others + after.charged() >= 0;
-        is_possible.then_some(after)
+        Some(after)
     }
 
     /// The holder has ended: nothing of it is written to the pool any more. What it may have written
@@ -307,80 +268,53 @@ impl Ledger {
                 kept -= i128::from(account.held());
             }
             self.base = self.base.map(|base| base + kept);
-            self.is_doubtful = self.is_measured;
+            self.is_doubtful = true;
         }
-        // It was counted as one of the holders.
+        // What it had said is in the measuring's sum, and in the base now.
         if self.measuring.take().is_some() {
             self.is_doubtful = true;
         }
         self.settle()
     }
 
-    /// What NSDs have in use, counted since [`Say::Measure`]; `None` if they can't say.
-    pub fn measured(&mut self, round: Round, counted: Option<u64>) -> Vec<Say> {
-        let Some(measuring) = self.measuring.as_mut().filter(|it| it.round == round) else {
+    /// What NSDs say, asked since [`Say::Measure`]; `None` if they can't say.
+    pub fn measured(&mut self, round: Round, counted: Option<Counted>) -> Vec<Say> {
+        let Some(measuring) = self.measuring.take_if(|it| it.round == round) else {
             return Vec::new();
         };
-        if measuring.counted.is_some() {
-            return Vec::new();
+        // Nobody waits for what can't be had.
+        self.done = round;
+        if let Some(counted) = counted {
+            let measuring = match self.planted {
+                Some(Planted::MeasureEarly) => self.measuring_from_now(),
+                _ => measuring,
+            };
+            // Together: an NSD that is back brings bytes in use and free ones.
+            self.base = Some(measuring.bound(&counted));
+            (self.capacity, self.reserve) = (counted.capacity, counted.reserve);
         }
-        if counted.is_none() {
-            self.measuring = None;
-            // Nobody waits for what can't be had.
-            self.done = round;
-            return self.settle();
-        }
-        measuring.counted = counted;
-        measuring.missing = self.accounts.keys().copied().collect();
-        if self.planted == Some(Planted::MeasureEarly) {
-            measuring.missing.clear();
-        }
-        self.counted = round;
-        let told: Vec<_> = measuring.missing.iter().copied().collect();
-        let mut said: Vec<_> = told.into_iter().map(|to| self.granted(to)).collect();
-        self.end_measuring();
-        said.extend(self.settle());
-        said
-    }
-
-    /// Asks for a measuring as soon as none is under way: the base may be too high because of what was
-    /// written and deleted during the last one, or what owners took for used.
-    pub fn measure(&mut self) -> Vec<Say> {
-        self.is_doubtful |= self.is_measured;
         self.settle()
     }
 
-    fn answer_measuring(&mut self, from: NodeRun, round: Round) {
-        if let Some(measuring) = &mut self.measuring
-            && measuring.counted.is_some()
-            && round >= measuring.round
-        {
-            measuring.missing.remove(&from);
-            self.end_measuring();
-        }
+    /// Asks for a measuring as soon as none is under way: what was deleted, or written and not said, isn't
+    /// in the base.
+    pub fn measure(&mut self) -> Vec<Say> {
+        self.is_doubtful = true;
+        self.settle()
     }
 
-    fn end_measuring(&mut self) {
-        let is_over = |it: &&Measuring| it.counted.is_some() && it.missing.is_empty();
-        let Some(measuring) = self.measuring.as_ref().filter(is_over) else {
-            return;
-        };
-        let is_blind = self.planted == Some(Planted::IgnoreDeletes);
-        let deleted = self.accounts.values().map(|it| match is_blind {
-            true => i128::from(it.said.freed),
-            false => i128::from(it.said.freed) + i128::from(it.said.freeing),
-        });
-        let bound = measuring.bound(deleted.sum());
-        self.base = Some(self.base.map_or(bound, |base| base.min(bound)));
-        self.done = measuring.round;
-        self.measuring = None;
+    fn measuring_from_now(&self) -> Measuring {
+        let accounts = self.accounts.values();
+        Measuring {
+            round: self.begun,
+            consumed_before: accounts.map(|it| i128::from(it.said.consumed)).sum(),
+        }
     }
 
     fn granted(&self, to: NodeRun) -> Say {
         Say::Granted {
             to,
             total: self.accounts[&to].granted,
-            round: self.counted,
         }
     }
 
@@ -487,7 +421,7 @@ impl Ledger {
         let waiting = self.waiting.get_mut(&run).expect("it waits");
         if waiting.missing.is_empty() {
             let round = *waiting.round.get_or_insert(next);
-            if !self.is_measured || self.done >= round {
+            if self.done >= round {
                 waiting.is_answered = true;
                 said.push(full);
             }
@@ -497,12 +431,10 @@ impl Ledger {
     fn begin_measuring(&mut self, said: &mut Vec<Say>) {
         let rounds = self.unanswered().filter_map(|(_, it)| it.round);
         let is_needed = rounds.max() > Some(self.begun) || self.is_doubtful;
-        let can = self.is_measured && self.measuring.is_none() && self.have_claimed();
+        let can = self.measuring.is_none() && self.have_claimed();
         if is_needed && can {
             self.begun = Round(self.begun.0 + 1);
-            let accounts = self.accounts.values();
-            let consumed = accounts.map(|it| i128::from(it.said.consumed)).sum();
-            self.measuring = Some(Measuring::begin(self.begun, consumed));
+            self.measuring = Some(self.measuring_from_now());
             self.is_doubtful = false;
             said.push(Say::Measure(self.begun));
         }
@@ -521,12 +453,7 @@ impl Ledger {
                 number: *number,
             }));
         }
-        if let Some(measuring) = &self.measuring {
-            match measuring.counted {
-                None => said.push(Say::Measure(measuring.round)),
-                Some(_) => said.extend(measuring.missing.iter().map(|to| self.granted(*to))),
-            }
-        }
+        said.extend(self.measuring.map(|it| Say::Measure(it.round)));
         said
     }
 }

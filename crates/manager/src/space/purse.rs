@@ -1,15 +1,20 @@
 //! The half that gets slices and spends them.
 
-use super::{LedgerTerm, RecallNumber, Round, Statement, Want};
+use super::{RecallNumber, Statement, Want};
 use crate::planted::Planted;
+use model::member::Term;
 
-/// What one holder has of a pool. Writes *take* room before they are accepted, and then either
-/// *spend* it (the bytes are in the pool) or *put it back*. Deletes *begin*, and end as *freed* or not.
+/// What one holder has of a pool. Writes *take* room before they are accepted, and *put it back* when their
+/// bytes are stored or given up. What is *written* to the pool uses up what is there; while writes have taken
+/// room, the rest is *owed* until they put it back. What is written beyond that (tables, repair) comes from the
+/// pool's reserve, and the next measuring finds it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Purse {
     granted: u64,
     /// By writes under way.
     taken: u64,
+    /// Written, and to be used up from what writes will put back.
+    owed: u64,
     said: Statement,
     /// The largest write that lacks room: number and bytes.
     wanted: Option<(u64, u64)>,
@@ -25,7 +30,7 @@ impl Purse {
 
     /// There is a new ledger: everything that is held is claimed from it. What earlier ones say from
     /// now on counts for nothing.
-    pub fn begin_term(&mut self, term: LedgerTerm) {
+    pub fn begin_term(&mut self, term: Term) {
         if term <= self.said.term {
             return;
         }
@@ -34,7 +39,6 @@ impl Purse {
             term,
             number: self.said.number,
             claim: self.granted,
-            freeing: self.said.freeing,
             ..Statement::default()
         };
         if self.planted == Some(Planted::ForgetClaim) {
@@ -44,7 +48,7 @@ impl Purse {
 
     /// The ledger that it has to do with.
     #[must_use]
-    pub fn term(&self) -> LedgerTerm {
+    pub fn term(&self) -> Term {
         self.said.term
     }
 
@@ -63,15 +67,10 @@ impl Purse {
     /// Takes room for a write. If there isn't enough, it is wanted from now on, and the caller asks
     /// again when something was granted. Of several writes that lack room the largest is wanted.
     pub fn take(&mut self, bytes: u64) -> bool {
-        let wanted = self.wanted.map_or(0, |(_, wanted)| wanted);
-        if self.available() >= bytes {
-            self.taken += bytes;
-            // A smaller write leaves a larger one's want as it is.
-            if bytes >= wanted {
-                self.wanted = None;
-            }
+        if self.take_if_there(bytes) {
             return true;
         }
+        let wanted = self.wanted.map_or(0, |(_, wanted)| wanted);
         if bytes > wanted {
             self.wants += 1;
             self.wanted = Some((self.wants, bytes));
@@ -79,38 +78,45 @@ impl Purse {
         false
     }
 
+    /// Takes room, if it is there: a caller that would like more than it needs.
+    pub fn take_if_there(&mut self, bytes: u64) -> bool {
+        if self.available() < bytes {
+            return false;
+        }
+        self.taken += bytes;
+        // A smaller write leaves a larger one's want as it is.
+        if self.wanted.is_some_and(|(_, wanted)| bytes >= wanted) {
+            self.wanted = None;
+        }
+        true
+    }
+
     /// The write that lacked room was given up.
     pub fn forget_want(&mut self) {
         self.wanted = None;
     }
 
-    /// The bytes of a write are in the pool.
-    pub fn spend(&mut self, bytes: u64) {
-        self.put_back(bytes);
-        self.said.consumed += bytes;
-    }
-
-    /// A write didn't happen: nothing of it is in the pool, nor will be.
+    /// A write's room isn't needed any more: its bytes are in the pool, and were said to be
+    /// [written](Self::written), or never will be.
     pub fn put_back(&mut self, bytes: u64) {
         let rest = self.taken.checked_sub(bytes);
         self.taken = rest.expect("only what was taken is put back");
+        self.pay();
     }
 
-    /// A delete begins: from now on the bytes may be in the pool or not.
-    pub fn begin_delete(&mut self, bytes: u64) {
-        self.said.freeing += bytes;
+    /// Bytes are in the pool, whoever took room for them, or nobody.
+    pub fn written(&mut self, bytes: u64) {
+        self.owed += bytes;
+        self.pay();
     }
 
-    /// Bytes whose delete had begun aren't in the pool any more.
-    pub fn freed(&mut self, bytes: u64) {
-        self.keep(bytes);
-        self.said.freed += bytes;
-    }
-
-    /// Bytes whose delete had begun are in the pool still, or somebody else has freed them.
-    pub fn keep(&mut self, bytes: u64) {
-        let rest = self.said.freeing.checked_sub(bytes);
-        self.said.freeing = rest.expect("a delete that ends had begun");
+    fn pay(&mut self) {
+        let paid = self.available().min(self.owed);
+        self.said.consumed += paid;
+        self.owed = match self.planted {
+            Some(Planted::ForgetOwed) => 0,
+            _ => (self.owed - paid).min(self.taken),
+        };
     }
 
     /// What to say now; to be said again until it is answered.
@@ -123,16 +129,16 @@ impl Purse {
         Statement { want, ..self.said }
     }
 
-    /// The ledger has given so much since the beginning, and has measured so often.
-    pub fn granted(&mut self, term: LedgerTerm, total: u64, round: Round) {
+    /// The ledger has given so much since the beginning.
+    pub fn granted(&mut self, term: Term, total: u64) {
         if self.is_of(term) {
             self.granted = self.granted.max(total);
-            self.said.round = self.said.round.max(round);
+            self.pay();
         }
     }
 
     /// The ledger wants back what no write needs.
-    pub fn recalled(&mut self, term: LedgerTerm, number: RecallNumber) {
+    pub fn recalled(&mut self, term: Term, number: RecallNumber) {
         if self.is_of(term) && number > self.said.obeyed {
             self.said.obeyed = number;
             let idle = self.available();
@@ -142,17 +148,15 @@ impl Purse {
         }
     }
 
-    /// There is no room for the want of this number: the write fails. False if it wants something
-    /// else by now.
-    pub fn full(&mut self, term: LedgerTerm, want: u64) -> bool {
-        let is_meant = self.is_of(term) && self.wanted.is_some_and(|(number, _)| number == want);
-        if is_meant {
-            self.wanted = None;
-        }
-        is_meant
+    /// There is no room for the want of this number: the write fails. How many bytes that wanted, beside what
+    /// is taken; `None` if something else is wanted by now.
+    pub fn full(&mut self, term: Term, want: u64) -> Option<u64> {
+        let is_of = self.is_of(term);
+        let refused = self.wanted.take_if(|(number, _)| is_of && *number == want);
+        refused.map(|(_, bytes)| bytes)
     }
 
-    fn is_of(&self, term: LedgerTerm) -> bool {
+    fn is_of(&self, term: Term) -> bool {
         term == self.said.term || self.planted == Some(Planted::HearEarlierLedger)
     }
 }

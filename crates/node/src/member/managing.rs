@@ -10,14 +10,14 @@
 
 mod place;
 
-use super::Parts;
+use super::{Parts, spaces};
 use coordination::Roster;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use manager::{Action, Event, Manager, Moment, Start};
 use model::call::{Call, Class};
-use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership};
+use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term};
 use model::{ErrorKind, NodeRun, ShardId};
 use parking_lot::Mutex;
 use place::Won;
@@ -82,6 +82,15 @@ impl Office {
         self.manager.lock().is_some()
     }
 
+    /// Term and members of the manager that is here, with the membership's version, once its term is stored.
+    pub(super) fn established(&self) -> Option<(Term, BTreeSet<NodeRun>, u64)> {
+        let manager = self.manager.lock();
+        let (membership, version) = manager.as_ref()?.established()?;
+        let members = membership.members.values();
+        let members = members.filter(|it| it.standing.is_member());
+        Some((membership.term, members.map(|it| it.run).collect(), version))
+    }
+
     fn on(&self, event: Event, now: Moment) -> Vec<Action> {
         let mut manager = self.manager.lock();
         let manager = manager.as_mut();
@@ -109,7 +118,10 @@ pub(super) async fn manage(parts: Arc<Parts>) {
     while !parts.lease.has_ended() {
         if let Some(won) = place::win(&parts).await {
             let lease = won.lease;
-            rule(&parts, won).await;
+            tokio::select! {
+                () = rule(&parts, won) => {}
+                () = spaces::lend(&parts) => {}
+            }
             place::give_up(&parts, lease).await;
         }
     }

@@ -3,6 +3,7 @@
 
 use super::lease::RunLease;
 use super::managing::Office;
+use super::spaces::{Desk, Holding};
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
@@ -10,6 +11,7 @@ use model::call::{Call, Reply};
 use model::member::{ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply};
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
+use model::space::{SPACE_STATE, SPACE_TELL, Statement, Told};
 use model::{Error, ErrorKind, NodeRun, Result, ShardId};
 use nsd::NsdServer;
 use parking_lot::Mutex;
@@ -25,6 +27,8 @@ pub(super) struct Services {
     nsds: Arc<NsdServer>,
     hosted: Mutex<BTreeMap<ShardId, Arc<Metanode>>>,
     office: Arc<Office>,
+    desk: Arc<Desk>,
+    holding: Arc<Holding>,
     lease: Arc<RunLease>,
 }
 
@@ -33,6 +37,7 @@ impl Services {
         world: &World,
         nsds: Arc<NsdServer>,
         office: &Arc<Office>,
+        space: (&Arc<Desk>, &Arc<Holding>),
         lease: &Arc<RunLease>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -40,6 +45,8 @@ impl Services {
             nsds,
             hosted: Mutex::default(),
             office: office.clone(),
+            desk: space.0.clone(),
+            holding: space.1.clone(),
             lease: lease.clone(),
         })
     }
@@ -90,6 +97,13 @@ impl Services {
         reply.ok_or_else(|| Error::new(ErrorKind::OldEpoch, "this node isn't the manager"))
     }
 
+    /// # Errors
+    /// As for heartbeats.
+    fn stated(&self, from: NodeRun, statement: Statement) -> Result<Told> {
+        let told = self.desk.hear(from, statement);
+        told.ok_or_else(|| Error::new(ErrorKind::OldEpoch, "this node has no ledger of the pool"))
+    }
+
     /// Answers when the asked time is over: a connection that breaks before tells that this node has
     /// ended.
     async fn attend(&self, attend: Attend, deadline: Deadline) -> Reply {
@@ -110,8 +124,15 @@ impl Service for Services {
             },
             HEARTBEAT => {
                 let answer = call.decode().and_then(|it| self.heartbeat(from, it));
-                let reply = Reply::new::<HeartbeatReply>(&answer, Bytes::new());
-                std::future::ready(reply).boxed()
+                done(Reply::new::<HeartbeatReply>(&answer, Bytes::new()))
+            }
+            SPACE_STATE => {
+                let answer = call.decode().and_then(|it| self.stated(from, it));
+                done(Reply::new::<Told>(&answer, Bytes::new()))
+            }
+            SPACE_TELL => {
+                let answer = call.decode().and_then(|it| self.holding.told(from, it));
+                done(Reply::new::<Statement>(&answer, Bytes::new()))
             }
             ATTEND => match call.decode() {
                 Ok(attend) => self.attend(attend, deadline).boxed(),
@@ -126,6 +147,9 @@ impl Service for Services {
 }
 
 fn refuse(error: Error) -> BoxFuture<'static, Reply> {
-    let refused = Reply::new::<OwnerReply>(&Err(error), Bytes::new());
-    std::future::ready(refused).boxed()
+    done(Reply::new::<OwnerReply>(&Err(error), Bytes::new()))
+}
+
+fn done(reply: Reply) -> BoxFuture<'static, Reply> {
+    std::future::ready(reply).boxed()
 }
