@@ -231,6 +231,11 @@ impl PagePool {
         self.space.answered()
     }
 
+    /// Whoever waited for disk space doesn't any more.
+    pub(crate) fn give_up_space(&self) {
+        self.space.give_up();
+    }
+
     /// Space was freed: who found none asks again.
     pub(crate) fn ask_for_space_anew(&self) {
         self.space.ask_anew();

@@ -206,9 +206,12 @@ impl Writer {
                 }
                 // Other nodes write to the pool too.
                 Err(asked) if asked.kind() == ErrorKind::Busy => {
-                    self.session
-                        .wait(ROOM_WAIT, Some(inode), Box::pin(answered))
-                        .await?;
+                    let answered = Box::pin(answered);
+                    let waited = self.session.wait(ROOM_WAIT, Some(inode), answered);
+                    if let Err(late) = waited.await {
+                        self.pages.give_up_space();
+                        return Err(late);
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),

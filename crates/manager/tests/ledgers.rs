@@ -1,6 +1,6 @@
 //! A ledger and what holders say to it, one rule after the other.
 
-use manager::space::{Counted, Ledger, Purse, Round, Say, Statement, Want};
+use manager::space::{Counted, Ledger, Purse, RecallNumber, Round, Say, Statement, Want};
 use model::member::Term;
 use model::{NodeId, NodeRun};
 
@@ -191,6 +191,34 @@ fn a_small_write_leaves_a_large_ones_want_as_it_is() {
     purse.granted(TERM, 8 * MIB);
     assert!(purse.take(8 * MIB));
     assert_eq!(purse.state().want, None);
+}
+
+/// Both come in one message where several wait, and the write is on its way to take it.
+#[test]
+fn what_a_write_waits_for_isnt_given_back_with_the_message_that_brings_it() {
+    let mut purse = Purse::default();
+    purse.begin_term(TERM);
+    assert!(!purse.take(8 * MIB));
+    purse.granted(TERM, 10 * MIB);
+    purse.recalled(TERM, RecallNumber(1));
+    assert_eq!(
+        (purse.available(), purse.state().returned),
+        (8 * MIB, 2 * MIB)
+    );
+    assert!(purse.take(8 * MIB));
+}
+
+/// It could never be given anything else, and sums would overflow.
+#[test]
+fn nobody_claims_more_than_any_pool_has() {
+    let mut ledger = Ledger::new(TERM, [run(1, 1)]);
+    let lies = Statement {
+        claim: u64::MAX,
+        consumed: u64::MAX - 10,
+        ..wants(1, 20)
+    };
+    assert_eq!(ledger.hear(run(1, 1), lies), []);
+    assert_eq!(ledger.measure(), [], "its claim is waited for still");
 }
 
 /// Otherwise it might wait for ever while small ones are served.

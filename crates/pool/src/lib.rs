@@ -5,6 +5,7 @@
 //! files, directories or shards. Writers need no locks: a segment's name is used once, so copies of
 //! a segment can't differ.
 
+mod count;
 mod deletion;
 mod evenness;
 mod generations;
@@ -22,12 +23,13 @@ mod survey;
 mod suspects;
 mod write;
 
+pub use count::Count;
 pub use members::{MemberState, NsdStatus};
 pub use placement::balance::{EVEN_BELOW, Uses};
 pub use placement::{Groups, drop_generation, finish_moves, mark_lost};
 pub use progress::RepairProgress;
 pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
-pub use room::{Count, Room, Taken};
+pub use room::{Room, Taken};
 pub use segment::{SegmentOwner, SegmentSource};
 pub use space::{MetadataSpace, PoolUsage, Reservation};
 pub use survey::{GroupInventory, GroupSurvey, SlotInventory, SurveyedSegment};
@@ -71,6 +73,8 @@ pub struct Pool {
     evenness: Mutex<evenness::Evenness>,
     in_flight: Arc<Semaphore>,
     space: Arc<space::PoolSpace>,
+    /// What this node may write, if others write to the pool too.
+    sharing: Arc<room::Sharing>,
     suspects: Arc<suspects::Suspects>,
     progress: progress::Counters,
 }
@@ -80,6 +84,7 @@ impl Pool {
     /// [`Pool::add_nsd`].
     #[must_use]
     pub fn new(world: World, map: PoolMap, nsds: Vec<Arc<Nsd>>) -> Arc<Self> {
+        let sharing = Arc::<room::Sharing>::default();
         let pool = Self {
             groups: RwLock::new(Arc::new(Groups::new(&map))),
             newest_epoch: watch::Sender::new(map.epoch),
@@ -89,7 +94,8 @@ impl Pool {
             writes: AtomicU64::new(world.random_u64()),
             evenness: Mutex::default(),
             in_flight: Arc::new(Semaphore::new(write::permits(BYTES_IN_FLIGHT_MAX))),
-            space: Arc::default(),
+            space: Arc::new(space::PoolSpace::new(&sharing)),
+            sharing,
             suspects: Arc::default(),
             progress: progress::Counters::default(),
             world,
@@ -226,7 +232,7 @@ impl Pool {
     fn add(&self, nsd: Arc<Handle>) {
         self.members
             .write()
-            .insert(nsd.id(), Arc::new(Member::new(nsd, self.space.clone())));
+            .insert(nsd.id(), Arc::new(Member::new(nsd, self.sharing.clone())));
         self.changes_of_members.fetch_add(1, Ordering::Relaxed);
         self.space.forget();
     }

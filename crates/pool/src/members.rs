@@ -1,7 +1,7 @@
 //! The pool's record of each NSD: whether it answers, how fast it is, how full it is.
 
 use crate::read_times::ReadTimes;
-use crate::space::PoolSpace;
+use crate::room::Sharing;
 use model::map::{NsdEntry, NsdState};
 use model::nsd::{NsdHealth, NsdUsage};
 use model::{Error, ErrorKind};
@@ -76,7 +76,7 @@ impl NsdStatus {
 /// An NSD that can be asked.
 pub(crate) struct Member {
     pub(crate) nsd: Arc<Handle>,
-    space: Arc<PoolSpace>,
+    sharing: Arc<Sharing>,
     record: Mutex<Record>,
     /// Requests under way.
     requests: AtomicUsize,
@@ -108,10 +108,10 @@ pub(crate) fn kept_free(usage: &NsdUsage) -> u64 {
 }
 
 impl Member {
-    pub(crate) fn new(nsd: Arc<Handle>, space: Arc<PoolSpace>) -> Self {
+    pub(crate) fn new(nsd: Arc<Handle>, sharing: Arc<Sharing>) -> Self {
         Self {
             nsd,
-            space,
+            sharing,
             record: Mutex::default(),
             requests: AtomicUsize::new(0),
             bytes_read: AtomicU64::new(0),
@@ -127,7 +127,7 @@ impl Member {
     /// Counts bytes of a piece that was put.
     pub(crate) fn count_written(&self, bytes: u64) {
         self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
-        self.space.note_put(bytes);
+        self.sharing.note_put(bytes);
     }
 
     /// Whether it can serve reads and deletes.

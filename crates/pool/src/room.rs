@@ -3,25 +3,12 @@
 //!
 //! A node alone knows what it holds, and compares that with what its NSDs have free (`space.rs`). With a
 //! [`Room`], a [`Reservation`](crate::Reservation) takes from that instead, in raw bytes; every piece that is
-//! put is said to it, whoever put it; and whoever gives room learns with [`Pool::count`] what the NSDs have.
+//! put is said to it, whoever put it; and whoever gives room learns with [`Pool::count`](crate::Pool::count)
+//! what the NSDs have.
 
-use crate::Pool;
-use crate::members::kept_free;
-use crate::space::{Shared, fillable, reserve};
-use futures::future::join_all;
-use model::FailureGroupId;
-use model::map::NsdState;
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use world::call::Deadline;
-
-/// Bytes that a log entry takes on its NSD beside its own.
-const LOG_ENTRY_BYTES: u64 = 4 << 10;
-/// Of a pool, so much is kept for the logs of its shards beside the usual reserve, and at most so many bytes.
-const LOG_PART: u64 = 32;
-const LOG_MAX: u64 = 256 << 20;
 
 /// What came of a wish for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +23,6 @@ pub enum Taken {
 
 /// What a node may write to a pool. All bytes are raw: with redundancy. Nothing here waits.
 pub trait Room: Send + Sync {
-    /// Takes room if it is there, and asks for nothing.
-    fn take_if_there(&self, bytes: u64) -> bool;
     /// Takes room, or asks for it.
     fn take(&self, bytes: u64) -> Taken;
     /// Room that was taken isn't needed any more: what it was for is in the pool, or never will be.
@@ -46,76 +31,44 @@ pub trait Room: Send + Sync {
     fn written(&self, bytes: u64);
     /// Something was freed: what didn't fit may fit now.
     fn ask_anew(&self);
+    /// Nobody waits any more for what was asked for; who does asks again.
+    fn give_up(&self);
     /// Tells all that wait when a wish was answered.
     fn answered(&self) -> &Notify;
 }
 
-/// What the NSDs of a pool have, by their own words.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Count {
-    /// Bytes in use.
-    pub used: u64,
-    /// The same, and what segments can still fill.
-    pub capacity: u64,
-    /// Of that, what log, compaction and deletes need.
-    pub reserve: u64,
+/// The room of a pool, if other nodes write to it too.
+#[derive(Default)]
+pub(crate) struct Sharing {
+    shared: OnceLock<(Arc<dyn Room>, u32)>,
+    /// Without a room no wish is answered.
+    never: Notify,
 }
 
-impl Pool {
-    /// From now on space is reserved from this room only. For a pool that other nodes write to; at most once.
-    /// Clients write blocks of this size, unless the pool's map names another one.
-    pub fn share(&self, room: Arc<dyn Room>, block_bytes: u32) {
-        let shared = Shared { room, block_bytes };
-        let is_first = self.space.shared.set(shared).is_ok();
+impl Sharing {
+    /// From now on there is one, at most once. Clients write blocks of this size, unless the map says otherwise.
+    pub(crate) fn begin(&self, room: Arc<dyn Room>, block_bytes: u32) {
+        let is_first = self.shared.set((room, block_bytes)).is_ok();
         assert!(is_first, "a pool's room is set once");
     }
 
-    /// Completes when a wish for room was answered after this call; never in a pool that isn't shared.
-    pub fn room(&self) -> Notified<'_> {
-        let shared = self.space.shared.get();
-        let shared = shared.map(|shared| shared.room.answered());
-        shared.unwrap_or(&self.space.never).notified()
+    pub(crate) fn room(&self) -> Option<&dyn Room> {
+        self.shared.get().map(|(room, _)| &**room)
     }
 
-    /// Asks all NSDs that can be reached, each once, what they have. Those that don't answer by the deadline
-    /// count as away, with what is on them. `None` if none answers.
-    pub async fn count(&self, deadline: Deadline) -> Option<Count> {
-        let map = self.map();
-        let entries = map.nsds.iter();
-        let entries = entries.filter(|entry| entry.state != NsdState::Lost);
-        let asked = entries.filter_map(|entry| {
-            let member = self.member(entry.nsd)?;
-            Some(async move { (entry, member.nsd.ask_usage(deadline).await) })
-        });
-        let answers = join_all(asked).await;
-        let (mut used, mut log, mut answered) = (0, 0, false);
-        let mut free: BTreeMap<FailureGroupId, u64> = BTreeMap::new();
-        for (entry, usage) in answers {
-            let Ok(usage) = usage else { continue };
-            answered = true;
-            used += usage.used;
-            log += usage.log_entries * LOG_ENTRY_BYTES + usage.log_bytes;
-            // A draining NSD's free space takes no new pieces.
-            if entry.state == NsdState::Active {
-                let fillable = usage.available.saturating_sub(kept_free(&usage));
-                *free.entry(entry.failure_group).or_default() += fillable;
-            }
+    pub(crate) fn block_bytes(&self) -> Option<u32> {
+        self.shared.get().map(|(_, bytes)| *bytes)
+    }
+
+    /// A piece of so many bytes is in the pool.
+    pub(crate) fn note_put(&self, bytes: u64) {
+        if let Some(room) = self.room() {
+            room.written(nsd::blob_bytes(bytes));
         }
-        let free = fillable(self.scheme_of_large(), free.into_values().collect());
-        let capacity = used + free;
-        // Nobody asks for room for the log, which may grow until the next measuring.
-        let for_log = (capacity / LOG_PART).min(LOG_MAX).saturating_sub(log);
-        answered.then(|| Count {
-            used,
-            capacity,
-            reserve: reserve(capacity) + for_log,
-        })
     }
 
-    /// Raw bytes that the shards of this process need for log and tables beyond a pool's usual reserve.
-    #[must_use]
-    pub fn kept_beyond_reserve(&self) -> u64 {
-        let usual = reserve(self.raw_usable());
-        self.metadata_reserve().saturating_sub(usual)
+    pub(crate) fn answered(&self) -> Notified<'_> {
+        let answered = self.room().map(Room::answered);
+        answered.unwrap_or(&self.never).notified()
     }
 }

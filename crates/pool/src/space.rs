@@ -2,17 +2,16 @@
 
 use crate::Pool;
 use crate::members::Member;
-use crate::room::{Room, Taken};
+use crate::room::{Room, Sharing, Taken};
 use model::map::NsdState;
 use model::{Error, ErrorKind, FailureGroupId, Result, Scheme, limits};
 use parking_lot::Mutex;
 use placement::layout;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::Notify;
 use world::{Instant, Planted};
 
 /// Segments at the ends of files are shorter than a block, and take more than their part of one: by so much
@@ -139,23 +138,13 @@ impl Drop for MetadataSpace {
     }
 }
 
-/// A pool that other nodes write to too.
-pub(crate) struct Shared {
-    pub(crate) room: Arc<dyn Room>,
-    /// Of clients, if the pool's map doesn't say it.
-    pub(crate) block_bytes: u32,
-}
-
 #[derive(Default)]
 pub(crate) struct PoolSpace {
     held: AtomicU64,
     /// Plain bytes kept for metadata: the sum over the shards of this process.
     metadata: AtomicU64,
     cache: Mutex<Option<Cached>>,
-    /// What this node may write, if others write to the pool too.
-    pub(crate) shared: OnceLock<Shared>,
-    /// Without a room no wish is answered.
-    pub(crate) never: Notify,
+    sharing: Arc<Sharing>,
 }
 
 /// The requested bytes can't be held.
@@ -178,15 +167,15 @@ struct Cached {
 }
 
 impl PoolSpace {
-    fn room(&self) -> Option<&dyn Room> {
-        self.shared.get().map(|shared| &*shared.room)
+    pub(crate) fn new(sharing: &Arc<Sharing>) -> Self {
+        Self {
+            sharing: sharing.clone(),
+            ..Self::default()
+        }
     }
 
-    /// A piece of so many bytes is in the pool.
-    pub(crate) fn note_put(&self, bytes: u64) {
-        if let Some(room) = self.room() {
-            room.written(nsd::blob_bytes(bytes));
-        }
+    fn room(&self) -> Option<&dyn Room> {
+        self.sharing.room()
     }
 
     /// Makes the next query sum over the NSDs again.
@@ -269,16 +258,10 @@ impl Pool {
         self.space.room().filter(|_| asks)
     }
 
-    /// Holds space for so many bytes if that needs no waiting: for callers that would like more than they need.
+    /// Other nodes write to it too.
     #[must_use]
-    pub fn reserve_if_there(&self, bytes: u64) -> Option<Reservation> {
-        match self.room_to_ask() {
-            Some(room) => {
-                let raw = self.raw_of(bytes);
-                room.take_if_there(raw).then(|| self.hold(bytes, raw))
-            }
-            None => self.reserve_alone(bytes).ok(),
-        }
+    pub fn is_shared(&self) -> bool {
+        self.space.room().is_some()
     }
 
     /// Whether `bytes` of users would fit now; nothing is held.
@@ -347,6 +330,13 @@ impl Pool {
         Err(Error::new(ErrorKind::NoSpace, text))
     }
 
+    /// Whoever wanted room doesn't wait any more.
+    pub fn give_up_room(&self) {
+        if let Some(room) = self.space.room() {
+            room.give_up();
+        }
+    }
+
     /// Something was freed: who found no room may ask again.
     pub fn ask_anew(&self) {
         self.refresh();
@@ -402,8 +392,7 @@ impl Pool {
     /// Raw bytes that so many user bytes take at most, in segments of a block with what describes their pieces;
     /// with a margin for segments that are shorter. What isn't needed is given back when they are written.
     fn raw_of(&self, plain: u64) -> u64 {
-        let shared = self.space.shared.get().map(|shared| shared.block_bytes);
-        let block = self.block_bytes().or(shared);
+        let block = self.block_bytes().or(self.sharing.block_bytes());
         let block = block.unwrap_or(limits::BLOCK_BYTES_DEFAULT);
         let scheme = self.groups().whole_scheme(block);
         let scheme = scheme.unwrap_or_else(|| self.map().scheme());

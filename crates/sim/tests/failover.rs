@@ -117,7 +117,6 @@ fn pause(seed: u64, end: End) -> Duration {
                     }
                 });
                 left.await;
-                println!("seed {seed}: left after {:?}", stage.now() - began);
             }
         }
         let wants = stage.run(others[2], async move |_, member| {

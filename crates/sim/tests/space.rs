@@ -28,7 +28,7 @@ pub(crate) enum Trouble {
     Nothing,
     ManagerKilled,
     WriterKilled,
-    NodeCutOff,
+    CoordinationLost,
 }
 
 /// Writes files until the pool is full; counts those that were accepted. All that was accepted is durable when
@@ -82,8 +82,10 @@ pub(crate) fn filled(seed: u64, trouble: Trouble, planted: Option<Planted>) -> u
             let given = accepted.clone();
             let task = stage.start_task(node, async move |_, member| {
                 let client = client(&member).await;
-                fill(&client, node, &given).await?;
-                client.close().await
+                let filled = fill(&client, node, &given).await;
+                filled.map_err(|error| error.while_doing("filling"))?;
+                let closed = client.close().await;
+                closed.map_err(|error| error.while_doing("closing"))
             });
             tasks.push((node, accepted, task));
         }
@@ -95,10 +97,11 @@ pub(crate) fn filled(seed: u64, trouble: Trouble, planted: Option<Planted>) -> u
             Trouble::Nothing => {}
             Trouble::ManagerKilled => stage.kill(manager),
             Trouble::WriterKilled => stage.kill(victim),
-            Trouble::NodeCutOff => stage.isolate(manager),
+            // It loses its place, and learns that late.
+            Trouble::CoordinationLost => stage.cut_off_coordination(manager),
         }
-        if trouble == Trouble::NodeCutOff {
-            stage.sleep(Duration::from_secs(3)).await;
+        if trouble == Trouble::CoordinationLost {
+            stage.sleep(Duration::from_secs(8)).await;
             stage.heal();
         }
         for (node, accepted, task) in tasks {
@@ -118,7 +121,7 @@ pub(crate) fn filled(seed: u64, trouble: Trouble, planted: Option<Planted>) -> u
             read.await
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
-        if trouble == Trouble::Nothing {
+        if matches!(trouble, Trouble::Nothing | Trouble::WriterKilled) {
             let fitting = stage.run(manager, async |_, member| member.pool().usage());
             let left = fitting.await.available_to_users / BYTES as u64;
             assert!(
@@ -129,7 +132,7 @@ pub(crate) fn filled(seed: u64, trouble: Trouble, planted: Option<Planted>) -> u
         match trouble {
             Trouble::ManagerKilled => stage.start(manager).await,
             Trouble::WriterKilled => stage.start(victim).await,
-            Trouble::Nothing | Trouble::NodeCutOff => {}
+            Trouble::Nothing | Trouble::CoordinationLost => {}
         }
     });
     all.load(Ordering::Relaxed)
@@ -150,7 +153,7 @@ fn two_nodes_fill_a_pool_and_all_that_was_accepted_is_stored() {
 fn a_new_manager_gives_nothing_twice() {
     each_seed(0..by_suite(3, 60), |seed| {
         filled(seed, Trouble::ManagerKilled, None);
-        filled(seed, Trouble::NodeCutOff, None);
+        filled(seed, Trouble::CoordinationLost, None);
     });
 }
 

@@ -39,10 +39,14 @@ impl Space {
         if space.needed + bytes > held {
             let missing = space.needed + bytes - held;
             let step = missing.next_multiple_of(SPACE_STEP);
-            let more = match self.pool.reserve_if_there(step) {
-                Some(more) => more,
+            let more = match self.pool.is_shared() {
+                // What isn't needed here may be needed on another node.
+                true => self.pool.reserve(missing)?,
                 // Near the end, reserve only the bytes really needed.
-                None => self.pool.reserve(missing)?,
+                false => self
+                    .pool
+                    .reserve(step)
+                    .or_else(|_| self.pool.reserve(missing))?,
             };
             match &mut space.held {
                 Some(held) => held.join(more),
@@ -56,6 +60,11 @@ impl Space {
     /// Completes when a wish for space was answered after this call.
     pub(super) fn answered(&self) -> Notified<'_> {
         self.pool.room()
+    }
+
+    /// Whoever wanted space doesn't wait any more.
+    pub(super) fn give_up(&self) {
+        self.pool.give_up_room();
     }
 
     /// The owner has freed something.

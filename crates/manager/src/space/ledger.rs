@@ -10,6 +10,8 @@ use model::NodeRun;
 use model::member::Term;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// No holder claims more than this of an earlier ledger: more than any pool has.
+const CLAIM_MAX: u64 = 1 << 60;
 /// So many wants recall what others hold at the same time; more wait for their turn.
 const WAITING_MAX: usize = 8;
 
@@ -228,6 +230,9 @@ impl Ledger {
         let is_revived = self.planted == Some(Planted::ReviveEnded);
         let before = known.or_else(|| (is_expected || is_revived).then(claiming))?;
         let said = before.said;
+        if statement.claim > CLAIM_MAX {
+            return None;
+        }
         let used = statement.consumed.checked_add(statement.returned);
         let fits = used.is_some_and(|used| used <= before.granted);
         let is_growing = statement.consumed >= said.consumed && statement.returned >= said.returned;
@@ -277,14 +282,14 @@ impl Ledger {
         self.settle()
     }
 
-    /// What NSDs say, asked since [`Say::Measure`]; `None` if they can't say.
+    /// What NSDs say, asked since [`Say::Measure`]; `None` if none does: ask for another measuring after a while.
     pub fn measured(&mut self, round: Round, counted: Option<Counted>) -> Vec<Say> {
         let Some(measuring) = self.measuring.take_if(|it| it.round == round) else {
             return Vec::new();
         };
-        // Nobody waits for what can't be had.
-        self.done = round;
+        // Without an answer those who wait go on waiting, for the next one.
         if let Some(counted) = counted {
+            self.done = round;
             let measuring = match self.planted {
                 Some(Planted::MeasureEarly) => self.measuring_from_now(),
                 _ => measuring,

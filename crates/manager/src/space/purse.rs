@@ -58,6 +58,15 @@ impl Purse {
         self.granted - self.said.consumed - self.said.returned - self.taken
     }
 
+    /// Bytes that no write needs now. One that waits, and for which there is enough, takes that in a moment: it
+    /// must not be given back in the message that brought it.
+    #[must_use]
+    pub fn idle(&self) -> u64 {
+        let awaited = self.wanted.map_or(0, |(_, bytes)| bytes);
+        let available = self.available();
+        available.checked_sub(awaited).unwrap_or(available)
+    }
+
     /// Bytes that writes under way have taken.
     #[must_use]
     pub fn taken(&self) -> u64 {
@@ -141,7 +150,7 @@ impl Purse {
     pub fn recalled(&mut self, term: Term, number: RecallNumber) {
         if self.is_of(term) && number > self.said.obeyed {
             self.said.obeyed = number;
-            let idle = self.available();
+            let idle = self.idle();
             if self.planted != Some(Planted::KeepIdle) {
                 self.said.returned += idle;
             }

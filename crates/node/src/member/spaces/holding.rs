@@ -122,10 +122,6 @@ impl Holding {
 }
 
 impl Room for Holding {
-    fn take_if_there(&self, bytes: u64) -> bool {
-        self.state.lock().purse.take_if_there(bytes)
-    }
-
     fn take(&self, bytes: u64) -> Taken {
         let state = &mut *self.state.lock();
         if state.purse.take_if_there(bytes) {
@@ -159,6 +155,15 @@ impl Room for Holding {
 
     fn ask_anew(&self) {
         self.state.lock().full = None;
+    }
+
+    fn give_up(&self) {
+        {
+            let mut state = self.state.lock();
+            state.purse.forget_want();
+            state.is_asked = false;
+        }
+        self.answered.notify_waiters();
     }
 
     fn answered(&self) -> &Notify {
