@@ -21,6 +21,8 @@ use world::World;
 pub const VALID_MAX: Duration = Duration::from_secs(6);
 /// By then a kernel has every answer that was prepared before.
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(250);
+/// So long after nothing is answered any more kernels may use what was.
+const BELIEVED_MAX: Duration = VALID_MAX.saturating_add(IN_FLIGHT_MAX);
 
 /// What kernels must not use any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -128,6 +130,18 @@ impl Kernels {
         join_all(all.iter().map(|kernel| kernel.expire(what))).await;
     }
 
+    /// As [`Kernels::expire`], for names and attributes: a kernel that can't be told believes none of them any
+    /// more after the longest time for which they were valid.
+    pub(crate) async fn expire_soon(&self, world: &World, what: Expired) {
+        let expiring = self.expire(what);
+        if world.timeout(BELIEVED_MAX, expiring).await.is_err() {
+            tracing::warn!(
+                ?what,
+                "a kernel takes no notice; what it kept has run out by itself"
+            );
+        }
+    }
+
     /// Waits until kernels use nothing that they were answered until now: nobody knows which names and
     /// attributes they have. They drop the bytes of these files meanwhile, but for those that they are just
     /// reading: these wait for what this waits for.
@@ -140,8 +154,7 @@ impl Kernels {
                 self.expire(Expired::Bytes(file)).await;
             }
         };
-        let believed = VALID_MAX + IN_FLIGHT_MAX;
-        let dropped = world.timeout(believed, dropped);
-        let (_in_time, ()) = join(dropped, world.sleep(believed)).await;
+        let dropped = world.timeout(BELIEVED_MAX, dropped);
+        let (_in_time, ()) = join(dropped, world.sleep(BELIEVED_MAX)).await;
     }
 }

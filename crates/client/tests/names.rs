@@ -4,12 +4,13 @@
 use crate::rig::kernel::SimKernel;
 use crate::rig::way::{Way, client_through};
 use crate::rig::{Node, new_file, run_patient as run, storm_seeds};
-use client::Client;
+use client::{Client, Expired, Kernel};
 use futures::future::join_all;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -694,6 +695,43 @@ fn what_the_only_kernel_keeps_is_void_when_the_second_client_changes_something()
         chmod(&other, file, 0o640).await.unwrap();
         assert_eq!(stat().await, 0o640);
         other.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// A kernel that takes no notice.
+struct Deaf;
+
+impl Kernel for Deaf {
+    fn expire(&self, _: Expired) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Would be broken if others waited for such a kernel until the owner ends its client's session: what it keeps runs
+/// out by itself.
+#[test]
+fn a_kernel_that_takes_no_notice_costs_no_session() {
+    run(9_330, |world, node| async move {
+        let file = make(&node.client, ROOT, "f", new_file()).await;
+        let (first, _first_way) = far(&world, &node).await;
+        let (second, _second_way) = far(&world, &node).await;
+        let deaf: Arc<dyn Kernel> = Arc::new(Deaf);
+        first.add_kernel(Arc::downgrade(&deaf));
+        for _ in 0..2 {
+            first.lookup(ROOT, name("f")).await.unwrap();
+            first.get_attributes(file).await.unwrap();
+        }
+        let began = world.now();
+        chmod(&second, file, 0o600).await.unwrap();
+        make(&second, ROOT, "g", new_file()).await;
+        let took = world.now() - began;
+        assert!(took > Duration::from_secs(6), "it had something: {took:?}");
+        assert!(took < Duration::from_secs(15), "others waited for {took:?}");
+        assert_eq!(first.losses().sessions, 0);
+        for client in [&first, &second] {
+            client.close().await.unwrap();
+        }
         node.close().await;
     });
 }

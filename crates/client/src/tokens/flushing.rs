@@ -5,6 +5,7 @@ use super::Tokens;
 use crate::inode::InodeRef;
 use crate::kernels::Expired;
 use crate::session::Losses;
+use futures::future::join;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +61,8 @@ impl Tokens {
             }
         };
         if !self.session.world().has_planted(Planted::KeepInKernels) {
-            self.kernels.expire(expired).await;
+            let world = self.session.world();
+            self.kernels.expire_soon(world, expired).await;
         }
     }
 
@@ -112,14 +114,17 @@ impl Tokens {
         }
         let files = states.iter().map(|state| state.id()).collect();
         let expired = self.kernels.expire_all(self.session.world(), files);
-        for state in states {
-            self.publish(&state).await;
-            let inode = state.id();
-            for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
-                self.forget(&state, object, &[TokenRange::ALL], None);
+        let published = async {
+            for state in states {
+                self.publish(&state).await;
+                let inode = state.id();
+                for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
+                    self.forget(&state, object, &[TokenRange::ALL], None);
+                }
             }
-        }
-        expired.await;
+        };
+        // Nothing new is answered to kernels since the beginning, so their time runs meanwhile.
+        join(expired, published).await;
     }
 
     /// Drops what was cached and changed of something that others may have changed since.
