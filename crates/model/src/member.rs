@@ -12,6 +12,9 @@ pub const HEARTBEAT: Method = Method(0x0300);
 /// Answered when its time is over: a call that breaks off before tells that the node is gone.
 pub const ATTEND: Method = Method(0x0301);
 
+/// Asks a member who the manager is, as far as it knows; answered with a [`KnownManager`], if it knows one.
+pub const WHO_MANAGES: Method = Method(0x0302);
+
 /// How long a node may serve after it sent the heartbeat that was answered last.
 pub const NODE_LEASE: Duration = Duration::from_secs(6);
 /// How often a node sends a heartbeat.
@@ -222,6 +225,15 @@ pub enum Verdict {
     Ended,
     /// It has left, as it wanted to.
     Left,
+}
+
+/// Who the manager is, as coordination has shown it to a member.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct KnownManager {
+    /// Its term.
+    pub term: Term,
+    /// Its run.
+    pub run: NodeRun,
 }
 
 /// Asks a member to answer after a time, so that the end of its connection is noticed.

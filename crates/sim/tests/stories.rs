@@ -80,6 +80,40 @@ pub(crate) fn cut_off(seed: u64, planted: Option<Planted>) -> u64 {
     })
 }
 
+/// Would be broken if the cluster expelled a manager's node that only coordination can't be reached from: it has
+/// never heard who followed it.
+#[test]
+fn a_manager_that_is_cut_off_from_coordination_alone_stays_a_member() {
+    each_seed(0..by_suite(4, 40), |seed| {
+        Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
+            stage.settled().await;
+            let manager = stage.manager().expect("one is the manager");
+            let other = (manager + 1) % 3;
+            stage.move_shard(other).await;
+            let before = stage.run(manager, async |_, member| member.run()).await;
+            let worked = stage.start_task(manager, async |world, member| {
+                let client = client(&member).await;
+                let inode = make(&client, "kept").await?;
+                for round in 0..30 {
+                    client.write(inode, 0, &content(round, BYTES)).await?;
+                    client.fsync(inode, false).await?;
+                    world.sleep(ms(1_000)).await;
+                }
+                client.close().await
+            });
+            stage.sleep(ms(2_000)).await;
+            stage.cut_off_coordination(manager);
+            stage.sleep(ms(20_000)).await;
+            assert_ne!(stage.manager(), Some(manager), "seed {seed}: another is it");
+            stage.heal();
+            let worked = stage.end_of(worked).await;
+            worked.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            let after = stage.run(manager, async |_, member| member.run()).await;
+            assert_eq!(after, before, "seed {seed}: it was expelled");
+        });
+    });
+}
+
 /// Would be broken if a node that was expelled never came back, or if its programs went on as if nothing
 /// had happened.
 #[test]

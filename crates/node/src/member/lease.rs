@@ -3,6 +3,8 @@
 //! *A heartbeat* goes to the run that has the manager's place, one at a time, every two seconds, and at once
 //! when there is news: another manager, this run's place in the membership, a shard that was given up. Its
 //! answer extends the lease of the owners here ([`OwnerLease`]), counted from when the heartbeat was sent.
+//! *The manager that coordination has shown doesn't answer as one*: another member is asked who it is. Coordination
+//! may not be reached from here alone, and this node must know its successor then.
 //! *No answer*: the lease runs out, and the owners here answer nothing until there is one again. *The run has
 //! ended*, as the manager or the membership says: nothing here is answered any more, and
 //! [`Member::ended`](super::Member::ended) tells the process, which closes the member and starts another run.
@@ -12,7 +14,10 @@ use coordination::Roster;
 use manager::{Moment, NodeLease, Standing};
 use metanode::OwnerLease;
 use model::call::{Call, Class};
-use model::member::{HEARTBEAT, HEARTBEAT_EVERY, Heartbeat, HeartbeatReply, Role, Verdict, Weight};
+use model::member::{
+    HEARTBEAT, HEARTBEAT_EVERY, Heartbeat, HeartbeatReply, KnownManager, Role, Term, Verdict,
+    WHO_MANAGES, Weight,
+};
 use model::{NodeRun, ShardId};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -24,6 +29,8 @@ use world::{Deadline, Instant, World};
 
 /// How long an answer is waited for.
 const ANSWER_MAX: Duration = HEARTBEAT_EVERY;
+/// How long another member is waited for.
+const WHO_MAX: Duration = Duration::from_millis(500);
 /// Pause after a heartbeat that brought no lease.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -33,6 +40,8 @@ pub(super) struct RunLease {
     run: NodeRun,
     began: Instant,
     state: Mutex<NodeLease>,
+    /// As coordination has shown it.
+    manager: Mutex<Option<KnownManager>>,
     owners: OwnerLease,
     /// The shards that are here or being taken over; kept by who hosts them.
     hosts: Mutex<BTreeSet<ShardId>>,
@@ -52,6 +61,7 @@ impl RunLease {
             run,
             began: world.now(),
             state: Mutex::default(),
+            manager: Mutex::default(),
             owners: OwnerLease::not_yet(),
             hosts: Mutex::default(),
             is_leaving: AtomicBool::new(false),
@@ -116,10 +126,17 @@ impl RunLease {
         *self.has_ended.borrow()
     }
 
+    /// Who the manager is, as far as coordination has shown.
+    pub(super) fn known_manager(&self) -> Option<KnownManager> {
+        *self.manager.lock()
+    }
+
     /// What coordination says of the members.
     fn learn(&self, roster: &Roster) {
         if let Some(members) = &roster.membership {
             self.state.lock().learn(&members.value, self.run);
+            let term = members.value.term;
+            *self.manager.lock() = members.value.manager.map(|run| KnownManager { term, run });
         }
     }
 
@@ -176,21 +193,24 @@ impl RunLease {
 pub(super) async fn keep(parts: Arc<Parts>) {
     let (world, lease) = (&parts.world, &parts.lease);
     let mut roster = parts.roster.subscribe();
+    let mut told: Option<KnownManager> = None;
     loop {
         let known = roster.borrow_and_update().clone();
+        told = told.filter(|told| told.term > term_of(&known));
         lease.learn(&known);
         if lease.stop_if_over() {
             return;
         }
         let before = news_of(&known, parts.run);
         let mut pause = AGAIN_AFTER;
-        if let Some(place) = place_of(&known) {
+        if let Some(place) = told.map(|told| told.run).or_else(|| place_of(&known)) {
             let sent = world.now();
             let moment = lease.moment(sent);
             lease.state.lock().sent(moment);
             let asked = ask(&parts, place, lease.heartbeat(&known));
             // Who takes its place needn't wait for the answer of one that may be dead.
-            let replaced = roster.wait_for(|roster| place_of(roster) != Some(place));
+            let shown = place_of(&known);
+            let replaced = roster.wait_for(|roster| place_of(roster) != shown);
             let reply = tokio::select! {
                 reply = asked => reply,
                 _ = replaced => Err(NoReply::Declined),
@@ -205,9 +225,15 @@ pub(super) async fn keep(parts: Arc<Parts>) {
                         pause = HEARTBEAT_EVERY.saturating_sub(world.now() - sent);
                     }
                 }
-                Err(NoReply::Silence) => lease.doubt.notify_one(),
-                // It isn't the manager yet, or not any more.
-                Err(NoReply::Declined) => {}
+                Err(why) => {
+                    if why == NoReply::Silence {
+                        lease.doubt.notify_one();
+                    }
+                    // It isn't the manager yet, or not any more.
+                    let newer = ask_who_manages(&parts, &known, place).await;
+                    // Whoever was named by another member and doesn't renew is believed no longer.
+                    told = newer.filter(|it| it.term > term_of(&known));
+                }
             }
         }
         // Whatever happened while the answer was waited for counts too.
@@ -238,7 +264,32 @@ fn news_of(roster: &Roster, run: NodeRun) -> (Option<NodeRun>, u64, bool, bool) 
     )
 }
 
+/// The newest term that coordination has shown.
+fn term_of(roster: &Roster) -> Term {
+    let members = roster.membership.as_ref();
+    members.map_or(Term::default(), |members| members.value.term)
+}
+
+/// Asks a member other than `place` who the manager is.
+async fn ask_who_manages(parts: &Parts, known: &Roster, place: NodeRun) -> Option<KnownManager> {
+    let members = known.membership.as_ref()?.value.members.values();
+    let others = members.filter(|it| it.standing.is_member());
+    let others = others
+        .map(|it| it.run)
+        .filter(|run| *run != parts.run && *run != place);
+    let others: Vec<NodeRun> = others.collect();
+    let count = u64::try_from(others.len())
+        .ok()
+        .filter(|count| *count > 0)?;
+    let chosen = others[usize::try_from(parts.world.random_u64() % count).ok()?];
+    let call = Call::new(WHO_MANAGES, Class::Lease, &());
+    let deadline = Deadline::after(&parts.world, WHO_MAX);
+    let answer = parts.way_to(chosen).call(call, deadline).await.ok()?;
+    answer.reply.decode::<Option<KnownManager>>().ok()?
+}
+
 /// Why a heartbeat brought nothing.
+#[derive(PartialEq, Eq)]
 enum NoReply {
     /// The run doesn't answer.
     Silence,

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
 use model::call::{Call, Reply};
-use model::member::{ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply};
+use model::member::{
+    ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, WHO_MANAGES,
+};
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
 use model::space::{SPACE_STATE, SPACE_TELL, Statement, Told};
@@ -133,6 +135,10 @@ impl Service for Services {
             SPACE_TELL => {
                 let answer = call.decode().and_then(|it| self.holding.told(from, it));
                 done(Reply::new::<Statement>(&answer, Bytes::new()))
+            }
+            WHO_MANAGES => {
+                let known = self.lease.known_manager();
+                done(Reply::new::<Option<KnownManager>>(&Ok(known), Bytes::new()))
             }
             ATTEND => match call.decode() {
                 Ok(attend) => self.attend(attend, deadline).boxed(),
