@@ -399,11 +399,11 @@ impl Crowd {
             let is_moving = job.kind == jobs::Kind::Repair && self.moving.contains(&job.group.0);
             let wanted = if is_moving { MOVE_BYTES } else { LOOK_BYTES };
             let bytes = assignment.bytes_per_second * HEARTBEAT_EVERY.as_secs();
-            let reached = cursor.0 + bytes;
+            let reached = cursor.0 + u128::from(bytes);
             let attempt = assignment.attempt;
             stub.worker
                 .advance(job, attempt, jobs::Cursor(reached), bytes);
-            if reached >= wanted {
+            if reached >= u128::from(wanted) {
                 stub.worker.end(job, attempt, Outcome::Complete, now);
             }
         }

@@ -253,8 +253,9 @@ impl Pool {
         let jobs: Vec<_> = self.servers[at].worker.jobs().collect();
         for (assignment, cursor) in jobs {
             let (job, attempt) = (assignment.job, assignment.attempt);
-            if cursor.0 < UNITS {
-                let answers = job.kind != Kind::Repair || self.repair(job.group, cursor.0);
+            if cursor.0 < u128::from(UNITS) {
+                let unit = cursor.0 as u64;
+                let answers = job.kind != Kind::Repair || self.repair(job.group, unit);
                 self.units += u64::from(job.kind == Kind::Repair);
                 let server = &mut self.servers[at];
                 if !answers {
@@ -512,7 +513,7 @@ impl Pool {
         let up = self.servers.iter().filter(|server| server.is_up);
         let mut jobs = up.flat_map(|server| server.worker.jobs());
         let job = jobs.find(|(assignment, _)| assignment.job.kind == kind);
-        job.map_or(0, |(assignment, _)| assignment.from.0)
+        job.map_or(0, |(assignment, _)| assignment.from.0 as u64)
     }
 
     pub(crate) fn home_of_first(&self) -> usize {

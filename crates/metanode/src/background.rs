@@ -12,6 +12,7 @@ mod blocks;
 mod clean;
 mod counts;
 mod emptying;
+mod examining;
 mod fold;
 mod freeing;
 mod live;
@@ -30,6 +31,7 @@ use crate::background::blocks::Blocks;
 use crate::background::clean::Clean;
 use crate::background::counts::Counts;
 use crate::background::emptying::Emptying;
+use crate::background::examining::Examining;
 use crate::background::fold::Fold;
 use crate::background::freeing::Freeing;
 use crate::background::repair::Repair;
@@ -45,11 +47,13 @@ use crate::progress::Progress;
 use crate::report::{Counters, RepairStatus, ScrubOutcome, UnreadableData};
 use crate::room::Room;
 use crate::sessions::Decided;
-use model::{ErrorKind, GroupId, NsdId, Result, SegmentId, SegmentPlace};
+use model::owner::{Mended, Verdict};
+use model::{ErrorKind, FamilyId, GroupId, NsdId, Result, SegmentId, SegmentPlace};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Mutex, MutexGuard};
 
+pub use slots::switch_slots;
 pub(crate) use survey::Nsds;
 
 /// How a round is paced.
@@ -59,6 +63,16 @@ pub(crate) enum Pace {
     Drain,
     /// Only work that is due.
     Gentle,
+}
+
+/// Who looks through the pool's groups for what is to be repaired, swept, scrubbed or switched.
+#[derive(Clone, Debug)]
+pub enum Surveys {
+    /// The owner itself.
+    Own,
+    /// In a cluster servers do, and ask the owner what is live. Whether no repair is under way or was never
+    /// tried, as the manager said last.
+    ByServers(Arc<AtomicBool>),
 }
 
 /// The jobs, and the order in which a round does them.
@@ -77,6 +91,7 @@ pub(crate) struct Background {
     unreadable: Arc<Unreadable>,
     slots: Arc<Slots>,
     survey: Arc<Survey>,
+    examining: Examining,
     repair: Repair,
     scrub: Scrub,
     tree: TreeTidying,
@@ -89,7 +104,12 @@ pub(crate) struct Round<'a> {
 }
 
 impl Background {
-    pub(crate) fn new(host: &Arc<Host>, judging: &Judging, room: &Arc<Room>) -> Self {
+    pub(crate) fn new(
+        host: &Arc<Host>,
+        judging: &Judging,
+        room: &Arc<Room>,
+        surveys: &Surveys,
+    ) -> Self {
         let (host, judging, room) = (host.clone(), judging.clone(), room.clone());
         let (round, counts) = (Arc::default(), Arc::<Counts>::default());
         let rewriter = Rewriter::new(host.clone(), counts.clone());
@@ -107,7 +127,11 @@ impl Background {
             counts.clone(),
         ));
         let emptying = Arc::new(Emptying::new(host.clone(), rewriter.clone()));
-        let balance = Arc::new(Balance::new(host.clone(), rewriter.clone()));
+        let balance = Arc::new(Balance::new(
+            host.clone(),
+            rewriter.clone(),
+            surveys.clone(),
+        ));
         let unreadable = Arc::new(Unreadable::new(host.clone(), judging.clone()));
         let slots = Arc::new(Slots::new(host.clone()));
         let survey = Arc::new(Survey::new(
@@ -116,8 +140,15 @@ impl Background {
             unreadable.clone(),
             slots.clone(),
             counts.clone(),
+            matches!(surveys, Surveys::Own),
         ));
         Self {
+            examining: Examining::new(
+                host.clone(),
+                judging.clone(),
+                unreadable.clone(),
+                counts.clone(),
+            ),
             fold: Fold::new(host.clone(), rewriter.clone(), counts.clone()),
             blocks: Blocks::new(host.clone(), rewriter, room.clone()),
             repair: Repair::new(
@@ -207,6 +238,16 @@ impl Background {
     /// As [`crate::Metanode::give_up`].
     pub(crate) async fn give_up(&self, places: Vec<SegmentPlace>) -> Result<()> {
         self.freeing.give_up(places).await
+    }
+
+    /// As [`model::owner::OwnerRequest::Examine`].
+    pub(crate) async fn examine(&self, found: &[(SegmentPlace, FamilyId)]) -> Result<Vec<Verdict>> {
+        self.examining.examine(found).await
+    }
+
+    /// As [`model::owner::OwnerRequest::ReportMended`].
+    pub(crate) async fn note_mended(&self, mended: &[Mended]) -> Result<()> {
+        self.examining.note_mended(mended).await
     }
 
     /// Progress of repair.

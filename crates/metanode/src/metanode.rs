@@ -9,7 +9,7 @@ mod rounds;
 mod serving;
 mod upkeep;
 
-use crate::background::Background;
+use crate::background::{Background, Surveys};
 use crate::holders::Holders;
 use crate::host::{FORMER_RUNS_BUDGET, Host};
 use crate::judging::Judging;
@@ -51,6 +51,8 @@ pub struct Opening {
     pub memory: ShardMemory,
     /// Until when this process may answer other nodes.
     pub lease: OwnerLease,
+    /// Who looks through the pool's groups.
+    pub surveys: Surveys,
 }
 
 /// One file system's metadata service in this process.
@@ -97,7 +99,11 @@ impl Metanode {
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
         let of_shard = of_shard(&opening);
         let Opening {
-            world, run, lease, ..
+            world,
+            run,
+            lease,
+            surveys,
+            ..
         } = opening;
         let holders = Arc::<Holders>::default();
         let in_grace = Arc::new(AtomicBool::new(true));
@@ -115,7 +121,7 @@ impl Metanode {
         let metanode = Arc::new(Self {
             tokens: Arc::new(Tokens::new(&world, tenure, lease.clone())),
             lease,
-            background: Background::new(&host, &judging, &room),
+            background: Background::new(&host, &judging, &room, &surveys),
             rounds: Rounds::default(),
             holders,
             locks: Locks::new(),

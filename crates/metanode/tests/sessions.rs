@@ -45,6 +45,7 @@ async fn next_owner_under(rig: &Rig, lease: OwnerLease) -> Arc<Metanode> {
         run,
         memory: ShardMemory::of_machine(&rig.world),
         lease,
+        surveys: metanode::Surveys::Own,
     };
     Metanode::open(opening).await.unwrap()
 }

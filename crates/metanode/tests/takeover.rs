@@ -128,6 +128,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 run,
                 memory: ShardMemory::of_machine(&world),
                 lease: metanode::OwnerLease::endless(),
+                surveys: metanode::Surveys::Own,
             };
             let new = Metanode::open(opening).await.unwrap();
             let session = old.source.session();
@@ -185,6 +186,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 run: mine.unwrap(),
                 memory: ShardMemory::of_machine(&world),
                 lease: metanode::OwnerLease::endless(),
+                surveys: metanode::Surveys::Own,
             };
             let anew = Metanode::open(opening).await.unwrap();
             assert!(anew.tenure() > tenure);
@@ -374,6 +376,7 @@ fn an_opening_ends_within_the_sum_of_its_budgets_whatever_hangs() {
                     run: run.unwrap(),
                     memory: ShardMemory::of_machine(&world),
                     lease: metanode::OwnerLease::endless(),
+                    surveys: metanode::Surveys::Own,
                 };
                 let hang = world.spawn("hang", {
                     let world = world.clone();

@@ -10,6 +10,7 @@ pub mod checksum;
 pub mod error;
 pub mod extent;
 pub mod id;
+pub mod jobs;
 pub mod limits;
 pub mod lock;
 pub mod map;

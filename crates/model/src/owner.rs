@@ -30,8 +30,8 @@ use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::{Ranked, Stamp};
 use crate::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use crate::{
-    Error, ErrorKind, InodeId, LockKind, LockRange, Operation, Result, SegmentPlace, SessionId,
-    ShardId, TokenMode, TokenObject, TokenRange,
+    Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result, SegmentPlace,
+    SessionId, ShardId, TokenMode, TokenObject, TokenRange,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -143,6 +143,48 @@ pub enum OwnerRequest {
         /// Whether it has everything, as the last answer said.
         has_all: bool,
     },
+    /// Judges segments that a server has found on NSDs, of families that the shard has; those that
+    /// are garbage are condemned before it answers. No session asks that. → `Judged`
+    Examine {
+        /// At most [`EXAMINED_MAX`], each with the family that its blobs name.
+        found: Vec<(SegmentPlace, FamilyId)>,
+    },
+    /// What a server has rebuilt of segments that it was told are live, or couldn't. No session says
+    /// that. → `Done`
+    ReportMended {
+        /// At most [`MENDED_MAX`].
+        mended: Vec<Mended>,
+    },
+}
+
+/// Most segments in one [`OwnerRequest::Examine`].
+pub const EXAMINED_MAX: usize = 256;
+
+/// Most segments in one [`OwnerRequest::ReportMended`].
+pub const MENDED_MAX: usize = 16;
+
+/// What an owner says of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Verdict {
+    /// A file or the tree needs it: this is its place.
+    Live(SegmentPlace),
+    /// Its blobs will be deleted soon. It may be garbage that was just condemned.
+    Dead,
+    /// It may become live, or another shard knows it.
+    Undecided,
+    /// Its record can't be read: its pieces must stay, and nothing proves what they are.
+    Damaged,
+}
+
+/// What came of a live segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mended {
+    /// The segment.
+    pub place: SegmentPlace,
+    /// The family that its blobs name.
+    pub family: FamilyId,
+    /// Pieces of it were rebuilt; otherwise it couldn't be repaired, or can't be read.
+    pub is_rebuilt: bool,
 }
 
 /// How long [`OwnerRequest::AwaitRecalls`] waits at most: so often tokens are renewed.
@@ -270,7 +312,9 @@ impl OwnerRequest {
             | Self::CloseSession { .. }
             | Self::GetUsage
             | Self::GiveUp { .. }
-            | Self::MakeRoom => None,
+            | Self::MakeRoom
+            | Self::Examine { .. }
+            | Self::ReportMended { .. } => None,
         }
     }
 
@@ -368,6 +412,8 @@ pub enum OwnerReply {
         /// The new grants of the part's tokens, in their order; `None` for those that are lost.
         tokens: Vec<Option<GrantNumber>>,
     },
+    /// What the segments are, in their order.
+    Judged(Vec<Verdict>),
 }
 
 /// For how long tokens may be used after an answer.

@@ -169,6 +169,7 @@ impl Node {
             memory: memory.clone(),
             // This process is the whole cluster.
             lease: metanode::OwnerLease::endless(),
+            surveys: metanode::Surveys::Own,
         });
         let metanode = opened
             .await

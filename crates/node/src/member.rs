@@ -22,6 +22,7 @@
 mod follow;
 mod founding;
 mod hosting;
+mod jobs;
 mod lease;
 mod managing;
 mod owners;
@@ -39,6 +40,7 @@ use crate::nsds::{Failures, LocalNsds, NsdView};
 use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
 use client::{Client, ClientSettings, Owner, Owners, RemoteOwner};
 use coordination::{Coordination, NodeAddress, Roster};
+use jobs::Jobs;
 use lease::RunLease;
 use manager::Moment;
 use managing::Office;
@@ -124,6 +126,7 @@ struct Parts {
     office: Arc<Office>,
     desk: Arc<Desk>,
     holding: Arc<Holding>,
+    jobs: Arc<Jobs>,
     /// Of all shards that are here.
     memory: ShardMemory,
     /// What coordination said last.
@@ -169,7 +172,9 @@ impl Member {
         let (desk, holding) = (Arc::<Desk>::default(), Holding::new(world));
         nsds.pool.share(holding.clone(), block_bytes);
         let space = (&desk, &holding);
-        let services = Services::new(world, nsds.server().clone(), &office, space, &lease);
+        let jobs = Arc::<Jobs>::default();
+        let server = nsds.server().clone();
+        let services = Services::new(world, server, &office, space, &lease, &jobs);
         let server = Server::new(world, identity, ADMISSION, services.clone());
         let own = NodeAddress {
             run,
@@ -191,13 +196,14 @@ impl Member {
             office,
             desk,
             holding,
+            jobs,
             memory: ShardMemory::of_machine(world),
             roster: watch::Sender::new(Arc::new(roster)),
             ask: Notify::new(),
         });
         parts.use_roster();
         tracing::info!(%run, address = %own.address, "the node has joined the cluster");
-        let tasks = vec![
+        let mut tasks = vec![
             world.spawn("follows the cluster", follow::follow(parts.clone())),
             world.spawn("follows the pool's map", follow::follow_map(parts.clone())),
             world.spawn("hosts the shards", hosting::supervise(parts.clone())),
@@ -206,6 +212,7 @@ impl Member {
             world.spawn("states its room", spaces::state(parts.clone())),
             world.spawn("looks for NSDs", look_for_nsds(parts.clone())),
         ];
+        tasks.extend(jobs::begin(&parts));
         Ok(Arc::new(Self {
             parts,
             server,
@@ -441,6 +448,7 @@ impl Parts {
             run: self.run,
             memory: self.memory.clone(),
             lease: self.lease.owners().clone(),
+            surveys: metanode::Surveys::ByServers(self.jobs.is_calm.clone()),
         }
     }
 }

@@ -448,13 +448,15 @@ fn a_change_that_an_nsd_does_not_hear_of_is_made() {
     });
 }
 
-/// How far a drain is, as an owner shows it: slots that still move, and bytes put to their new NSDs.
+/// How far a drain is, as the manager shows it: slots that still move, and bytes put to their new NSDs.
 type Moving = (u64, u64);
 
 async fn progress_at(stage: &Arc<Stage>, node: usize) -> Option<Moving> {
     let asked = stage.run(node, async |_, member| {
-        let status = member.hosted()?.repair_status();
-        Some((status.slots_moving, status.bytes_rebuilt))
+        let status = member.repair_status().await.ok()?;
+        status
+            .is_known
+            .then_some((status.slots_moving, status.rebuilt.bytes))
     });
     asked.await
 }

@@ -7,6 +7,7 @@ mod catalogue;
 mod crowd;
 mod failover;
 mod growing;
+mod jobs;
 mod planted;
 mod power_cut;
 mod racks;

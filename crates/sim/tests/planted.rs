@@ -2,7 +2,7 @@
 
 use crate::catalogue::is_not_found_yet;
 use crate::space::{self, Trouble};
-use crate::{growing, stories};
+use crate::{growing, jobs, stories};
 use sim::cluster::{ClusterScenario, CrowdScenario, FaultKind, Mix, run_crowd_with, run_with};
 use sim::{by_suite, each_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -54,6 +54,14 @@ fn look(seed: u64, planted: Planted, plant: bool) {
         }
         Planted::ArriveEarly | Planted::IgnoreVersion => {
             growing::moved(seed, plant);
+            return;
+        }
+        Planted::IgnorePace => {
+            jobs::limited(seed, plant);
+            return;
+        }
+        Planted::SkipFailed => {
+            jobs::unjudged(seed, plant);
             return;
         }
         Planted::DropRecall
@@ -108,6 +116,7 @@ fn first_seed(planted: Planted) -> u64 {
         Planted::AnswerLate => 243,
         Planted::KeepAttributes => 15,
         Planted::AnswerUndurable => 5,
+        Planted::SkipFailed => 25,
         _ => 0,
     }
 }
@@ -143,6 +152,7 @@ const SHORT: &[Planted] = &[
     Planted::ForgetReplies,
     Planted::TakeUnasked,
     Planted::ClaimNoRoom,
+    Planted::IgnorePace,
 ];
 
 /// The first seed whose run fails with the fault. Without it the same run must succeed.

@@ -87,6 +87,10 @@ faults! {
     TakeUnasked,
     /// A node says nothing to a new manager of the room that it has.
     ClaimNoRoom,
+    /// A job reads and writes as fast as it can.
+    IgnorePace,
+    /// A job says that all is done although something couldn't be.
+    SkipFailed,
 }
 
 impl World {

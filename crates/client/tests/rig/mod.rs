@@ -159,6 +159,7 @@ impl Node {
             run: run.unwrap(),
             memory: ShardMemory::of_machine(world),
             lease: metanode::OwnerLease::endless(),
+            surveys: metanode::Surveys::Own,
         })
         .await
         .unwrap();
@@ -189,6 +190,7 @@ impl Node {
             run,
             memory: ShardMemory::of_machine(&self.world),
             lease: metanode::OwnerLease::endless(),
+            surveys: metanode::Surveys::Own,
         })
         .await
         .unwrap()

@@ -95,7 +95,8 @@ impl Groups {
         Group {
             stamp: Stamp {
                 version: fact.version,
-                opened: nsds.iter().map(|nsd| nsd.opened).sum(),
+                // Only compared with others of the same group.
+                opened: nsds.iter().fold(0, |sum, nsd| sum.wrapping_add(nsd.opened)),
             },
             left: i32::from(fact.tolerance) - missing as i32,
             missing,

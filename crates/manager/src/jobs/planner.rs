@@ -110,6 +110,11 @@ impl Planner {
         self.planted = Some(fault);
     }
 
+    /// How often and how fast from now on. Servers hear of it with their next orders.
+    pub fn use_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
     /// The pool's map has changed.
     pub fn learn_map(&mut self, groups: Vec<GroupFact>) {
         self.groups.learn_map(groups);
@@ -144,12 +149,12 @@ impl Planner {
         }
         server.number = statement.number;
         // It says everything when it knows of this manager.
-        server.is_heard |= statement.term == self.term;
+        server.is_heard |= statement.term == self.term && !statement.has_more;
         for finished in &statement.finished {
             self.finished(from, finished, now);
         }
         for running in &statement.running {
-            self.runs(from, running);
+            self.runs(from, running, now);
         }
         self.orders += 1;
         let own = self.running.iter().filter(|(_, it)| it.leader == from);
@@ -199,11 +204,12 @@ impl Planner {
         self.cursors.remove(&job);
     }
 
-    fn runs(&mut self, from: NodeRun, running: &Running) {
+    fn runs(&mut self, from: NodeRun, running: &Running, now: Moment) {
         let job = running.job;
         if let Some(assigned) = self.running.get_mut(&job) {
             if assigned.leader == from && assigned.attempt == running.attempt {
-                self.bytes += running.bytes.saturating_sub(assigned.bytes);
+                let more = running.bytes.saturating_sub(assigned.bytes);
+                self.bytes = self.bytes.saturating_add(more);
                 assigned.bytes = running.bytes;
                 assigned.at = assigned.at.max(running.at);
             }
@@ -216,13 +222,7 @@ impl Planner {
         let is_adopted = running.attempt.term < self.term
             && self.servers[&from].led < LED_MAX
             && running.stamp == group.stamp
-            && is_wanted(
-                job,
-                group,
-                self.done.get(&job),
-                &self.settings,
-                Moment::default(),
-            )
+            && is_wanted(job, group, self.done.get(&job), &self.settings, now)
             && self.has_room(job, group, &BTreeMap::new());
         if is_adopted {
             let assigned = Assigned {
@@ -439,6 +439,47 @@ impl Planner {
             .filter(|(_, group)| group.is_moving);
         let arrived = moving.filter(|(id, group)| self.is_whole(**id, group));
         arrived.map(|(id, group)| (*id, group.stamp))
+    }
+
+    /// Those of [`Planner::arrived`] that can't lose more than others whose next NSDs get something now, or
+    /// soon: groups that can lose the least are whole first.
+    pub fn to_switch(&self) -> impl Iterator<Item = (GroupId, Stamp)> {
+        let moves = self.groups.known.iter().filter(|(id, group)| {
+            let kind = Kind::Repair;
+            let job = JobId { kind, group: **id };
+            let done = self.done.get(&job);
+            let was_tried = done.is_some_and(|done| done.stamp == group.stamp);
+            let is_under_way = self.running.contains_key(&job) || !was_tried;
+            group.is_moving && group.left >= 0 && !group.nodes.is_empty() && is_under_way
+        });
+        let most_urgent = moves.map(|(_, group)| group.left).min();
+        let may_be_next = move |id: &GroupId| {
+            let left = self.groups.known.get(id).map(|group| group.left);
+            most_urgent.is_none_or(|most| left <= Some(most))
+        };
+        self.arrived().filter(move |(id, _)| may_be_next(id))
+    }
+
+    /// No repair runs, and none that could be done waits for its first try: what is left couldn't be done.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        let mut groups = self.groups.known.iter();
+        groups.all(|(id, group)| {
+            let kind = Kind::Repair;
+            let job = JobId { kind, group: *id };
+            let done = self.done.get(&job);
+            let was_tried = done.is_some_and(|done| done.stamp == group.stamp);
+            let is_possible = group.left >= 0 && !group.nodes.is_empty();
+            !self.running.contains_key(&job) && (was_tried || !is_possible)
+        })
+    }
+
+    /// A group was repaired since it last changed, and all its NSDs serve: what other NSDs hold of it
+    /// isn't needed.
+    #[must_use]
+    pub fn is_sound(&self, group: GroupId) -> bool {
+        let known = self.groups.known.get(&group);
+        known.is_some_and(|known| known.missing == 0 && self.is_whole(group, known))
     }
 
     /// A repair has found nothing missing, or has rebuilt it, since the group last changed.

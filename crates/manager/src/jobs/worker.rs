@@ -1,8 +1,8 @@
 //! A server's half: what it shall do, how far it has come, and what the manager hasn't heard yet.
 
 use super::{
-    Assignment, Attempt, Cursor, Finished, JobId, Orders, Outcome, REMEMBERED_MAX, Running, Stamp,
-    Statement,
+    Assignment, Attempt, Cursor, FINISHED_MAX, Finished, JobId, Orders, Outcome, REMEMBERED_MAX,
+    Running, Stamp, Statement,
 };
 use crate::planted::Planted;
 use model::Moment;
@@ -84,12 +84,13 @@ impl Worker {
         self.ended.insert(job, ended);
     }
 
-    /// What to say now, to be said again until it is answered.
+    /// What to say now, to be said again until it is answered. Of what it has ended a statement has at
+    /// most [`FINISHED_MAX`]: the rest comes when these were heard.
     pub fn state(&mut self, now: Moment) -> Statement {
         self.number += 1;
         let number = self.number;
-        let unheard = self.ended.iter_mut().filter(|(_, it)| !it.is_heard);
-        let finished = unheard.map(|(job, ended)| {
+        let mut unheard = self.ended.iter_mut().filter(|(_, it)| !it.is_heard);
+        let finished = unheard.by_ref().take(FINISHED_MAX).map(|(job, ended)| {
             ended.said.get_or_insert(number);
             Finished {
                 job: *job,
@@ -100,6 +101,7 @@ impl Worker {
             }
         });
         let finished = finished.collect();
+        let has_more = unheard.next().is_some();
         let running = self.jobs.iter().map(|(job, known)| Running {
             job: *job,
             stamp: known.assignment.stamp,
@@ -112,6 +114,7 @@ impl Worker {
             number,
             running: running.collect(),
             finished,
+            has_more,
         }
     }
 

@@ -4,10 +4,10 @@
 //! segments move is the rule of [`Uses`]; they are rewritten as cleaning does. Nothing of
 //! it is remembered: after a crash another pass counts again.
 
-use crate::background::Pace;
 use crate::background::rewrite::Rewriter;
 use crate::background::segments::Segments;
 use crate::background::width::{Width, width};
+use crate::background::{Pace, Surveys};
 use crate::host::Host;
 use model::map::NsdState;
 use model::{ErrorKind, Result, ShardEpoch};
@@ -15,6 +15,7 @@ use namespace::{Key, Segment};
 use parking_lot::Mutex;
 use pool::{EVEN_BELOW, Groups, MemberState, Uses};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use world::Instant;
 
@@ -30,6 +31,7 @@ const GAIN_PART: u64 = 8;
 pub(super) struct Balance {
     host: Arc<Host>,
     segments: Segments,
+    surveys: Surveys,
     progress: Mutex<Progress>,
 }
 
@@ -67,10 +69,11 @@ struct Pass {
 }
 
 impl Balance {
-    pub(super) fn new(host: Arc<Host>, rewriter: Rewriter) -> Self {
+    pub(super) fn new(host: Arc<Host>, rewriter: Rewriter, surveys: Surveys) -> Self {
         Self {
             segments: Segments::new(host.clone(), rewriter),
             host,
+            surveys,
             progress: Mutex::default(),
         }
     }
@@ -124,7 +127,13 @@ impl Balance {
         let mut kept = states
             .iter()
             .filter(|state| state.entry.state != NsdState::Lost);
-        let is_quiet = pool.map().closed().is_empty() && pool.groups().moving().is_empty();
+        let is_repaired = match &self.surveys {
+            // Rounds do that first.
+            Surveys::Own => true,
+            Surveys::ByServers(is_calm) => is_calm.load(Ordering::Relaxed),
+        };
+        let is_still = pool.map().closed().is_empty() && pool.groups().moving().is_empty();
+        let is_quiet = is_repaired && is_still;
         is_quiet && kept.all(|state| state.member == MemberState::Online)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::background::counts::count;
 use crate::host::{DATA_POOL, Host};
+use coordination::Coordination;
 use model::map::{GroupStanding, NsdState, PoolMap};
 use model::{ErrorKind, GroupId, NsdId, Operation, Result};
 use parking_lot::Mutex;
@@ -10,8 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use world::Instant;
-use world::Point;
+use world::{Instant, Point, World};
 
 /// The shard commits this often while an earlier view holds entries.
 const LOG_PUSH_EVERY: Duration = Duration::from_secs(5);
@@ -141,57 +141,71 @@ impl Slots {
         Ok(given_up)
     }
 
-    /// Makes the next NSD of these slots current, in coordination and here, then lets the previous
-    /// NSDs delete the moved pieces.
+    /// As [`switch_slots`]; counts them.
     pub(super) async fn switch(
         &self,
         seen: &PoolMap,
         moved: &[(GroupId, u8, NsdId)],
     ) -> Result<u64> {
-        let Some(fact) = self.host.coordination().pool_map(DATA_POOL).await? else {
-            return Ok(0);
-        };
-        if fact.value.epoch != seen.epoch {
-            return Ok(0);
-        }
-        let arrived: Vec<(GroupId, u8)> = moved
-            .iter()
-            .map(|(group, slot, _)| (*group, *slot))
-            .collect();
-        let next = pool::finish_moves(&fact.value, &arrived);
-        self.host.world().at(Point::SlotArrived).await;
-        match self
-            .host
-            .coordination()
-            .set_pool_map(DATA_POOL, fact.version, &next)
-            .await
+        let (coordination, pool) = (self.host.coordination(), self.host.pool());
+        let switched = switch_slots(self.host.world(), coordination, pool, seen, moved).await?;
+        count(&self.moved, switched);
+        Ok(switched)
+    }
+}
+
+/// Makes the next NSDs of these slots current, in coordination and here, then lets the NSDs before, which
+/// each is named with, delete the moved pieces. Returns how many slots have moved: none if the map isn't the
+/// one that was looked at.
+///
+/// # Errors
+/// Those of coordination.
+pub async fn switch_slots(
+    world: &World,
+    coordination: &Coordination,
+    pool: &Pool,
+    seen: &PoolMap,
+    moved: &[(GroupId, u8, NsdId)],
+) -> Result<u64> {
+    let Some(fact) = coordination.pool_map(DATA_POOL).await? else {
+        return Ok(0);
+    };
+    if fact.value.epoch != seen.epoch {
+        return Ok(0);
+    }
+    let arrived: Vec<(GroupId, u8)> = moved
+        .iter()
+        .map(|(group, slot, _)| (*group, *slot))
+        .collect();
+    let next = pool::finish_moves(&fact.value, &arrived);
+    world.at(Point::SlotArrived).await;
+    match coordination
+        .set_pool_map(DATA_POOL, fact.version, &next)
+        .await
+    {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::Changed => return Ok(0),
+        Err(error) => return Err(error),
+    }
+    if let Err(error) = pool.set_map(next).await {
+        tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
+    }
+    tracing::info!(slots = moved.len(), "slots have moved");
+    world.at(Point::SlotSwitched).await;
+    // Each NSD is asked until it fails to answer: a hanging one would hold up every group.
+    let mut silent = BTreeSet::from([NsdId::NONE]);
+    for (group, _, left) in moved {
+        if !silent.contains(left)
+            && pool.handle(*left).is_some()
+            && let Err(error) = pool.leave_group(*left, *group).await
         {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::Changed => return Ok(0),
-            Err(error) => return Err(error),
-        }
-        if let Err(error) = self.host.pool().set_map(next).await {
-            tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
-        }
-        count(&self.moved, moved.len() as u64);
-        tracing::info!(slots = moved.len(), "slots have moved");
-        self.host.world().at(Point::SlotSwitched).await;
-        // Each NSD is asked until it fails to answer: a hanging one would block the round for every
-        // group.
-        let mut silent = BTreeSet::from([NsdId::NONE]);
-        for (group, _, left) in moved {
-            if !silent.contains(left)
-                && self.host.pool().nsd(*left).is_some()
-                && let Err(error) = self.host.pool().leave_group(*left, *group).await
-            {
-                tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
-                if error.kind() == ErrorKind::Unknown {
-                    silent.insert(*left);
-                }
+            tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
+            if error.kind() == ErrorKind::Unknown {
+                silent.insert(*left);
             }
         }
-        Ok(moved.len() as u64)
     }
+    Ok(moved.len() as u64)
 }
 
 /// NSDs that don't serve and weren't given up.

@@ -70,6 +70,8 @@ struct Progress {
     last_of_any: Option<Instant>,
     /// The NSDs over which unlisted live segments were last searched for.
     looked_for_unlisted: Option<Nsds>,
+    /// When the last pass ended that looked for nothing else.
+    last_search: Option<Instant>,
     /// Garbage among these was deleted by the last full pass; `None` if it couldn't be.
     swept: Option<Decided>,
     /// The NSDs over which a full pass deleted blobs of groups that they had left.
@@ -92,6 +94,8 @@ struct Pass {
     degraded: u64,
     /// Garbage may be left.
     incomplete: bool,
+    /// Nothing else is looked for.
+    only_unlisted: bool,
     /// After the groups: where to continue searching for live segments that no NSD lists.
     unlisted: Option<Key>,
     looks_for_unlisted: bool,
@@ -113,6 +117,9 @@ pub(super) struct Survey {
     unreadable: Arc<Unreadable>,
     slots: Arc<Slots>,
     counts: Arc<Counts>,
+    /// Gentle rounds look through the groups. In a cluster servers do (`docs/protocols/jobs.md`), and only
+    /// live segments that no NSD lists are looked for here.
+    surveys: bool,
     progress: Mutex<Progress>,
     /// What the passes have found.
     status: Mutex<RepairStatus>,
@@ -125,6 +132,7 @@ impl Survey {
         unreadable: Arc<Unreadable>,
         slots: Arc<Slots>,
         counts: Arc<Counts>,
+        surveys: bool,
     ) -> Self {
         Self {
             host,
@@ -132,6 +140,7 @@ impl Survey {
             unreadable,
             slots,
             counts,
+            surveys,
             progress: Mutex::default(),
             status: Mutex::default(),
         }
@@ -164,6 +173,12 @@ impl Survey {
                     self.find_unlisted(&mut pass, &from).await?;
                     continue;
                 }
+                if pass.only_unlisted {
+                    let mut progress = self.progress.lock();
+                    progress.last_search = Some(self.host.world().now());
+                    progress.looked_for_unlisted = Some(pass.nsds);
+                    return Ok(changed);
+                }
                 let all = self.moving_groups();
                 changed += self.switch_arrived(&pass, all).await?;
                 if pass.found_all_whole() {
@@ -182,11 +197,14 @@ impl Survey {
 
     async fn survey_due(&self, pace: Pace) -> Result<Option<Pass>> {
         let nsds = Nsds::now(self.host.pool());
+        if !self.surveys && pace == Pace::Gentle {
+            return self.search_due(nsds).await;
+        }
         let mut is_whole = true;
         {
             let mut progress = self.progress.lock();
             match progress.running.take() {
-                Some(pass) if pass.nsds == nsds => return Ok(Some(pass)),
+                Some(pass) if pass.nsds == nsds && !pass.only_unlisted => return Ok(Some(pass)),
                 // The NSDs changed: earlier results may be wrong.
                 Some(_) => {}
                 None => {
@@ -233,6 +251,45 @@ impl Survey {
             checked: 0,
             degraded: 0,
             incomplete: false,
+            only_unlisted: false,
+            beyond: self.unreadable.unreadable_beyond(),
+        }))
+    }
+
+    /// A search for live segments that no NSD lists, if one runs or is due.
+    async fn search_due(&self, nsds: Nsds) -> Result<Option<Pass>> {
+        let now = self.host.world().now();
+        {
+            let mut progress = self.progress.lock();
+            let running = progress.running.take();
+            let is_current = |pass: &Pass| pass.only_unlisted && pass.nsds == nsds;
+            if let Some(pass) = running.filter(is_current) {
+                return Ok(Some(pass));
+            }
+            let is_away = nsds.serving.iter().any(|(_, serves)| !serves);
+            let is_news = is_away && progress.looked_for_unlisted.as_ref() != Some(&nsds);
+            let is_late = progress
+                .last_search
+                .is_none_or(|at| now - at >= SURVEY_EVERY);
+            let is_due = is_news || (is_late && self.unreadable.may_be_more_unreadable());
+            if !is_due {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Pass {
+            nsds,
+            decided: self.judging.decided().await?,
+            groups: VecDeque::new(),
+            may_switch: Vec::new(),
+            switched: now,
+            is_whole: false,
+            looks_for_unlisted: true,
+            unlisted: Some(Table::Segments.first()),
+            after: None,
+            checked: 0,
+            degraded: 0,
+            incomplete: false,
+            only_unlisted: true,
             beyond: self.unreadable.unreadable_beyond(),
         }))
     }

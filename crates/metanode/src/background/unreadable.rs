@@ -246,6 +246,13 @@ impl Unreadable {
         }
     }
 
+    /// Another node has rebuilt pieces of a segment that was live, and is or isn't now.
+    pub(super) fn note_rebuilt(&self, segment: SegmentId, is_live: bool) {
+        self.known.lock().remove(segment);
+        self.repaired
+            .fetch_add(u64::from(is_live), Ordering::Relaxed);
+    }
+
     /// Whether it couldn't be read recently, and nothing has changed since.
     fn is_known_unreadable(&self, segment: SegmentId) -> bool {
         let (now, pool) = (self.host.world().now(), self.pool_state());

@@ -7,7 +7,10 @@
 use crate::metanode::Metanode;
 use model::lock::LockRequest;
 use model::operation::Turn;
-use model::owner::{GIVE_UP_MAX, LockCall, OwnerCall, OwnerRequest, RECLAIM_MAX, Reclaimed};
+use model::owner::{
+    EXAMINED_MAX, GIVE_UP_MAX, LockCall, MENDED_MAX, OwnerCall, OwnerRequest, RECLAIM_MAX,
+    Reclaimed,
+};
 use model::{Error, ErrorKind, NodeRun, Operation, Result, SessionId, ShardId};
 
 impl Metanode {
@@ -21,7 +24,10 @@ impl Metanode {
         self.check_shard(call.shard)?;
         let session = call.session;
         match &call.request {
-            OwnerRequest::NewSession | OwnerRequest::OpenSession { .. } => Ok(()),
+            OwnerRequest::NewSession
+            | OwnerRequest::OpenSession { .. }
+            | OwnerRequest::Examine { .. }
+            | OwnerRequest::ReportMended { .. } => Ok(()),
             OwnerRequest::Reclaim { .. } => {
                 self.check_owner(call.tenure)?;
                 self.check_run(session, from)
@@ -120,6 +126,8 @@ fn check_form(call: &OwnerCall) -> Result<()> {
             let is_own = places.iter().all(|place| place.segment.session == own);
             (is_own, places.len() <= GIVE_UP_MAX)
         }
+        OwnerRequest::Examine { found } => (true, found.len() <= EXAMINED_MAX),
+        OwnerRequest::ReportMended { mended } => (true, mended.len() <= MENDED_MAX),
         OwnerRequest::Reclaim { session, part, .. } => {
             let Reclaimed {
                 holds,

@@ -265,6 +265,11 @@ impl Metanode {
                 is_last,
             } => return self.reclaim(*session, part, *is_last).await,
             OwnerRequest::MakeRoom => return self.make_room().await.map(OwnerReply::Freed),
+            OwnerRequest::Examine { found } => {
+                let judged = self.background.examine(found).await;
+                return judged.map(OwnerReply::Judged);
+            }
+            OwnerRequest::ReportMended { mended } => self.background.note_mended(mended).await?,
             OwnerRequest::Lock(LockCall::Await { session, wait }) => {
                 self.locks().granted(*session, *wait).await?;
             }

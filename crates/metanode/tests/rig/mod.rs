@@ -102,6 +102,7 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
         run: run.unwrap(),
         memory: ShardMemory::of_machine(world),
         lease: metanode::OwnerLease::endless(),
+        surveys: metanode::Surveys::Own,
     };
     let metanode = Metanode::open(opening).await.unwrap();
     let session = metanode.open_session().await.unwrap();
@@ -145,6 +146,7 @@ impl Rig {
             run,
             memory: ShardMemory::of_machine(&self.world),
             lease: metanode::OwnerLease::endless(),
+            surveys: metanode::Surveys::Own,
         };
         let metanode = Metanode::open(opening).await.unwrap();
         let session = metanode.open_session().await.unwrap();

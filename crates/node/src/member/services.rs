@@ -1,6 +1,7 @@
 //! What a node answers to others: its NSDs' requests, those to the owners of the shards that are here, and
-//! heartbeats if the cluster's manager is.
+//! heartbeats and statements of jobs if the cluster's manager is.
 
+use super::jobs::Jobs;
 use super::lease::RunLease;
 use super::managing::Office;
 use super::spaces::{Desk, Holding};
@@ -8,6 +9,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
 use model::call::{Call, Reply};
+use model::jobs::JOBS;
 use model::member::{
     ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, WHO_MANAGES,
 };
@@ -32,6 +34,7 @@ pub(super) struct Services {
     desk: Arc<Desk>,
     holding: Arc<Holding>,
     lease: Arc<RunLease>,
+    jobs: Arc<Jobs>,
 }
 
 impl Services {
@@ -41,6 +44,7 @@ impl Services {
         office: &Arc<Office>,
         space: (&Arc<Desk>, &Arc<Holding>),
         lease: &Arc<RunLease>,
+        jobs: &Arc<Jobs>,
     ) -> Arc<Self> {
         Arc::new(Self {
             world: world.clone(),
@@ -50,6 +54,7 @@ impl Services {
             desk: space.0.clone(),
             holding: space.1.clone(),
             lease: lease.clone(),
+            jobs: jobs.clone(),
         })
     }
 
@@ -135,6 +140,10 @@ impl Service for Services {
             SPACE_TELL => {
                 let answer = call.decode().and_then(|it| self.holding.told(from, it));
                 done(Reply::new::<Statement>(&answer, Bytes::new()))
+            }
+            JOBS => {
+                let now = self.lease.moment(self.world.now());
+                std::future::ready(self.jobs.serve(from, &call, now)).boxed()
             }
             WHO_MANAGES => {
                 let known = self.lease.known_manager();

@@ -198,6 +198,17 @@ impl Machines {
 }
 
 impl Machine {
+    /// Flips a bit in the first page with this content of the first region, if there is one.
+    pub(super) fn damage(&self, region_bytes: u64, page: &[u8]) -> bool {
+        let disk = self.node.disk(REGION, region_bytes);
+        let mut pages = (0..disk.bytes()).step_by(page.len());
+        let found = pages.find(|at| disk.content(*at, page.len()) == page);
+        if let Some(at) = found {
+            disk.overwrite(at + 100, &[page[100] ^ 1]);
+        }
+        found.is_some()
+    }
+
     /// The daemon that runs there now; `None` also while it starts.
     pub(super) fn member(&self) -> Option<Arc<Member>> {
         let member = self.member.lock().expect("one thread").upgrade();

@@ -22,6 +22,8 @@ const TURN_MAX: Duration = Duration::from_secs(600);
 const END_MAX: Duration = Duration::from_secs(300);
 /// For how long after a fault it may still be felt.
 const AFTERMATH: Duration = Duration::from_secs(1);
+/// How often it is looked whether a shard has an owner again.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often a check begins anew because its shard went to another node, and the pause before.
 const CHECKS_MAX: usize = 10;
 const SETTLES: Duration = Duration::from_secs(2);
@@ -256,9 +258,17 @@ pub(super) async fn owner_of<'a>(
     judge: &Judge,
     shard: ShardId,
 ) -> &'a Machine {
-    let assigned = machines.assigned_of(judge, shard).await;
-    let owner = machines.nodes.iter().find(|it| run_of(it) == assigned);
-    owner.expect("the owner is up")
+    let began = judge.now();
+    while judge.now() - began < END_MAX {
+        let assigned = machines.assigned_of(judge, shard).await;
+        let owner = machines.nodes.iter().find(|it| run_of(it) == assigned);
+        if let Some(owner) = owner.filter(|_| assigned.is_some()) {
+            return owner;
+        }
+        // On its way from one node to another.
+        judge.sleep(LOOK_EVERY).await;
+    }
+    panic!("shard {shard} has no owner");
 }
 
 /// All nodes close.

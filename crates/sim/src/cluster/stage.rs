@@ -104,6 +104,12 @@ impl Stage {
         self.end_of(added).await.expect("an NSD is added")
     }
 
+    /// Flips a bit in the first page with this content of a node's first region, if there is one.
+    #[must_use]
+    pub fn damage(&self, node: usize, region_bytes: u64, page: &[u8]) -> bool {
+        self.machine(node).damage(region_bytes, page)
+    }
+
     /// The daemon's process ends, as by SIGKILL.
     pub fn kill(&self, node: usize) {
         self.machine(node).kill();
