@@ -34,7 +34,7 @@ const LOAD_BYTES: usize = 60_000;
 /// How long a pool may take to change, with all that fails meanwhile.
 const CHANGE_MAX: u32 = 900;
 /// How often NSDs' shares are looked at, every 10 seconds.
-const EVEN_MAX: u32 = 30;
+const EVEN_MAX: u32 = 25;
 
 pub(crate) const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)

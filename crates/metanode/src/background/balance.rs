@@ -24,8 +24,11 @@ use world::Instant;
 const EVERY: Duration = Duration::from_secs(300);
 /// Pages of records examined by one gentle round.
 const PAGES_MAX: usize = 8;
-/// A pass must come nearer by this part, or moving ends; and it begins again when it got worse by it.
+/// A pass that doesn't come nearer by this part was in vain; and moving begins again when it got worse by it.
 const GAIN_PART: u64 = 8;
+/// Moving ends after as many passes in a row that were in vain: where data goes is up to the pick, so one alone
+/// says little where segments are large beside what an NSD holds.
+const IN_VAIN_MAX: u32 = 4;
 
 /// Moves segments in passes over the shard's records.
 pub(super) struct Balance {
@@ -60,8 +63,10 @@ struct Pass {
     uses: Uses,
     /// All were counted; those worth it are now moved.
     moves: bool,
-    /// How uneven the uses were when the pass before began to move, in thousandths.
+    /// How uneven the uses were at best when a pass before began to move, in thousandths.
     before: Option<u64>,
+    /// How many passes in a row were in vain.
+    in_vain: u32,
     /// Where it continues.
     from: Key,
     /// Extents that were replaced.
@@ -166,6 +171,7 @@ impl Balance {
             uses,
             moves: false,
             before,
+            in_vain: 0,
             from: Segments::first(),
             replaced: 0,
         }
@@ -193,13 +199,18 @@ impl Balance {
                 extents = pass.replaced,
                 "moved data to NSDs that held less than others"
             );
-            *pass = self.begin(pass.epoch, pass.width, pass.before);
+            *pass = Pass {
+                in_vain: pass.in_vain,
+                ..self.begin(pass.epoch, pass.width, pass.before)
+            };
             return true;
         }
         let uneven = pass.uses.unevenness();
         let mut progress = self.progress.lock();
         if !pass.moves && progress.is_worth_moving(pass, uneven) {
-            pass.before = Some(uneven);
+            let came_nearer = pass.before.is_none_or(|before| is_nearer(uneven, before));
+            pass.in_vain = if came_nearer { 0 } else { pass.in_vain + 1 };
+            pass.before = pass.before.filter(|_| !came_nearer).or(Some(uneven));
             pass.moves = true;
             pass.from = Segments::first();
             return true;
@@ -247,14 +258,20 @@ impl Balance {
 
 impl Progress {
     /// Whether a pass that has counted all segments should move some. Once begun, moving goes on until
-    /// all NSDs are even, as long as each pass comes nearer; where one ended without, another begins only
+    /// all NSDs are even, as long as passes come nearer; where it ended without, it begins again only
     /// when it has become worse.
     fn is_worth_moving(&self, pass: &Pass, uneven: u64) -> bool {
         if let Some(before) = pass.before {
-            return uneven > EVEN_BELOW && uneven <= before - before / GAIN_PART;
+            let may_help = is_nearer(uneven, before) || pass.in_vain < IN_VAIN_MAX;
+            return uneven > EVEN_BELOW && may_help;
         }
         let last = self.settled.filter(|it| it.width == pass.width);
         let is_worse = last.is_none_or(|it| uneven > it.uneven + it.uneven / GAIN_PART);
         pass.uses.is_uneven() && is_worse
     }
+}
+
+/// Whether the uses are more even than before by enough, both in thousandths.
+const fn is_nearer(uneven: u64, before: u64) -> bool {
+    uneven <= before - before / GAIN_PART
 }
