@@ -124,15 +124,30 @@ impl InodeAttributes {
         // an fsync could freeze it meanwhile, and it would come back after the cut; dropped, it
         // would be lost if the cut fails.
         self.write_behind.publish(&state).await?;
-        let asked = state.lock().held_state();
-        let attributes = self.set_published(inode, set).await?;
+        let asked = {
+            let mut inner = state.lock();
+            let kept = inner.size().unwrap_or(0).min(size);
+            inner.begin_change(kept, u64::MAX);
+            inner.held_state()
+        };
+        let done = self.set_published(inode, set).await;
         {
             let mut inner = state.lock();
-            self.pages.cut(inode, &mut inner, size, asked);
-            inner.learn(&attributes, asked);
+            match &done {
+                Ok(attributes) => {
+                    self.pages.cut(inode, &mut inner, size, asked);
+                    inner.learn(attributes, asked);
+                }
+                // It may have been done all the same.
+                Err(_) => {
+                    self.pages.uncache(inode, &mut inner, 0, u64::MAX);
+                    inner.forget_all_extents();
+                    inner.doubt_size();
+                }
+            }
         }
         drop(exclusive);
-        Ok(attributes)
+        done
     }
 
     /// Sets attributes of an inode whose data is published.

@@ -4,7 +4,7 @@ use crate::attributes::InodeAttributes;
 use crate::inode::{Inner, InodeRef};
 use crate::page_pool::PagePool;
 use crate::pages::extents::Source;
-use crate::reader::{EXTENTS_AT_ONCE_MAX, ROUNDS_MAX, Reader};
+use crate::reader::{CHANGE_WAIT, EXTENTS_AT_ONCE_MAX, ROUNDS_MAX, Reader};
 use crate::session::{Session, unexpected_reply};
 use crate::tokens::Uses;
 use crate::types::{Allocate, ReadTraces, Seek};
@@ -27,6 +27,8 @@ const SEEK_STEPS_MAX: usize = 4096;
 
 /// Result of one step of a seek.
 enum Sought {
+    /// A change of the file must end first.
+    Changing,
     /// Tokens must be claimed first.
     NotHeld,
     /// The final offset.
@@ -97,6 +99,17 @@ impl Content {
         if change != RangeChange::Punch {
             self.check_reservable(inode, offset, end).await?;
         }
+        {
+            let mut inner = state.lock();
+            let is_longer = !keep_size && inner.size().is_none_or(|size| size < end);
+            match is_longer {
+                true => {
+                    let from = inner.size().unwrap_or(0).min(offset);
+                    inner.begin_change(from, u64::MAX);
+                }
+                false => inner.begin_change(offset, end),
+            }
+        }
         let mut next = Some(offset);
         while let Some(at) = next {
             let length = end - at;
@@ -114,6 +127,9 @@ impl Content {
                 self.pages.uncache(inode, &mut inner, offset, end);
             }
             inner.forget_extents(offset, end);
+            if result.is_err() {
+                inner.doubt_size();
+            }
             let (attributes, more) = result?;
             inner.learn(&attributes, asked);
             next = more;
@@ -168,8 +184,16 @@ impl Content {
         let mut rounds = 0;
         let mut uses: Option<Uses> = None;
         while rounds < ROUNDS_MAX {
+            let over = state.changed();
             let step = seek_in(&state.lock(), uses.is_some(), offset, at, what)?;
             let next = match step {
+                Sought::Changing => {
+                    // The owner may have to wait for others that wait for this client.
+                    uses = None;
+                    // Boxed because it is rare.
+                    Box::pin(self.session.wait(CHANGE_WAIT, Some(inode), over)).await?;
+                    continue;
+                }
                 Sought::Found(found) if uses.take().is_none_or(Uses::end) => return Ok(found),
                 Sought::Found(_) => {
                     rounds += 1;
@@ -253,6 +277,15 @@ impl Content {
         self.write_behind.publish(target).await?;
         let end = from_offset + length;
         let mut at = from_offset;
+        {
+            let mut inner = target.lock();
+            let size = inner.size().unwrap_or(0);
+            let to_end = to_offset + length;
+            match to_end > size {
+                true => inner.begin_change(size.min(to_offset), u64::MAX),
+                false => inner.begin_change(to_offset, to_end),
+            }
+        }
         loop {
             let operation = Operation::Share {
                 from,
@@ -267,6 +300,9 @@ impl Content {
             self.pages
                 .uncache(to, &mut inner, to_offset, to_offset + length);
             inner.forget_extents(to_offset, to_offset + length);
+            if result.is_err() {
+                inner.doubt_size();
+            }
             let (attributes, next) = match result {
                 // Extents shared so far stay; the program asks for the rest.
                 Err(_) if at > from_offset => break,
@@ -344,6 +380,9 @@ impl Content {
 /// Continues a seek from `offset` at `at`, as far as extents are known here.
 fn seek_in(inner: &Inner, is_held: bool, offset: u64, at: u64, what: Seek) -> Result<Sought> {
     inner.check_lost()?;
+    if inner.is_changing(offset, u64::MAX) {
+        return Ok(Sought::Changing);
+    }
     if !is_held && !inner.may_read(offset, u64::MAX) {
         return Ok(Sought::NotHeld);
     }

@@ -35,6 +35,8 @@ pub(crate) const ROUNDS_MAX: usize = 64;
 /// After this many rounds a read uses the extents known so far instead of requiring all of them:
 /// there may be more than are remembered.
 const ROUNDS_WHOLE_MAX: usize = 4;
+/// The cause by which waits for a change of the same client are listed.
+pub(crate) const CHANGE_WAIT: &str = "a change of the same file";
 /// The cause by which waits for nodes that are away are listed.
 const NODES_WAIT: &str = "nodes that hold the data";
 /// How often a read looks again for data whose nodes are away.
@@ -44,6 +46,8 @@ const NODES_LOOK_EVERY: Duration = Duration::from_millis(100);
 enum Missing<'a> {
     /// Nothing: the pieces in order.
     Nothing(Vec<Bytes>),
+    /// A change of the same bytes is under way.
+    Change(Notified<'a>),
     /// Tokens must be claimed first.
     Tokens,
     /// Size, or extents from this offset on, must be requested.
@@ -126,6 +130,14 @@ impl Reader {
                         continue;
                     }
                 },
+                Missing::Change(over) => {
+                    // The owner may have to wait for others that wait for this client.
+                    uses = None;
+                    fetched.clear();
+                    // Boxed because it is rare.
+                    Box::pin(self.session.wait(CHANGE_WAIT, Some(inode), over)).await?;
+                    continue;
+                }
                 Missing::Tokens => {
                     // What was fetched before may be old by now.
                     fetched.clear();
@@ -211,6 +223,9 @@ impl Reader {
     ) -> Result<Missing<'a>> {
         let mut inner = state.lock();
         inner.check_lost()?;
+        if inner.is_changing(offset, end_of(offset, length)) {
+            return Ok(Missing::Change(state.changed()));
+        }
         if !is_held && !inner.may_read(offset, end_of(offset, length)) {
             return Ok(Missing::Tokens);
         }

@@ -6,7 +6,7 @@
 
 use crate::rig::way::{Way, client_through};
 use crate::rig::{self, Node, new_file, run_patient as run};
-use client::{Client, Owner};
+use client::{Allocate, Client, Owner, Seek};
 use futures::future::join_all;
 use metanode::Metanode;
 use model::{ErrorKind, InodeId, Operation, SetAttributes};
@@ -382,6 +382,8 @@ enum Asks {
     Stat,
     Lookup,
     Listing,
+    Truncate,
+    Punch,
 }
 
 impl Asks {
@@ -391,13 +393,17 @@ impl Asks {
             Self::Stat => |operation| matches!(operation, Operation::GetAttributes { .. }),
             Self::Lookup => |operation| matches!(operation, Operation::Lookup { .. }),
             Self::Listing => |operation| matches!(operation, Operation::ReadDirectory { .. }),
+            Self::Truncate => |operation| matches!(operation, Operation::SetAttributes { .. }),
+            Self::Punch => |operation| matches!(operation, Operation::ChangeRange { .. }),
         }
     }
 
     async fn size(self, client: &Client, file: InodeId) -> u64 {
         let root = InodeId::ROOT;
         match self {
-            Self::Stat => client.get_attributes(file).await.unwrap().size,
+            Self::Stat | Self::Truncate | Self::Punch => {
+                client.get_attributes(file).await.unwrap().size
+            }
             Self::Lookup => client.lookup(root, name("f")).await.unwrap().size,
             Self::Listing => {
                 let listed = client.read_directory(root, 0, 1000, true).await.unwrap();
@@ -434,6 +440,74 @@ fn attributes_show_what_was_published_while_the_answer_was_on_its_way() {
         other.close().await.unwrap();
         node.close().await;
     });
+}
+
+/// Cuts a file, makes it longer, or punches it.
+async fn change(client: Arc<Client>, file: InodeId, kind: Asks, cells: usize) {
+    let bytes = (cells * CELL) as u64;
+    let done = match kind {
+        Asks::Punch => client.allocate(file, Allocate::Punch, 0, bytes).await,
+        _ => {
+            let set = SetAttributes {
+                size: Some(bytes),
+                ..SetAttributes::default()
+            };
+            client.set_attributes(file, set).await.map(drop)
+        }
+    };
+    done.unwrap();
+}
+
+/// The owner has cut, grown or punched a file, as others see already, and its answer to who asked for that is late.
+#[test]
+fn reads_show_what_others_have_seen_of_a_change_whose_answer_is_late() {
+    let changes = [
+        (Asks::Truncate, 6, 6),
+        (Asks::Truncate, 1, 1),
+        (Asks::Punch, 3, 4),
+    ];
+    for (kind, changed, cells) in changes {
+        run(8_452, |world, node| async move {
+            let way = Way::new(&world, &node.metanode, 0);
+            let other = client_through(&node, &way).await;
+            let file = rig::file(&other, "f").await;
+            other.write(file, 0, &filled(1, 4)).await.unwrap();
+            other.fsync(file, false).await.unwrap();
+            assert_eq!(rig::read(&other, file, 0, 8 * CELL).await, filled(1, 4));
+            *way.late.lock() = Some(kind.late());
+            let changing = change(other.clone(), file, kind, changed);
+            let changing = world.spawn("a program that changes it", changing);
+            way.until_late().await;
+            let size = other.get_attributes(file).await.unwrap().size;
+            assert_eq!(size, (cells * CELL) as u64);
+            let found = [Seek::Data, Seek::Hole].map(|what| {
+                let other = other.clone();
+                world.spawn("a seek", async move { other.seek(file, 0, what).await })
+            });
+            let reading = {
+                let other = other.clone();
+                async move { rig::read(&other, file, 0, 8 * CELL).await }
+            };
+            let reading = world.spawn("a program that reads it", reading);
+            world.sleep(Duration::from_millis(50)).await;
+            *way.late.lock() = None;
+            changing.await;
+            let seen = reading.await;
+            let shown = rig::read(&node.client, file, 0, 8 * CELL).await;
+            assert_eq!((seen.len() as u64, &seen), (size, &shown));
+            for (what, found) in [Seek::Data, Seek::Hole].into_iter().zip(found) {
+                let shown = node
+                    .client
+                    .seek(file, 0, what)
+                    .await
+                    .map_err(|it| it.kind());
+                assert_eq!(found.await.map_err(|it| it.kind()), shown);
+            }
+            other.release(file).await;
+            other.close().await.unwrap();
+            node.close().await;
+        });
+    }
 }
 
 /// The program's own write would be missing in its size.

@@ -40,6 +40,8 @@ pub(crate) struct Inner {
     plain: Plain,
     /// A truncate or the like runs: no write may begin, and size and extents may change.
     exclusive: bool,
+    /// Bytes that a change of this client concerns that is under way at the owner.
+    changing: Option<(u64, u64)>,
     dirty: Dirty,
     pending: Option<Pending>,
     last_write: Option<Instant>,
@@ -71,6 +73,7 @@ impl Inner {
             losses: 0,
             plain: Plain::default(),
             exclusive: false,
+            changing: None,
             _charge: StateCharge::new(&blocks),
             extents: Extents::new(&blocks),
             dirty: Dirty::new(blocks),
@@ -326,6 +329,25 @@ impl Inner {
 
     pub(super) fn set_exclusive(&mut self, exclusive: bool) {
         self.exclusive = exclusive;
+        self.changing = None;
+    }
+
+    /// Who excludes writers sends the owner a change of these bytes. Until that ends nobody knows which bytes
+    /// others, or a stat of this client, have seen already, so reads of them wait for it.
+    pub(crate) fn begin_change(&mut self, from: u64, to: u64) {
+        debug_assert!(self.exclusive, "writers are excluded");
+        self.changing = Some((from, to));
+    }
+
+    /// Whether a change of these bytes is under way at the owner.
+    pub(crate) fn is_changing(&self, offset: u64, end: u64) -> bool {
+        self.changing
+            .is_some_and(|(from, to)| offset < to && from < end)
+    }
+
+    /// The outcome of a change of size isn't known.
+    pub(crate) fn doubt_size(&mut self) {
+        self.void_known();
     }
 
     // Written data.
