@@ -142,7 +142,7 @@ impl InodeAttributes {
                 Err(_) => {
                     self.pages.uncache(inode, &mut inner, 0, u64::MAX);
                     inner.forget_all_extents();
-                    inner.doubt_size();
+                    inner.void_known();
                 }
             }
         }

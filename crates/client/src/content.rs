@@ -128,7 +128,7 @@ impl Content {
             }
             inner.forget_extents(offset, end);
             if result.is_err() {
-                inner.doubt_size();
+                inner.void_known();
             }
             let (attributes, more) = result?;
             inner.learn(&attributes, asked);
@@ -301,7 +301,7 @@ impl Content {
                 .uncache(to, &mut inner, to_offset, to_offset + length);
             inner.forget_extents(to_offset, to_offset + length);
             if result.is_err() {
-                inner.doubt_size();
+                inner.void_known();
             }
             let (attributes, next) = match result {
                 // Extents shared so far stay; the program asks for the rest.

@@ -572,6 +572,27 @@ fn names_made_by_one_client_are_there_for_the_others() {
     });
 }
 
+/// A file that no program has open is removed while a client has written data of it: that is dropped, and the next
+/// write must not succeed as if that had never been written.
+#[test]
+fn a_write_after_written_data_was_dropped_says_that_the_file_is_gone() {
+    run(8_610, |world, node| async move {
+        let other = client(&world, &node, 0).await;
+        let file = rig::file(&other, "f").await;
+        other.release(file).await;
+        other.write(file, 0, &filled(1, 4)).await.unwrap();
+        let root = InodeId::ROOT;
+        node.client.unlink(root, name("f")).await.unwrap();
+        other.sync_all().await.unwrap();
+        let refused = other.write(file, 0, &filled(2, 1)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Stale);
+        let refused = other.read(file, 0, CELL).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Stale);
+        other.close().await.unwrap();
+        node.close().await;
+    });
+}
+
 /// The metanode of a node that has lost its client to another one.
 #[test]
 fn a_session_of_the_same_process_uses_tokens_too() {

@@ -258,7 +258,7 @@ impl Inner {
     }
 
     /// Nothing is known any more, nor learned from answers that are on their way.
-    fn void_known(&mut self) {
+    pub(crate) fn void_known(&mut self) {
         self.known = None;
         self.held.void();
     }
@@ -343,11 +343,6 @@ impl Inner {
     pub(crate) fn is_changing(&self, offset: u64, end: u64) -> bool {
         self.changing
             .is_some_and(|(from, to)| offset < to && from < end)
-    }
-
-    /// The outcome of a change of size isn't known.
-    pub(crate) fn doubt_size(&mut self) {
-        self.void_known();
     }
 
     // Written data.

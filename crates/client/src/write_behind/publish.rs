@@ -180,6 +180,8 @@ impl Publisher {
         let batches = inner.batches_mut().take_all();
         let bytes: u64 = batches.iter().map(|batch| batch.bytes()).sum();
         let dirty = inner.cut_dirty(0);
+        // Who writes next asks the owner, and hears that it is gone.
+        inner.void_known();
         inner.settle();
         self.pages.recount_failing(&mut inner);
         drop(inner);
