@@ -18,7 +18,7 @@ use crate::lease::OwnerLease;
 use crate::tokens::alone::Alone;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use model::owner::{HeldToken, RECALLS_MAX, Renewal, Tenure};
+use model::owner::{HeldToken, RECALL_WAIT_MAX, RECALLS_MAX, Renewal, Tenure};
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use parking_lot::{Mutex, MutexGuard};
@@ -30,6 +30,8 @@ use tokens::{Moment, granter};
 use tokio::sync::{Notify, oneshot};
 use world::{Deadline, Instant, Planted, Waiter, Waiters, World};
 
+/// The shortest time after which a session is answered because its tokens run out soon.
+const ANSWER_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// How often the granter learns that time passes.
 const TICK: Duration = Duration::from_millis(500);
 /// The cause by which operations are listed that wait for others' tokens.
@@ -323,6 +325,13 @@ impl Tokens {
             let text = "the session is about to end, because it gave nothing back";
             Error::new(ErrorKind::Unavailable, text)
         })
+    }
+
+    /// When a session must be answered at the latest, so that it is promised more before its tokens run out: they
+    /// last no longer than the owner's lease, which may be extended late, by a new manager for instance.
+    pub(crate) fn answer_by(&self) -> Deadline {
+        let half = self.lease.rest(&self.world) / 2;
+        Deadline::after(&self.world, half.clamp(ANSWER_PAUSE_MIN, RECALL_WAIT_MAX))
     }
 
     /// Waits until there is something to say to a session, for a while. `may_have_all`: whether it

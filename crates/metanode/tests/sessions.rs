@@ -838,6 +838,62 @@ fn no_answer_leaves_an_owner_whose_lease_is_over() {
     ended.finished();
 }
 
+/// Would be broken if a client lost its session because its owner's lease was extended late: the answer that would
+/// have told it of more time came when its tokens had run out.
+#[test]
+fn who_waits_for_recalls_is_answered_before_its_tokens_run_out() {
+    let ended = Simulation::new(7).run(|world| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let lease = OwnerLease::not_yet();
+        let owner = next_owner_under(&rig, lease.clone()).await;
+        let session = rig.coordination.next_session().await.unwrap();
+        let serve = async |request: OwnerRequest| {
+            let call = OwnerCall {
+                shard: ShardId(0),
+                session,
+                tenure: owner.tenure(),
+                order: None,
+                request,
+            };
+            let deadline = Deadline::after(&world, Duration::from_secs(5));
+            let call = Call::new(OWNER, CLASS, &call);
+            let reply = owner.serve(CLIENT, call, deadline).await;
+            reply.decode::<OwnerReply>()
+        };
+        lease.extend(world.now() + Duration::from_secs(2));
+        serve(OwnerRequest::OpenSession { session }).await.unwrap();
+        let asks = |known| OwnerRequest::AwaitRecalls {
+            session,
+            known,
+            has_all: false,
+        };
+        let Ok(OwnerReply::Recalls { renewal, .. }) = serve(asks(Tenure::default())).await else {
+            panic!("it is answered");
+        };
+        let until = world.now() + renewal.span;
+        let extends = {
+            let (world, lease) = (world.clone(), lease.clone());
+            async move {
+                world.sleep(Duration::from_millis(1_700)).await;
+                lease.extend(world.now() + Duration::from_secs(6));
+            }
+        };
+        world.spawn("a new manager", extends).detach();
+        let mut promised = until;
+        while promised == until {
+            let sent = world.now();
+            let Ok(OwnerReply::Recalls { renewal, .. }) = serve(asks(renewal.tenure)).await else {
+                panic!("it is answered");
+            };
+            assert!(world.now() < until, "too late");
+            promised = promised.max(sent + renewal.span);
+        }
+        assert!(promised >= until + Duration::from_secs(5));
+    });
+    ended.finished();
+}
+
 /// Would be broken if others waited for the tokens of a daemon that the cluster has expelled.
 #[test]
 fn sessions_of_expelled_runs_end_at_once() {

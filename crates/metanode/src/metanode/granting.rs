@@ -58,7 +58,7 @@ impl Metanode {
                 has_all,
             } => {
                 let deadline = match *known == self.tenure() {
-                    true => deadline,
+                    true => deadline.min(self.tokens.answer_by()),
                     false => Deadline::after(&self.world, Duration::ZERO),
                 };
                 let may_have_all = || is_here && self.is_only_client(*session);
