@@ -43,8 +43,8 @@ use model::{Error, ErrorKind, GroupVersion, MapEpoch, NsdId, Result};
 use nsd::{Handle, Nsd};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use world::World;
@@ -58,6 +58,8 @@ const FENCE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// One storage pool: its map and the NSDs that this process can reach.
 pub struct Pool {
+    /// For what goes on in the background.
+    itself: Weak<Pool>,
     world: World,
     /// The groups of the newest map, which they contain.
     groups: RwLock<Arc<Groups>>,
@@ -85,7 +87,8 @@ impl Pool {
     #[must_use]
     pub fn new(world: World, map: PoolMap, nsds: Vec<Arc<Nsd>>) -> Arc<Self> {
         let sharing = Arc::<room::Sharing>::default();
-        let pool = Self {
+        let pool = Arc::new_cyclic(|itself| Self {
+            itself: itself.clone(),
             groups: RwLock::new(Arc::new(Groups::new(&map))),
             newest_epoch: watch::Sender::new(map.epoch),
             map: RwLock::new(Arc::new(map)),
@@ -99,11 +102,11 @@ impl Pool {
             suspects: Arc::default(),
             progress: progress::Counters::default(),
             world,
-        };
+        });
         for nsd in nsds {
             pool.add_nsd(nsd);
         }
-        Arc::new(pool)
+        pool
     }
 
     /// The newest map that this process knows.

@@ -3,16 +3,17 @@
 
 use crate::Pool;
 use crate::members::{Member, MemberState, free_share, is_nsd_failure};
-use crate::requests::{delete_on, put_to};
+use crate::requests::put_to;
 use crate::segment::{Recycled, SegmentOwner, SegmentSource, nonce};
 use crate::suspects::SuspectCause;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::map::NsdState;
-use model::nsd::{BlobDelete, BlobPut, GroupFence};
+use model::nsd::BlobPut;
 use model::{
-    BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, SegmentPlace, limits,
+    BlobName, Error, ErrorKind, GroupVersion, MapEpoch, NsdId, Payload, Result, SegmentPlace,
+    limits,
 };
 use placement::{Availability, Groups, Placement, codec, layout};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,6 +87,8 @@ struct Failure {
 struct Attempt {
     place: SegmentPlace,
     version: GroupVersion,
+    /// The map that says so.
+    epoch: MapEpoch,
     owner: SegmentOwner,
     /// For each piece, the NSDs that get it.
     targets: Vec<Vec<Arc<Member>>>,
@@ -146,6 +149,7 @@ impl Pool {
             let attempt = Attempt {
                 place,
                 version: placement.version,
+                epoch: groups.map().epoch,
                 owner,
                 targets,
                 is_last,
@@ -426,7 +430,9 @@ impl Pool {
             self.note_failures(&done.failures);
             failed |= 1 << done.piece;
             if !attempt.is_last || failed.count_ones() > stragglers_max {
-                self.clean_up(attempt, pending, turn);
+                let is_old = |it: &(NsdId, Error)| it.1.kind() == ErrorKind::OldEpoch;
+                let is_old = done.failures.iter().any(is_old);
+                self.clean_up(&attempt, pending, turn, is_old);
                 return Err(failure(done.failures));
             }
         }
@@ -510,32 +516,26 @@ impl Pool {
             .detach();
     }
 
-    /// Stops the puts of a failed attempt and deletes the pieces that arrived. Best effort: the
-    /// name is never used again, so a sweep finds the rest.
+    /// Waits for the puts of a failed attempt, and deletes the pieces that arrived. Best effort: the
+    /// name is never used again, so a sweep finds the rest, but not before its session has ended if that
+    /// is of an owner. `is_old`: NSDs know a newer map, and delete nothing by this one.
     fn clean_up(
         &self,
-        attempt: Attempt,
+        attempt: &Attempt,
         mut pending: FuturesUnordered<PiecePut>,
         turn: OwnedSemaphorePermit,
+        is_old: bool,
     ) {
-        let world = self.world.clone();
+        let (itself, place, epoch) = (self.itself.clone(), attempt.place, attempt.epoch);
         let cleaning = async move {
             while pending.next().await.is_some() {}
             drop(turn);
-            for (piece, targets) in attempt.targets.iter().enumerate() {
-                let name = attempt.place.blob(piece as u8);
-                for member in targets.iter().filter(|member| member.is_readable()) {
-                    let delete = BlobDelete {
-                        names: vec![name],
-                        fences: vec![GroupFence {
-                            group: name.group,
-                            version: attempt.version,
-                        }],
-                    };
-                    if let Err(error) = delete_on(&world, member, delete).await {
-                        debug!(%name, %error, "a piece of a failed write is left for a sweep");
-                    }
-                }
+            let Some(pool) = itself.upgrade() else { return };
+            if is_old {
+                pool.wait_for_map_after(epoch).await;
+            }
+            if let Err(error) = pool.delete(&[place]).await {
+                debug!(segment = %place.segment, %error, "pieces of a failed write are left for a sweep");
             }
         };
         self.world

@@ -443,3 +443,58 @@ fn groups_that_survive_the_fewest_losses_are_repaired_first() {
         assert_eq!(must_be_first(twice), twice);
     });
 }
+
+/// Would be broken if who writes by an old map deleted the pieces of its failed attempt by that map, too: the
+/// NSDs refuse that. What an owner had written stayed until its next run then, and a slot never left it.
+#[test]
+fn a_write_by_an_old_map_leaves_nothing_behind() {
+    with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
+        let mut newer = (*rig.pool.map()).clone();
+        let groups: Vec<_> = newer.all_groups().collect();
+        let version = model::GroupVersion::FIRST.next();
+        newer.epoch = newer.epoch.next();
+        newer.generations[0].versions = groups.iter().map(|group| (group.0, version)).collect();
+        let fences: Vec<_> = groups
+            .iter()
+            .map(|group| model::nsd::GroupFence {
+                group: *group,
+                version,
+            })
+            .collect();
+        // One NSD has heard of it, the other one and the writer haven't.
+        let deadline = world::Deadline::after(&rig.world, std::time::Duration::from_secs(5));
+        let first = rig.pool.handle(NsdId(1)).expect("it is there");
+        first.learn_groups(&fences, deadline).await.expect("heard");
+        let pool = rig.pool.clone();
+        let writing = rig.world.spawn("a write", async move {
+            let source = crate::SegmentSource::new(model::SessionId(77));
+            pool.write(&source, OWNER, plain(100_000, 1)).await
+        });
+        let stored = async || {
+            let mut stored = Vec::new();
+            for group in &groups {
+                let survey = rig.pool.survey(*group, None, 100).await.expect("surveyed");
+                stored.extend(
+                    survey
+                        .segments
+                        .into_iter()
+                        .map(|it| it.place.segment.counter),
+                );
+            }
+            stored
+        };
+        rig.world.sleep(std::time::Duration::from_secs(1)).await;
+        assert_eq!(stored().await, [1]);
+        rig.set_map(newer).await;
+        assert_eq!(writing.await.expect("written").segment.counter, 2);
+        let mut left = stored().await;
+        for _ in 0..100 {
+            if left == [2] {
+                break;
+            }
+            rig.world.sleep(std::time::Duration::from_millis(50)).await;
+            left = stored().await;
+        }
+        assert_eq!(left, [2]);
+    });
+}
