@@ -135,6 +135,8 @@ pub enum Answer {
     Done,
     /// An inode: that which was made, found or looked at.
     Inode(Seen),
+    /// The inode that a name leads to; its attributes were asked for afterwards, which is an event of its own.
+    Leads(InodeId),
     /// All names of a directory.
     Names(BTreeMap<String, InodeId>),
     /// The extended attribute, if there is one.

@@ -7,6 +7,7 @@
 
 use super::tree::Tree;
 use super::{Answer, Event, Explained, History};
+use model::operation::Rank;
 
 /// Most states that a search visits before it gives up.
 const STATES_MAX: usize = 200_000;
@@ -49,7 +50,6 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
         let events = history.events.iter();
         events.filter(|it| it.call.is_of_tree() || matches!(it.answer, Answer::Refused(_)))
     };
-    check_real_time(of_tree())?;
     let mut changes = Vec::new();
     let (mut looks, mut unknown) = (Vec::new(), Vec::new());
     for event in of_tree() {
@@ -75,6 +75,7 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
         }
     }
     let ranks: Vec<_> = changes.iter().map(|event| event.rank).collect();
+    check_real_time(of_tree(), &ranks)?;
     let answered = Answered::new(&changes);
     let looks: Vec<_> = looks
         .into_iter()
@@ -124,9 +125,14 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
     })
 }
 
-/// Who was answered before another one asked has the earlier rank. Several looks may have one rank, which
-/// is that of the change before them.
-fn check_real_time<'a>(events: impl Iterator<Item = &'a Event>) -> Result<(), String> {
+/// Who was answered before another one asked has the earlier place on the line. Several looks may have one
+/// place, behind the same change: also one that a former owner answered after the next one had answered another,
+/// as long as nothing was changed between.
+fn check_real_time<'a>(
+    events: impl Iterator<Item = &'a Event>,
+    changes: &[Option<Rank>],
+) -> Result<(), String> {
+    let place = |event: &Event| changes.partition_point(|rank| *rank <= event.rank);
     let mut ranked: Vec<_> = events.filter(|event| event.rank.is_some()).collect();
     ranked.sort_by_key(|event| event.begun);
     let mut ended: Vec<_> = ranked.clone();
@@ -135,14 +141,14 @@ fn check_real_time<'a>(events: impl Iterator<Item = &'a Event>) -> Result<(), St
     let mut newest: Option<&Event> = None;
     for event in ranked {
         while next < ended.len() && ended[next].ended < event.begun {
-            if newest.is_none_or(|newest| newest.rank < ended[next].rank) {
+            if newest.is_none_or(|newest| place(newest) < place(ended[next])) {
                 newest = Some(ended[next]);
             }
             next += 1;
         }
         let Some(before) = newest else { continue };
         let is_change = event.call.is_ranked_change();
-        if before.rank > event.rank || (is_change && before.rank == event.rank) {
+        if place(before) > place(event) || (is_change && place(before) == place(event)) {
             return Err(format!(
                 "the order contradicts the clock: {before:?} was answered before {event:?} began"
             ));

@@ -377,6 +377,27 @@ fn an_answer_of_a_former_owner_is_a_lie() {
 }
 
 #[test]
+fn a_former_owner_may_show_what_nobody_has_changed_since() {
+    let mut script = Script::new();
+    let mut later = rank(1);
+    later.as_mut().expect("it has one").epoch = model::ShardEpoch(1);
+    script.add(2, lookup("f"), made(FILE), later);
+    script.add(1, lookup("f"), made(FILE), rank(1));
+    script.explained();
+}
+
+#[test]
+fn a_name_and_the_attributes_that_were_asked_for_later_are_both_true() {
+    let mut script = Script::new();
+    script.add(2, rename("f", "g"), Answer::Done, rank(2));
+    script.add(1, lookup("g"), Answer::Leads(FILE), rank(2));
+    script.explained();
+    let last = script.history.events.len() - 1;
+    script.history.events[last].answer = Answer::Leads(OTHER);
+    script.refused();
+}
+
+#[test]
 fn what_a_cache_answers_is_true_at_some_time_while_it_is_asked() {
     let mut script = Script::new();
     let now = script.now;

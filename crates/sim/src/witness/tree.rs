@@ -207,10 +207,15 @@ impl Tree {
                 name,
                 kind,
             } => {
-                let made = match answer {
-                    Answer::Inode(seen) if !tree.nodes.contains_key(&seen.inode) => seen.inode,
-                    Answer::Inode(_) => return None,
-                    _ => {
+                let seen = match answer {
+                    Answer::Inode(seen) => Some(seen.inode),
+                    Answer::Leads(inode) => Some(*inode),
+                    _ => None,
+                };
+                let made = match seen {
+                    Some(inode) if !tree.nodes.contains_key(&inode) => inode,
+                    Some(_) => return None,
+                    None => {
                         tree.unseen += 1;
                         InodeId(tree.unseen)
                     }
@@ -311,6 +316,10 @@ impl Tree {
                     return false;
                 };
                 self.meet(found, seen.inode) && self.shows(seen)
+            }
+            (Call::Lookup { directory, name }, Answer::Leads(inode)) => {
+                let found = self.entry(*directory, name, &mut Vec::new());
+                found.is_some_and(|found| self.meet(found, *inode))
             }
             (Call::Stat { .. }, Answer::Inode(seen)) => self.shows(seen),
             (Call::GetXattr { inode }, Answer::Xattr(value)) => {

@@ -91,6 +91,8 @@ impl Coverage {
     pub fn of(history: &History) -> Self {
         let mut events: Vec<_> = history.events.iter().collect();
         events.sort_by_key(|event| event.begun);
+        // Attributes that an answer was completed with are no operation of their own.
+        events.dedup_by_key(|event| event.begun);
         let (mut at, mut parents) = (BTreeMap::new(), BTreeMap::new());
         let mut targets: Vec<Target> = Vec::new();
         let mut coverage = Self::default();

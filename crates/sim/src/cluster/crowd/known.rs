@@ -250,6 +250,7 @@ impl Known {
     pub(super) fn history(&self) -> History {
         let heard = self.heard.lock().expect("one thread");
         let mut events = self.events.clone();
+        let mut completed = Vec::new();
         for (number, event) in events.iter_mut().enumerate() {
             let Some((verb, inode)) = verb(&event.call) else {
                 continue;
@@ -258,7 +259,23 @@ impl Known {
                 continue;
             }
             event.rank = heard.rank(number, verb, inode);
+            let (Call::Lookup { .. } | Call::Create { .. }, Answer::Inode(seen)) =
+                (&event.call, &event.answer)
+            else {
+                continue;
+            };
+            let (seen, named) = (*seen, (verb, inode));
+            if let Some(rank) = heard.attributes_after(number, named, seen.inode) {
+                event.answer = Answer::Leads(seen.inode);
+                completed.push(Event {
+                    call: Call::Stat { inode: seen.inode },
+                    answer: Answer::Inode(seen),
+                    rank: Some(rank),
+                    ..event.clone()
+                });
+            }
         }
+        events.extend(completed);
         History {
             root: self.root,
             events,

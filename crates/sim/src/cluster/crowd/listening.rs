@@ -115,6 +115,21 @@ impl Heard {
         let mut of_verb = answers.filter(|it| (it.0, it.1) == (verb, inode));
         of_verb.next().map(|it| it.2)
     }
+
+    /// The rank of the attributes of an inode, if they were asked for after the event's operation: an answer
+    /// that may lack what the client has published meanwhile is completed so.
+    pub(super) fn attributes_after(
+        &self,
+        event: usize,
+        verb: (Verb, InodeId),
+        inode: InodeId,
+    ) -> Option<Rank> {
+        let answers = self.answers.get(&event)?;
+        let at = answers.iter().rposition(|it| (it.0, it.1) == verb)?;
+        let mut after = answers[at + 1..].iter().rev();
+        let found = after.find(|it| (it.0, it.1) == (Verb::Stat, inode));
+        found.map(|it| it.2)
+    }
 }
 
 /// Owners that are listened to.

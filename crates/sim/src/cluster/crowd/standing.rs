@@ -25,7 +25,7 @@ impl Crowd<'_> {
                 let wrong = self
                     .wrong_owner(shard, owners)
                     .or_else(|| self.wrong_tokens(known, &stood_still))
-                    .or_else(|| self.unknown_token(known, &stood_still));
+                    .or_else(|| self.unknown_token(known, owners, &stood_still));
                 if let Some(wrong) = wrong {
                     lock(known).breaks(format!("{wrong}, after {:?}", self.judge.now()));
                     std::future::pending::<()>().await;
@@ -84,18 +84,26 @@ impl Crowd<'_> {
     }
 
     /// A client that may use what the owner doesn't know of.
-    fn unknown_token(&self, known: &Shared, stood_still: &BTreeSet<NodeId>) -> Option<String> {
+    fn unknown_token(
+        &self,
+        known: &Shared,
+        seen: &BTreeMap<ShardEpoch, NodeRun>,
+        stood_still: &BTreeSet<NodeId>,
+    ) -> Option<String> {
         let known = &*lock(known);
         let members = self.machines.nodes.iter().filter_map(|it| it.member());
-        let owners = members.filter_map(|member| member.hosted_of(known.shard()));
+        let mut owners = members.filter_map(|member| member.hosted_of(known.shard()));
         // An earlier one doesn't know what its successor grants.
-        let owner = owners.max_by_key(|owner| owner.shard_status().epoch)?;
+        let newest = seen.last_key_value().map(|(epoch, _)| *epoch);
+        let owner = owners.find(|owner| Some(owner.shard_status().epoch) == newest)?;
         for (number, client) in self.clients_there(known, stood_still) {
             let session = client.session();
             for (object, range, mode) in client.usable() {
                 if owner.knows_token(session, object, range, mode) == Some(false) {
                     return Some(format!(
-                        "the owner doesn't know that client {number} has {object:?}, {range:?}, {mode:?}"
+                        "the owner of epoch {} doesn't know that client {number}, session {session}, has \
+                         {object:?}, {range:?}, {mode:?}",
+                        owner.shard_status().epoch
                     ));
                 }
             }
