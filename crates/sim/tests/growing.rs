@@ -240,7 +240,7 @@ fn a_pool_grows_from_one_nsd_to_eight_nodes_under_load() {
     });
 }
 
-fn grown(seed: u64, planted: Option<Planted>) -> u64 {
+pub(crate) fn grown(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &GROWING, planted, async |stage| {
         write_all(&stage).await;
         let work = begin_load(&stage, 1);

@@ -52,8 +52,12 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             growing::apart(seed, plant);
             return;
         }
-        Planted::ArriveEarly | Planted::IgnoreVersion => {
+        Planted::IgnoreVersion => {
             growing::moved(seed, plant);
+            return;
+        }
+        Planted::ArriveEarly => {
+            growing::grown(seed, plant);
             return;
         }
         Planted::IgnorePace => {
@@ -153,6 +157,7 @@ const SHORT: &[Planted] = &[
     Planted::TakeUnasked,
     Planted::ClaimNoRoom,
     Planted::IgnorePace,
+    Planted::ArriveEarly,
 ];
 
 /// The first seed whose run fails with the fault. Without it the same run must succeed.
