@@ -183,15 +183,15 @@ impl Content {
         let mut at = offset;
         let mut rounds = 0;
         let mut uses: Option<Uses> = None;
+        let mut _turn = None;
         while rounds < ROUNDS_MAX {
-            let over = state.changed();
             let step = seek_in(&state.lock(), uses.is_some(), offset, at, what)?;
             let next = match step {
                 Sought::Changing => {
                     // The owner may have to wait for others that wait for this client.
                     uses = None;
-                    // Boxed because it is rare.
-                    Box::pin(self.session.wait(CHANGE_WAIT, Some(inode), over)).await?;
+                    let waiting = self.session.wait(CHANGE_WAIT, Some(inode), state.turn());
+                    _turn = Some(Box::pin(waiting).await?);
                     continue;
                 }
                 Sought::Found(found) if uses.take().is_none_or(Uses::end) => return Ok(found),

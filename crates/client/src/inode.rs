@@ -37,7 +37,7 @@ pub(crate) struct InodeState {
     /// Current users of the state; it leaves the table only when there are none.
     uses: AtomicUsize,
     inner: Mutex<Inner>,
-    /// Held by one truncate, allocation or copy at a time.
+    /// Held by one truncate, allocation or copy at a time, or by who waited for these.
     gate: tokio::sync::Mutex<()>,
     /// Signals that a batch progressed, a fetch ended, or the exclusive use ended.
     changed: Notify,

@@ -47,7 +47,7 @@ enum Missing<'a> {
     /// Nothing: the pieces in order.
     Nothing(Vec<Bytes>),
     /// A change of the same bytes is under way.
-    Change(Notified<'a>),
+    Change,
     /// Tokens must be claimed first.
     Tokens,
     /// Size, or extents from this offset on, must be requested.
@@ -115,6 +115,7 @@ impl Reader {
         let mut round = 0;
         let mut in_parts = false;
         let mut uses: Option<Uses> = None;
+        let mut _turn = None;
         while round < ROUNDS_MAX {
             in_parts |= round >= ROUNDS_WHOLE_MAX;
             let have = (&fetched[..], in_parts);
@@ -130,12 +131,14 @@ impl Reader {
                         continue;
                     }
                 },
-                Missing::Change(over) => {
+                Missing::Change => {
                     // The owner may have to wait for others that wait for this client.
                     uses = None;
                     fetched.clear();
-                    // Boxed because it is rare.
-                    Box::pin(self.session.wait(CHANGE_WAIT, Some(inode), over)).await?;
+                    // Boxed because it is rare: every read's future would be larger.
+                    let waiting = Box::pin(state.turn());
+                    let waiting = self.session.wait(CHANGE_WAIT, Some(inode), waiting);
+                    _turn = Some(Box::pin(waiting).await?);
                     continue;
                 }
                 Missing::Tokens => {
@@ -199,6 +202,7 @@ impl Reader {
                     }
                     // Others must not wait for what may take long.
                     uses = None;
+                    _turn = None;
                     fetched.clear();
                     let _listed = self.session.list(NODES_WAIT, Some(inode), since);
                     // Boxed because it is rare: every read's future would be larger.
@@ -224,7 +228,7 @@ impl Reader {
         let mut inner = state.lock();
         inner.check_lost()?;
         if inner.is_changing(offset, end_of(offset, length)) {
-            return Ok(Missing::Change(state.changed()));
+            return Ok(Missing::Change);
         }
         if !is_held && !inner.may_read(offset, end_of(offset, length)) {
             return Ok(Missing::Tokens);

@@ -31,6 +31,21 @@ impl InodeState {
     }
 }
 
+/// No truncate or the like begins while this lives.
+pub(crate) struct Turn<'a> {
+    _gate: MutexGuard<'a, ()>,
+}
+
+impl InodeState {
+    /// Waits until what runs, or waits before, has ended. In their order, so that a program that changes a file all
+    /// the time doesn't keep readers waiting for ever.
+    pub(crate) async fn turn(&self) -> Turn<'_> {
+        Turn {
+            _gate: self.gate.lock().await,
+        }
+    }
+}
+
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         self.state.lock().set_exclusive(false);
