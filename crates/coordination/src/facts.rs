@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeSet;
 
 const CLUSTER: &str = "cluster/id";
+pub(crate) const SHARDS: &str = "shard/";
+pub(crate) const FAMILIES: &str = "family/";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
 /// First byte of every typed value, except maps of pools.
@@ -96,7 +98,7 @@ impl Coordination {
 
     /// The records of all shards. NSDs with a rebuilt index need the epochs in them.
     pub async fn shards(&self) -> Result<Vec<ShardRecord>> {
-        let all = self.list("shard/").await?;
+        let all = self.list(SHARDS).await?;
         all.found
             .into_iter()
             .map(|(key, fact)| decode(&key, &fact.value))
@@ -115,10 +117,7 @@ impl Coordination {
     /// `Exists`: the shard exists, or another one has one of the families; nothing was done.
     pub async fn create_shard(&self, record: &ShardRecord) -> Result<()> {
         let shard = record.shard;
-        let mut changes = vec![Change::put(shard_key(shard), 0, encode(record))];
-        let claims = record.families.iter();
-        changes.extend(claims.map(|family| Change::put(family_key(*family), 0, encode(&shard))));
-        match self.transaction(changes).await {
+        match self.transaction(new_shard(record)).await {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() != ErrorKind::Changed => return Err(error),
             Err(_) => {}
@@ -351,7 +350,7 @@ impl Coordination {
             .await
     }
 
-    /// A typed fact under a key of the caller's choice (NSD list, file systems, ...).
+    /// A typed fact under a key of the caller's choice.
     pub async fn fact<T: DeserializeOwned>(&self, key: &str) -> Result<Option<Versioned<T>>> {
         match self.get(key).await?.found {
             None => Ok(None),
@@ -369,12 +368,20 @@ impl Coordination {
     }
 }
 
+/// What makes a shard with its families.
+pub(crate) fn new_shard(record: &ShardRecord) -> Vec<Change> {
+    let mut changes = vec![Change::put(shard_key(record.shard), 0, encode(record))];
+    let claim = |family: &FamilyId| Change::put(family_key(*family), 0, encode(&record.shard));
+    changes.extend(record.families.iter().map(claim));
+    changes
+}
+
 fn shard_key(shard: ShardId) -> String {
-    format!("shard/{:010}", shard.0)
+    format!("{SHARDS}{:010}", shard.0)
 }
 
 fn family_key(family: FamilyId) -> String {
-    format!("family/{:010}", family.0)
+    format!("{FAMILIES}{:010}", family.0)
 }
 
 fn floor_key(shard: ShardId) -> String {

@@ -44,6 +44,7 @@
 
 mod embedded;
 mod facts;
+mod file_systems;
 mod history;
 mod ids;
 mod members;
@@ -58,6 +59,7 @@ mod conformance;
 mod tests;
 
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
+pub use file_systems::{Draft, FileSystem, NewFileSystem};
 pub use history::Event;
 pub use members::{PLACE_LEASE, Place};
 pub use roster::{NodeAddress, Roster};

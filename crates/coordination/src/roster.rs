@@ -1,7 +1,7 @@
 //! The parts of the cluster as one process knows them: where daemons listen, which node has which
 //! NSD, the pools' maps, who owns the shards. Pure; [`Roster::read`] and a watch bring it up to date.
 
-use crate::facts::{self, ShardRecord};
+use crate::facts::{self, SHARDS, ShardRecord};
 use crate::members::{MEMBERSHIP, PLACE, Place};
 use crate::{Coordination, Event, Versioned};
 use bytes::Bytes;
@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 const ADDRESSES: &str = "address/";
 const HOMES: &str = "home/";
 const POOLS: &str = "pool/";
-const SHARDS: &str = "shard/";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
 
@@ -179,7 +178,7 @@ fn contended(key: &str) -> Error {
 }
 
 /// The number that a key names after its prefix.
-fn number(key: &str, prefix: &str) -> Option<u32> {
+pub(crate) fn number(key: &str, prefix: &str) -> Option<u32> {
     key.strip_prefix(prefix)?.parse().ok()
 }
 

@@ -1,7 +1,8 @@
 //! How long it takes until a node's shards are served by others, if nothing else goes wrong.
 
-use super::cluster::{Cluster, Life};
+use super::cluster::{Cluster, Life, Record};
 use super::judged;
+use model::ShardId;
 use std::time::Duration;
 
 /// Five nodes at rest, with eight shards.
@@ -100,6 +101,25 @@ fn a_member_that_wants_to_leave_loses_nothing_and_ends() {
         assert!(cluster.now < Duration::from_secs(900), "it doesn't end");
     }
     assert_eq!(cluster.expelled, 0);
+}
+
+/// As file systems are made: with nobody for an owner, and numbers that the manager knows nothing of.
+#[test]
+fn shards_that_are_made_later_have_owners_within_two_seconds_each_with_who_has_least() {
+    let mut cluster = at_rest(&SKEWED);
+    for number in [9, 40, 41, 700, 701, 702, u32::MAX] {
+        cluster.store.revision += 1;
+        let made = Record {
+            assigned: None,
+            version: cluster.store.revision,
+        };
+        cluster.store.shards.insert(ShardId(number), made);
+    }
+    let time = served_by_others(&mut cluster, &[]);
+    assert!(time <= Duration::from_secs(2), "{time:?}");
+    let hosted = cluster.nodes.iter().map(|node| node.hosts.len());
+    let hosted: Vec<_> = hosted.collect();
+    assert_eq!(hosted, [3; 5], "15 shards on 5 nodes");
 }
 
 #[test]

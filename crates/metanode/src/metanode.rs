@@ -22,7 +22,7 @@ use crate::report::ShardStatus;
 use crate::room::Room;
 use crate::sessions::ClientSessions;
 use crate::tokens::Tokens;
-use coordination::Coordination;
+use coordination::{Coordination, FileSystem, NewFileSystem};
 use model::owner::{Tenure, Usage};
 use model::{FamilyId, NodeRun, Result, SessionId, ShardId, TokenMode, TokenObject, TokenRange};
 use parking_lot::Mutex;
@@ -88,6 +88,20 @@ impl Metanode {
     /// doesn't answer: then it may exist.
     pub async fn create(opening: &Opening) -> Result<()> {
         Shard::create(&of_shard(opening)).await
+    }
+
+    /// Makes a file system that was drafted, empty, with its shard; doesn't open it. `assigned`: who
+    /// shall own the shard; `None`: the cluster's manager says who.
+    ///
+    /// # Errors
+    /// `Changed`: its name or numbers aren't free any more; nothing was made. `Unavailable` if the pool has no
+    /// NSD for its log, or if coordination doesn't answer: then it may have been made.
+    pub async fn create_file_system(
+        opening: &Opening,
+        new: &NewFileSystem,
+        assigned: Option<NodeRun>,
+    ) -> Result<FileSystem> {
+        Shard::create_file_system(&of_shard(opening), new, assigned).await
     }
 
     /// Takes the shard over and opens it; creates an empty file system if the shard doesn't exist.

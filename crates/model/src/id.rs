@@ -87,6 +87,11 @@ id! {
     SessionId(u64)
 }
 id! {
+    /// A file system of a cluster. Assigned when it is made; never reused. People use its
+    /// [name](crate::FileSystemName).
+    FileSystemId(u32)
+}
+id! {
     /// A shard of the metadata.
     ShardId(u32)
 }
@@ -127,7 +132,7 @@ id! {
 impl FamilyId {
     /// Bits of a fileset's number inside its family.
     pub const MEMBER_BITS: u32 = 12;
-    /// The number of families that a file system can have.
+    /// The number of families that a cluster can have, all its file systems together.
     pub const COUNT: u32 = 1 << (FilesetId::BITS - Self::MEMBER_BITS);
 
     /// The family's first fileset, which the others are snapshots and clones of.

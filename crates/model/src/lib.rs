@@ -9,6 +9,7 @@ pub mod call;
 pub mod checksum;
 pub mod error;
 pub mod extent;
+pub mod file_system;
 pub mod id;
 pub mod jobs;
 pub mod limits;
@@ -29,9 +30,11 @@ pub use attributes::{Attributes, FileKind, Privileges, SetAttributes, TimeChange
 pub use checksum::Payload;
 pub use error::{Advice, Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentKind};
+pub use file_system::FileSystemName;
 pub use id::{
-    CommitNumber, DataId, EntryNumber, FailureGroupId, FamilyId, FilesetId, GroupId, GroupVersion,
-    InodeId, InodeNumber, MapEpoch, NodeId, NodeRun, NsdId, SessionId, ShardEpoch, ShardId,
+    CommitNumber, DataId, EntryNumber, FailureGroupId, FamilyId, FileSystemId, FilesetId, GroupId,
+    GroupVersion, InodeId, InodeNumber, MapEpoch, NodeId, NodeRun, NsdId, SessionId, ShardEpoch,
+    ShardId,
 };
 pub use lock::{LockKind, LockRange};
 pub use name::FileName;

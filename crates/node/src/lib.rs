@@ -8,10 +8,12 @@ mod pools;
 mod regions;
 mod returning;
 
-pub use member::{Founding, FoundingNsd, Member, MemberSettings};
+pub use member::{FIRST_FILE_SYSTEM, Founding, FoundingNsd, Member, MemberSettings};
 pub use nsds::{Failures, LocalNsds, NsdView, Removal};
 pub use pools::{GenerationView, PoolChange};
 pub use returning::LOOK_EVERY;
+
+pub use coordination::FileSystem;
 
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
@@ -23,7 +25,7 @@ use regions::{make_disk, open_disk};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use world::{WAITERS_MAX, Waiter, World};
 
-/// The one shard of this release: the root shard.
+/// The shard of the first file system; on a node that is alone there is no other.
 pub const ROOT_SHARD: ShardId = ShardId(0);
 /// Its family.
 pub const ROOT_FAMILY: FamilyId = FamilyId(0);

@@ -19,6 +19,7 @@
 //! nothing when the manager's last answer is too old. One of the members is the manager (`managing`): it
 //! expels nodes that have died or fallen silent, and gives their shards to others.
 
+mod file_systems;
 mod follow;
 mod founding;
 mod hosting;
@@ -34,12 +35,14 @@ mod storage;
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 
+pub use file_systems::FIRST_FILE_SYSTEM;
 pub use founding::{Founding, FoundingNsd};
 
 use crate::nsds::{Failures, LocalNsds, NsdView};
-use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
+use crate::{LOOK_EVERY, ROOT_SHARD, block_bytes};
 use client::{Client, ClientSettings, Owner, Owners, RemoteOwner};
 use coordination::{Coordination, NodeAddress, Roster};
+use file_systems::Creations;
 use jobs::Jobs;
 use lease::RunLease;
 use manager::Moment;
@@ -111,6 +114,7 @@ pub struct Member {
     block_bytes: u32,
     /// Clients that were opened here, for the lists of waits.
     clients: Mutex<Vec<Weak<Client>>>,
+    creations: Creations,
     tasks: Mutex<Vec<Task<()>>>,
 }
 
@@ -218,17 +222,9 @@ impl Member {
             server,
             block_bytes,
             clients: Mutex::default(),
+            creations: Creations::default(),
             tasks: Mutex::new(tasks),
         }))
-    }
-
-    /// Makes the empty file system of a cluster that was just founded, owned by this run: the root
-    /// shard with the root family.
-    ///
-    /// # Errors
-    /// `Exists` if there is one; `Unavailable`: its outcome is unknown, ask again.
-    pub async fn create_shard(&self) -> Result<()> {
-        self.create_shard_of(ROOT_SHARD, ROOT_FAMILY).await
     }
 
     /// Makes an empty shard with one family, owned by this run; `Metanode::add_family` gives it more. Of several nodes that ask at the same
@@ -260,14 +256,6 @@ impl Member {
                 Err(Error::new(ErrorKind::Exists, text))
             }
         }
-    }
-
-    /// Opens a client of the root shard, with a session of its own.
-    ///
-    /// # Errors
-    /// `Unavailable` if no owner answers within the client's patience.
-    pub async fn open_client(&self, settings: ClientSettings) -> Result<Arc<Client>> {
-        self.open_client_of(ROOT_SHARD, settings).await
     }
 
     /// Opens a client of a shard, with a session of its own. Its root directory is that of the

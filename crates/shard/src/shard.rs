@@ -9,6 +9,7 @@ use crate::shrink::shrink_when_pressed;
 use crate::state::{Rows, Shard, ShardState, Wanted};
 use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET, too_late};
 use crate::takeover::{self, Lineage, Opened, Opening};
+use coordination::{FileSystem, NewFileSystem};
 use model::operation::{Ranked, Stamp, Turn};
 use model::{
     CommitNumber, Error, ErrorKind, ExtentKind, FilesetId, GroupId, NodeRun, Operation, Reply,
@@ -66,6 +67,20 @@ impl Shard {
     /// Errors of the log's NSDs and of coordination.
     pub async fn create(opening: &Opening) -> Result<()> {
         takeover::create(opening).await
+    }
+
+    /// Makes a file system that was drafted, and its shard with one empty fileset: durable when it
+    /// returns. `assigned`: who shall take it over; `None`: the cluster's manager says who.
+    ///
+    /// # Errors
+    /// `Changed`: its numbers or its name aren't free any more; nothing was made. Errors of the log's
+    /// NSDs and of coordination; after `Unavailable` it may have been made.
+    pub async fn create_file_system(
+        opening: &Opening,
+        new: &NewFileSystem,
+        assigned: Option<NodeRun>,
+    ) -> Result<FileSystem> {
+        takeover::create_file_system(opening, new, assigned).await
     }
 
     /// Takes the shard over and opens it; the previous owner can't write any more. An empty shard

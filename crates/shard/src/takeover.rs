@@ -25,7 +25,7 @@ use crate::log::{Clock, Log, Start, view_size};
 use crate::memory::{ShardMemory, UnflushedLimit};
 use crate::tree::{Tree, TreeSetup};
 use bytes::Bytes;
-use coordination::{Coordination, EndedEpoch, ShardRecord, Versioned};
+use coordination::{Coordination, EndedEpoch, FileSystem, NewFileSystem, ShardRecord, Versioned};
 use futures::future::{join_all, try_join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::nsd::LogPut;
@@ -96,11 +96,32 @@ pub struct Opened {
 /// `Exists` if it exists, or if another shard has the family; `Unavailable` if the pool has no NSD for its
 /// log.
 pub(crate) async fn create(opening: &Opening) -> Result<()> {
+    let record = first_record(opening, Some(opening.run))?;
+    let created = opening.coordination.create_shard(&record).await;
+    created.map_err(|error| error.while_doing(format!("create shard {}", opening.shard)))
+}
+
+/// Makes a file system that was drafted, with an empty shard for this run to take over, or for whom the
+/// cluster's manager chooses.
+///
+/// # Errors
+/// Those of [`Coordination::create_file_system`]; `Unavailable` also if the pool has no NSD for its log.
+pub(crate) async fn create_file_system(
+    opening: &Opening,
+    new: &NewFileSystem,
+    assigned: Option<NodeRun>,
+) -> Result<FileSystem> {
+    let record = first_record(opening, assigned)?;
+    opening.coordination.create_file_system(new, &record).await
+}
+
+/// The record of a shard that is to be created.
+fn first_record(opening: &Opening, assigned: Option<NodeRun>) -> Result<ShardRecord> {
     let view = opening.pool.log_view(view_size(&opening.pool))?;
-    let record = ShardRecord {
+    Ok(ShardRecord {
         shard: opening.shard,
         families: vec![opening.family],
-        assigned: Some(opening.run),
+        assigned,
         epoch: ShardEpoch(0),
         owner: SessionId(0),
         view,
@@ -109,9 +130,7 @@ pub(crate) async fn create(opening: &Opening) -> Result<()> {
         ended: Vec::new(),
         trimmed_below: EntryNumber(1),
         marker: 0,
-    };
-    let created = opening.coordination.create_shard(&record).await;
-    created.map_err(|error| error.while_doing(format!("create shard {}", opening.shard)))
+    })
 }
 
 /// The owners that a process knows to be its own, from a shard that it gave up until it takes it

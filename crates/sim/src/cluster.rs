@@ -21,7 +21,7 @@ pub use faults::{FaultKind, Mix};
 pub use machines::Machines;
 pub use script::{Report, run, run_with};
 pub use shards::{SeveralShards, TOGETHER_MIN, run_shards};
-pub use stage::{Stage, client};
+pub use stage::{Stage, client, client_of};
 
 use crate::action::Sizes;
 use model::Scheme;

@@ -97,6 +97,10 @@ points! {
     AssignmentSeen,
     /// An owner knows that it is none any more; it still answers.
     AssignmentLost,
+    /// Numbers for a new file system are chosen; nothing of it is made.
+    NumbersChosen,
+    /// A file system is made; who asked for it isn't told.
+    FileSystemMade,
 }
 
 /// What happens at a point.

@@ -1,6 +1,9 @@
 //! Two members in one simulated process: which shards are made, and who is asked about them.
 
+mod file_systems;
+
 use super::*;
+use crate::ROOT_FAMILY;
 use coordination::simulated::Simulated;
 use futures::future::join;
 use model::call::Call;
@@ -27,7 +30,10 @@ fn number(text: &str) -> (NodeId, MemberSettings) {
 
 /// Two nodes with an NSD each, and an empty cluster.
 async fn two_members(world: &World, seed: u64) -> [Arc<Member>; 2] {
-    let store = Simulated::new(world, seed);
+    two_members_with(world, &Simulated::new(world, seed)).await
+}
+
+async fn two_members_with(world: &World, store: &Simulated) -> [Arc<Member>; 2] {
     let nodes = ["1", "2"].map(number);
     let founding_nsds = nodes.iter().map(|(node, _)| FoundingNsd {
         nsd: NsdId(node.0),

@@ -231,11 +231,27 @@ pub(super) async fn compare(machines: &Machines, judge: &Judge, known: &Shared, 
         .await;
 }
 
-/// Background work ends, a deep check of the root shard finds nothing, and all nodes close.
+/// Background work ends, a deep check of each shard finds nothing, and all nodes close.
 pub(super) async fn end(machines: &Machines, judge: &Judge, seed: u64) {
     come_back(machines, judge, &[ROOT_SHARD]).await;
-    check(machines, judge, ROOT_SHARD, seed).await;
+    for shard in shards(machines, judge).await {
+        check(machines, judge, shard, seed).await;
+    }
     close(machines, judge, seed).await;
+}
+
+/// The shards that coordination knows.
+async fn shards(machines: &Machines, judge: &Judge) -> Vec<ShardId> {
+    let listed = machines.ask(|coordination| async move {
+        loop {
+            if let Ok(records) = coordination.shards().await {
+                return records.iter().map(|record| record.shard).collect();
+            }
+        }
+    });
+    judge
+        .within("coordination answers", END_MAX, listed.done())
+        .await
 }
 
 /// The background work of a shard ends, and a deep check finds nothing.

@@ -5,7 +5,7 @@ use super::faults::run_of;
 use super::machines::{Machine, Machines};
 use super::script;
 use client::{Client, ClientSettings};
-use model::NsdId;
+use model::{InodeId, NsdId, ShardId};
 use node::Member;
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,6 +184,25 @@ impl Stage {
         self.machines.assign(&self.judge, run).await;
     }
 
+    /// Gives any shard to a node. The one before may not hear of it yet.
+    ///
+    /// # Panics
+    /// If the daemon isn't up.
+    pub async fn assign_shard(&self, shard: ShardId, node: usize) {
+        let run = run_of(self.machine(node)).expect("its daemon is up");
+        self.machines.assign_of(&self.judge, shard, run).await;
+    }
+
+    /// The node that hosts a shard, as itself sees it.
+    #[must_use]
+    pub fn host_of(&self, shard: ShardId) -> Option<usize> {
+        let hosts = |machine: &Machine| {
+            let member = machine.member();
+            member.is_some_and(|member| member.hosted_of(shard).is_some())
+        };
+        self.machines.nodes.iter().position(hosts)
+    }
+
     /// Gives the shard to a node, and waits until it serves there.
     ///
     /// # Panics
@@ -225,10 +244,23 @@ impl Stage {
 /// # Panics
 /// If no owner gives it a session.
 pub async fn client(member: &Member) -> Arc<Client> {
-    let settings = ClientSettings {
+    member.open_client(patient()).await.expect("a session")
+}
+
+/// Such a client of a file system, and its root directory.
+///
+/// # Panics
+/// If there is no such file system, or no owner gives it a session.
+pub async fn client_of(member: &Member, name: &str) -> (Arc<Client>, InodeId) {
+    let name = name.parse().expect("a name of a file system");
+    let opened = member.open_client_of_file_system(&name, patient());
+    opened.await.expect("a session")
+}
+
+fn patient() -> ClientSettings {
+    ClientSettings {
         page_pool_bytes: 16 << 20,
         patience: super::turn::PATIENCE,
         ..ClientSettings::default()
-    };
-    member.open_client(settings).await.expect("a session")
+    }
 }

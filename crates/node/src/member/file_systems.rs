@@ -1,0 +1,184 @@
+//! The file systems of the cluster: made, listed, and opened by name.
+//!
+//! *A creation* is one change of coordination's facts (`coordination::FileSystem`): there is the whole
+//! file system afterwards, or nothing. Nobody owns its shard at first: the manager gives it to the owner with
+//! the least to do, which makes the root directory before it serves. So it doesn't matter whether this
+//! node goes on.
+//!
+//! *An unknown outcome* (coordination doesn't answer): the creation's nonce is remembered with the name,
+//! so that whoever asks again on this run learns that it was made, if it was.
+
+use super::Member;
+use crate::{FileSystem, ROOT_SHARD};
+use client::{Client, ClientSettings};
+use coordination::Draft;
+use metanode::Metanode;
+use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use world::Point;
+
+/// The name of the file system that a cluster begins with.
+pub const FIRST_FILE_SYSTEM: &str = "data";
+
+/// How long a creation may take, with those of this node that are before it.
+const CREATE_MAX: Duration = Duration::from_secs(60);
+/// Attempts of a creation while others take the numbers that it has chosen.
+const ATTEMPTS_MAX: u64 = 64;
+/// The longest pause after the first attempt; after the second it is twice as long, and so on.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Creations without a known outcome that are remembered. Of more one is forgotten: if it was made
+/// after all, whoever asks for it again is told that it exists.
+const REMEMBERED_MAX: usize = 64;
+/// Names in an error.
+const NAMED_MAX: usize = 20;
+
+/// The nonces of creations whose outcome isn't known. Held during a creation, so that of two that want one
+/// name on this node only one has its nonce.
+pub(super) type Creations = tokio::sync::Mutex<BTreeMap<FileSystemName, u64>>;
+
+impl Member {
+    /// Makes the first file system of a cluster that was just founded, empty, with the name
+    /// [`FIRST_FILE_SYSTEM`]: the root shard with the root family, owned by this run.
+    ///
+    /// # Errors
+    /// `Exists` if there is one; `Unavailable`: its outcome is unknown, ask again.
+    pub async fn create_shard(&self) -> Result<()> {
+        let name = FIRST_FILE_SYSTEM.parse()?;
+        self.create_as(&name, true).await.map(drop)
+    }
+
+    /// Makes an empty file system. Of several nodes that ask for one name at the same time, one succeeds.
+    ///
+    /// # Errors
+    /// `Exists`: the name is taken. `NoSpace`: the cluster has no more numbers for families. `Unavailable`:
+    /// its outcome is unknown; asking again, on this run, says whether it was made. `Busy`: others make
+    /// so many that this one was never first; ask again.
+    pub async fn create_file_system(&self, name: &FileSystemName) -> Result<FileSystem> {
+        self.create_as(name, false).await
+    }
+
+    async fn create_as(&self, name: &FileSystemName, is_first: bool) -> Result<FileSystem> {
+        let world = &self.parts.world;
+        let creating = async {
+            let mut creations = self.creations.lock().await;
+            if creations.len() >= REMEMBERED_MAX && !creations.contains_key(name) {
+                creations.pop_first();
+            }
+            let nonce = creations.entry(name.clone());
+            let nonce = *nonce.or_insert_with(|| world.random_u64());
+            let made = self.create_with(name, nonce, is_first).await;
+            let is_decided = match &made {
+                Ok(_) => true,
+                Err(error) => error.kind() == ErrorKind::Exists,
+            };
+            if is_decided {
+                creations.remove(name);
+            }
+            made
+        };
+        let created = match world.timeout(CREATE_MAX, creating).await {
+            Ok(created) => created,
+            Err(_) => {
+                let text = format!("not done in {CREATE_MAX:?}; whether it was made is unknown");
+                Err(Error::new(ErrorKind::Unavailable, text))
+            }
+        };
+        created.map_err(|error| error.while_doing(format!("create file system {name}")))
+    }
+
+    async fn create_with(
+        &self,
+        name: &FileSystemName,
+        nonce: u64,
+        is_first: bool,
+    ) -> Result<FileSystem> {
+        let parts = &self.parts;
+        let (world, facts) = (&parts.world, &parts.coordination);
+        // Founding doesn't wait for a manager.
+        let assigned = is_first.then_some(parts.run);
+        for attempt in 1..=ATTEMPTS_MAX {
+            let draft = match facts.draft_file_system(name, nonce, is_first).await? {
+                Draft::Made(made) => return Ok(made),
+                Draft::New(draft) => draft,
+            };
+            world.at(Point::NumbersChosen).await;
+            let numbers = draft.file_system;
+            let opening = parts.opening(numbers.shard, numbers.family);
+            match Metanode::create_file_system(&opening, &draft, assigned).await {
+                Ok(made) => {
+                    world.at(Point::FileSystemMade).await;
+                    let FileSystem {
+                        id, shard, family, ..
+                    } = made;
+                    tracing::info!(%name, %id, %shard, %family, "a file system was made");
+                    return Ok(made);
+                }
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error),
+            }
+            let longest = PAUSE.as_nanos() as u64 * attempt;
+            let pause = Duration::from_nanos(world.random_u64() % longest);
+            world.sleep(pause).await;
+        }
+        let text = format!("others were first {ATTEMPTS_MAX} times; ask again");
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    /// The file systems of the cluster by their names, as of now.
+    ///
+    /// # Errors
+    /// Those of coordination.
+    pub async fn file_systems(&self) -> Result<BTreeMap<FileSystemName, FileSystem>> {
+        self.parts.coordination.file_systems().await
+    }
+
+    /// The file system with a name, as of now.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none; it says which there are. Those of coordination.
+    pub async fn file_system(&self, name: &FileSystemName) -> Result<FileSystem> {
+        let all = self.file_systems().await?;
+        all.get(name).copied().ok_or_else(|| unknown(name, &all))
+    }
+
+    /// Opens a client of a file system, with a session of its own. Returns it with the root directory.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none with this name. `Unavailable` if no owner answers within the client's patience.
+    pub async fn open_client_of_file_system(
+        &self,
+        name: &FileSystemName,
+        settings: ClientSettings,
+    ) -> Result<(Arc<Client>, InodeId)> {
+        let open = async {
+            let file_system = self.file_system(name).await?;
+            let client = self.open_client_of(file_system.shard, settings).await?;
+            Ok((client, file_system.root()))
+        };
+        let opened: Result<_> = open.await;
+        opened.map_err(|error| error.while_doing(format!("open file system {name}")))
+    }
+
+    /// Opens a client of the first file system, with a session of its own.
+    ///
+    /// # Errors
+    /// `Unavailable` if no owner answers within the client's patience.
+    pub async fn open_client(&self, settings: ClientSettings) -> Result<Arc<Client>> {
+        self.open_client_of(ROOT_SHARD, settings).await
+    }
+}
+
+fn unknown(name: &FileSystemName, all: &BTreeMap<FileSystemName, FileSystem>) -> Error {
+    let mut names: Vec<_> = all.keys().map(FileSystemName::as_str).collect();
+    let more = names.len().saturating_sub(NAMED_MAX);
+    names.truncate(NAMED_MAX);
+    let known = match (names.is_empty(), more) {
+        (true, _) => "there are none; create it".to_owned(),
+        (_, 0) => format!("there are: {}", names.join(", ")),
+        _ => format!("there are: {}, and {more} more", names.join(", ")),
+    };
+    let text = format!("there is no file system {name}; {known}");
+    Error::new(ErrorKind::NotFound, text)
+}
