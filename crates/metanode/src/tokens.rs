@@ -318,7 +318,9 @@ impl Tokens {
         let tenure = self.tenure;
         self.lease.check(&self.world)?;
         let mut state = self.state.lock();
-        state.granter.renew(now.plus(self.lease.rest(&self.world)));
+        state
+            .granter
+            .renew(now.plus(self.lease.rest(&self.world)), now);
         let span = state.granter.answer(session, now);
         drop(state);
         span.map(|span| Renewal { tenure, span }).ok_or_else(|| {
@@ -517,6 +519,8 @@ impl Tokens {
             }
             let now = self.now();
             let mut state = self.state.lock();
+            let own_until = now.plus(self.lease.rest(&self.world));
+            state.granter.renew(own_until, now);
             state.granter.tick(now);
             self.act(state);
             let mut state = self.state.lock();

@@ -31,6 +31,8 @@ const ASKED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 /// How long sessions have to say to a new owner what they hold. Longer than tokens last, so that those
 /// of a session that says nothing have run out.
 pub const GRACE: Duration = Duration::from_secs(15);
+/// How long an owner must have been able to answer before a session counts as silent.
+const ABLE_FOR: Duration = Duration::from_secs(2);
 /// How often the end of a session is asked for.
 const SAY_END_EVERY: Duration = Duration::from_secs(1);
 
@@ -90,6 +92,8 @@ pub struct Granter {
     newest: GrantNumber,
     /// The owner's own lease.
     own_until: Moment,
+    /// Since when it has had one without a gap: in a gap it answers nobody.
+    able_since: Moment,
     /// Until then sessions say what they held under the owner before; nothing is granted until all
     /// have, or have ended.
     grace: Option<Moment>,
@@ -119,6 +123,7 @@ impl Granter {
         Self {
             newest: GrantNumber { tenure, count: 0 },
             own_until: Moment::default(),
+            able_since: Moment::default(),
             sessions: known.collect(),
             grace: (!sessions.is_empty()).then_some(now.plus(GRACE)),
             unheard: sessions,
@@ -143,8 +148,11 @@ impl Granter {
         std::mem::take(&mut self.actions)
     }
 
-    /// The owner's own lease lasts until then.
-    pub fn renew(&mut self, own_until: Moment) {
+    /// The owner's own lease lasts until then. To be said from time to time, and before each answer.
+    pub fn renew(&mut self, own_until: Moment, now: Moment) {
+        if self.own_until <= now && own_until > now {
+            self.able_since = now;
+        }
         self.own_until = self.own_until.max(own_until);
     }
 
@@ -439,6 +447,8 @@ impl Granter {
         };
         match patience {
             Patience::Fresh => return,
+            // It may have asked, and the owner couldn't answer.
+            Patience::Waits if now < self.able_since.plus(ABLE_FOR) => return,
             Patience::Waits => {}
             Patience::Over => {
                 standing.refuse();

@@ -174,7 +174,7 @@ fn session(at: At) -> SessionId {
 impl Cluster {
     pub(crate) fn new(clients: usize, wants: Vec<Want>, budget: Budget, drift: &[i32]) -> Self {
         let mut owner = Granter::new(Tenure(1), BTreeSet::new(), Moment::default());
-        owner.renew(Moment(Duration::from_secs(1_000_000)));
+        owner.renew(Moment(Duration::from_secs(1_000_000)), Moment::default());
         let clients = (0..clients).map(|at| {
             owner.begin_session(session(at));
             let mut holder = Holder::new(Tenure(1));
@@ -454,7 +454,8 @@ impl Cluster {
         self.planted
             .into_iter()
             .for_each(|fault| self.owner.plant(fault));
-        self.owner.renew(Moment(Duration::from_secs(1_000_000)));
+        self.owner
+            .renew(Moment(Duration::from_secs(1_000_000)), Moment::default());
         self.running.clear();
         self.unanswered.clear();
         self.ending.clear();

@@ -18,7 +18,7 @@ fn at(millis: u64) -> Moment {
 
 fn owner() -> Granter {
     let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
-    owner.renew(at(1_000_000));
+    owner.renew(at(1_000_000), at(0));
     for session in [A, B, C] {
         owner.begin_session(session);
         owner.answer(session, at(0));
@@ -227,6 +227,24 @@ fn a_silent_session_ends_once_its_tokens_have_run_out() {
     );
 }
 
+/// Would be broken if sessions that had asked all the time ended because the owner couldn't answer them: its lease
+/// was over for a moment, until there was another manager.
+#[test]
+fn an_owner_that_could_not_answer_ends_no_silent_session_for_two_seconds() {
+    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
+    owner.renew(at(5_000), at(0));
+    for session in [A, B] {
+        owner.begin_session(session);
+    }
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.answer(A, at(4_000));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(4_500));
+    assert_eq!(owner.answer(A, at(5_000)), None, "its lease is over");
+    owner.renew(at(15_000), at(9_000));
+    assert!(!owner.ticked(at(10_999)).contains(&Action::End(A)));
+    assert!(owner.ticked(at(11_000)).contains(&Action::End(A)));
+}
+
 #[test]
 fn a_session_that_slept_has_two_seconds_to_answer() {
     let mut owner = owner();
@@ -267,7 +285,7 @@ fn a_session_that_answers_and_returns_nothing_loses_its_standing() {
 /// Until when A was answered.
 fn waits_for_publishes(seconds: u64, publishes: impl Fn(u64) -> bool) -> u64 {
     let mut owner = owner();
-    owner.renew(at(1_000_000_000));
+    owner.renew(at(1_000_000_000), at(0));
     owner.asked(A, 1, wants(BYTES, Exclusive, TokenRange::ALL), at(0));
     owner.asked(B, 1, wants(BYTES, Shared, TokenRange::ALL), at(0));
     for second in 1..=seconds {
@@ -312,7 +330,7 @@ fn a_publish_of_another_file_is_no_progress() {
 /// answered.
 fn waits_again_and_again(pause_ms: u64) -> Option<u64> {
     let mut owner = owner();
-    owner.renew(at(1_000_000_000));
+    owner.renew(at(1_000_000_000), at(0));
     owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
     let mut now = 0;
     while now < 3_000_000 {
@@ -518,7 +536,7 @@ fn an_owner_answers_only_while_its_own_lease_lasts() {
     let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
     owner.begin_session(A);
     assert_eq!(owner.answer(A, at(0)), None);
-    owner.renew(at(10_000));
+    owner.renew(at(10_000), at(0));
     assert_eq!(owner.answer(A, at(1000)), Some(Duration::from_secs(6)));
     assert_eq!(owner.answer(A, at(8000)), Some(Duration::from_secs(2)));
     assert_eq!(owner.answer(A, at(10_000)), None);
@@ -528,7 +546,7 @@ fn an_owner_answers_only_while_its_own_lease_lasts() {
 #[test]
 fn nothing_is_granted_before_all_have_said_what_they_hold() {
     let mut owner = Granter::new(Tenure(2), BTreeSet::from([A, B]), at(0));
-    owner.renew(at(1_000_000));
+    owner.renew(at(1_000_000), at(0));
     owner.begin_session(C);
     assert!(
         owner
@@ -557,7 +575,7 @@ fn nothing_is_granted_before_all_have_said_what_they_hold() {
 #[test]
 fn those_who_say_nothing_in_the_grace_time_end_before_others_get_anything() {
     let mut owner = Granter::new(Tenure(2), BTreeSet::from([A]), at(0));
-    owner.renew(at(1_000_000));
+    owner.renew(at(1_000_000), at(0));
     owner.begin_session(C);
     owner.asked(C, 1, wants(INODE, Exclusive, TokenRange::ALL), at(6000));
     assert!(owner.ticked(at(14_999)).is_empty());
@@ -587,7 +605,7 @@ fn a_session_of_the_owner_before_is_waited_for_as_long_as_that_one_may_have_prom
         ranges: vec![TokenRange::ALL],
     };
     // Its own lease is nearly over: it gives A no time.
-    owner.renew(at(1));
+    owner.renew(at(1), at(0));
     assert!(owner.held(A, held, at(0)).is_some());
     owner.end_reclaim(A, at(0));
     owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(0));
