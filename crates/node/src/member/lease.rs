@@ -31,6 +31,10 @@ use world::{Deadline, Instant, World};
 const ANSWER_MAX: Duration = HEARTBEAT_EVERY;
 /// How long another member is waited for.
 const WHO_MAX: Duration = Duration::from_millis(500);
+/// For how long a manager is believed that another member has named and coordination doesn't show: whoever is blind
+/// for longer hears neither of shards that it has lost nor of the room that it may use, so it falls silent then, and
+/// the manager expels it.
+const TOLD_MAX: Duration = Duration::from_secs(10);
 /// Pause after a heartbeat that brought no lease.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
@@ -194,9 +198,13 @@ pub(super) async fn keep(parts: Arc<Parts>) {
     let (world, lease) = (&parts.world, &parts.lease);
     let mut roster = parts.roster.subscribe();
     let mut told: Option<KnownManager> = None;
+    // The newest term that coordination has shown, and since when another member has known a newer one.
+    let mut blind: Option<(Term, Instant)> = None;
     loop {
         let known = roster.borrow_and_update().clone();
-        told = told.filter(|told| told.term > term_of(&known));
+        blind = blind.filter(|(term, _)| *term == term_of(&known));
+        let is_blind = blind.is_some_and(|(_, since)| world.now() - since >= TOLD_MAX);
+        told = told.filter(|told| !is_blind && told.term > term_of(&known));
         lease.learn(&known);
         if lease.stop_if_over() {
             return;
@@ -213,10 +221,13 @@ pub(super) async fn keep(parts: Arc<Parts>) {
             let replaced = roster.wait_for(|roster| place_of(roster) != shown);
             let reply = tokio::select! {
                 reply = asked => reply,
-                _ = replaced => Err(NoReply::Declined),
+                _ = replaced => Err(NoReply::Replaced),
             };
             match reply {
+                // Another member was wrong.
+                Ok(reply) if told.is_some_and(|told| told.term != reply.term) => told = None,
                 Ok(reply) => {
+                    told = told.filter(|_| reply.verdict == Verdict::Renewed);
                     lease.answered(reply, sent);
                     if lease.stop_if_over() {
                         return;
@@ -225,14 +236,20 @@ pub(super) async fn keep(parts: Arc<Parts>) {
                         pause = HEARTBEAT_EVERY.saturating_sub(world.now() - sent);
                     }
                 }
+                Err(NoReply::Replaced) => told = None,
                 Err(why) => {
                     if why == NoReply::Silence {
                         lease.doubt.notify_one();
                     }
-                    // It isn't the manager yet, or not any more.
-                    let newer = ask_who_manages(&parts, &known, place).await;
-                    // Whoever was named by another member and doesn't renew is believed no longer.
-                    told = newer.filter(|it| it.term > term_of(&known));
+                    // It isn't the manager yet, or not any more. Whoever was named by another member and doesn't
+                    // renew is believed no longer.
+                    told = None;
+                    if !is_blind {
+                        told = ask_who_manages(&parts, &known, place).await;
+                    }
+                    if told.is_some() {
+                        blind.get_or_insert((term_of(&known), world.now()));
+                    }
                 }
             }
         }
@@ -270,7 +287,7 @@ fn term_of(roster: &Roster) -> Term {
     members.map_or(Term::default(), |members| members.value.term)
 }
 
-/// Asks a member other than `place` who the manager is.
+/// Asks a member other than `place` who the manager is. Only a member can be, of a later term than is known.
 async fn ask_who_manages(parts: &Parts, known: &Roster, place: NodeRun) -> Option<KnownManager> {
     let members = known.membership.as_ref()?.value.members.values();
     let others = members.filter(|it| it.standing.is_member());
@@ -285,7 +302,9 @@ async fn ask_who_manages(parts: &Parts, known: &Roster, place: NodeRun) -> Optio
     let call = Call::new(WHO_MANAGES, Class::Lease, &());
     let deadline = Deadline::after(&parts.world, WHO_MAX);
     let answer = parts.way_to(chosen).call(call, deadline).await.ok()?;
-    answer.reply.decode::<Option<KnownManager>>().ok()?
+    let named = answer.reply.decode::<Option<KnownManager>>().ok()??;
+    let is_member = known.membership.as_ref()?.value.is_member(named.run);
+    (is_member && named.term > term_of(known)).then_some(named)
 }
 
 /// Why a heartbeat brought nothing.
@@ -295,6 +314,8 @@ enum NoReply {
     Silence,
     /// It says that it isn't the manager.
     Declined,
+    /// Coordination shows another one meanwhile.
+    Replaced,
 }
 
 async fn ask(
