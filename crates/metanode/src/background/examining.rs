@@ -59,10 +59,12 @@ impl Examining {
                 Standing::Dead => Verdict::Dead,
                 Standing::Undecided => Verdict::Undecided,
                 Standing::Damaged => Verdict::Damaged,
-                Standing::Garbage => {
+                // The blobs say whose they are, not who asks: what no record names here may be live in another shard.
+                Standing::Garbage if self.is_of_here(place).await => {
                     garbage.push(*place);
                     Verdict::Dead
                 }
+                Standing::Garbage => Verdict::Undecided,
             });
         }
         count(&self.counts.garbage_deleted, garbage.len() as u64);
@@ -81,11 +83,14 @@ impl Examining {
     pub(super) async fn note_mended(&self, mended: &[Mended]) -> Result<()> {
         let judge = self.judging.judge(self.judging.decided().await?).await?;
         for it in mended.iter().filter(|it| self.host.holds(it.family)) {
+            let segment = it.place.segment;
             if !it.is_rebuilt {
-                self.unreadable.note_if_unreadable(&it.place).await?;
+                // Where the record says, whatever the server believes.
+                if let Standing::Live(place) = self.judging.standing_of(&judge, segment).await? {
+                    self.unreadable.note_if_unreadable(&place).await?;
+                }
                 continue;
             }
-            let segment = it.place.segment;
             match self.judging.standing_of(&judge, segment).await? {
                 Standing::Live(_) => self.unreadable.note_rebuilt(segment, true),
                 // It may have been deleted before the last piece was rebuilt: its pieces go again. What was
@@ -94,13 +99,19 @@ impl Examining {
                     self.unreadable.note_rebuilt(segment, false);
                     self.host.pool().delete(&[it.place]).await?;
                 }
-                Standing::Garbage => {
+                Standing::Garbage if self.is_of_here(&it.place).await => {
                     self.unreadable.note_rebuilt(segment, false);
                     self.host.condemn(vec![it.place]).await?;
                 }
-                Standing::Dead | Standing::Undecided | Standing::Damaged => {}
+                Standing::Garbage | Standing::Dead | Standing::Undecided | Standing::Damaged => {}
             }
         }
         Ok(())
+    }
+
+    /// Whether a blob of the segment says that it is of a family of this shard.
+    async fn is_of_here(&self, place: &SegmentPlace) -> bool {
+        let family = self.host.pool().family_of(place).await;
+        family.is_some_and(|family| self.host.holds(family))
     }
 }
