@@ -96,6 +96,16 @@ impl Coordination {
         all.found.into_iter().map(read).collect()
     }
 
+    /// The file system with a name, if there is one.
+    ///
+    /// # Errors
+    /// As [`Coordination::file_systems`].
+    pub async fn file_system(&self, name: &FileSystemName) -> Result<Option<FileSystem>> {
+        let key = key_of(name);
+        let fact = self.get(&key).await?.found;
+        fact.map(|fact| decode(&key, &fact.value)).transpose()
+    }
+
     /// Looks whether a name is free, and chooses numbers for a file system with it that no shard and no
     /// family has; `is_first`: those of the file system that a cluster begins with. `nonce` names the
     /// creation, and is the same in all its attempts.

@@ -56,6 +56,10 @@ impl Member {
     /// its outcome is unknown; asking again, on this run, says whether it was made. `Busy`: others make
     /// so many that this one was never first; ask again.
     pub async fn create_file_system(&self, name: &FileSystemName) -> Result<FileSystem> {
+        if name.as_str() == FIRST_FILE_SYSTEM {
+            let text = format!("the first file system of a cluster is {name}: choose another name");
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
         self.create_as(name, false).await
     }
 
@@ -139,8 +143,11 @@ impl Member {
     /// # Errors
     /// `NotFound`: there is none; it says which there are. Those of coordination.
     pub async fn file_system(&self, name: &FileSystemName) -> Result<FileSystem> {
-        let all = self.file_systems().await?;
-        all.get(name).copied().ok_or_else(|| unknown(name, &all))
+        // Alone, so that one that can't be read keeps nobody from the others.
+        match self.parts.coordination.file_system(name).await? {
+            Some(found) => Ok(found),
+            None => Err(unknown(name, &self.file_systems().await?)),
+        }
     }
 
     /// Opens a client of a file system, with a session of its own. Returns it with the root directory.
