@@ -178,7 +178,7 @@ async fn owners_end(stage: &Stage, seed: u64) {
         counts.push((program.file_system, program.node, synced));
     }
     for file_system in ["a", "b", FIRST_FILE_SYSTEM] {
-        let counts: Vec<_> = counts.iter().copied().collect();
+        let counts = counts.clone();
         let checked = stage.run(others[2], async move |_, member| {
             must_have(&member, file_system, &counts).await
         });

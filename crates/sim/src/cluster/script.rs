@@ -242,16 +242,16 @@ pub(super) async fn end(machines: &Machines, judge: &Judge, seed: u64) {
 
 /// The shards that coordination knows.
 async fn shards(machines: &Machines, judge: &Judge) -> Vec<ShardId> {
-    let listed = machines.ask(|coordination| async move {
-        loop {
-            if let Ok(records) = coordination.shards().await {
-                return records.iter().map(|record| record.shard).collect();
-            }
+    let began = judge.now();
+    while judge.now() - began < END_MAX {
+        let listed = machines.ask(|coordination| async move { coordination.shards().await });
+        let listed = judge.within("coordination answers", END_MAX, listed.done());
+        if let Ok(records) = listed.await {
+            return records.iter().map(|record| record.shard).collect();
         }
-    });
-    judge
-        .within("coordination answers", END_MAX, listed.done())
-        .await
+        judge.sleep(LOOK_EVERY).await;
+    }
+    panic!("coordination doesn't say which shards there are");
 }
 
 /// The background work of a shard ends, and a deep check finds nothing.
