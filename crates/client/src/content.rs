@@ -99,17 +99,7 @@ impl Content {
         if change != RangeChange::Punch {
             self.check_reservable(inode, offset, end).await?;
         }
-        {
-            let mut inner = state.lock();
-            let is_longer = !keep_size && inner.size().is_none_or(|size| size < end);
-            match is_longer {
-                true => {
-                    let from = inner.size().unwrap_or(0).min(offset);
-                    inner.begin_change(from, u64::MAX);
-                }
-                false => inner.begin_change(offset, end),
-            }
-        }
+        state.lock().begin_range_change(offset, end, !keep_size);
         let mut next = Some(offset);
         while let Some(at) = next {
             let length = end - at;
@@ -277,15 +267,8 @@ impl Content {
         self.write_behind.publish(target).await?;
         let end = from_offset + length;
         let mut at = from_offset;
-        {
-            let mut inner = target.lock();
-            let size = inner.size().unwrap_or(0);
-            let to_end = to_offset + length;
-            match to_end > size {
-                true => inner.begin_change(size.min(to_offset), u64::MAX),
-                false => inner.begin_change(to_offset, to_end),
-            }
-        }
+        let to_end = to_offset + length;
+        target.lock().begin_range_change(to_offset, to_end, true);
         loop {
             let operation = Operation::Share {
                 from,

@@ -339,6 +339,15 @@ impl Inner {
         self.changing = Some((from, to));
     }
 
+    /// As [`Inner::begin_change`], of a range. What it makes longer concerns all bytes from the end of the file on, too.
+    pub(crate) fn begin_range_change(&mut self, from: u64, to: u64, may_grow: bool) {
+        let size = self.size().unwrap_or(0);
+        match may_grow && to > size {
+            true => self.begin_change(size.min(from), u64::MAX),
+            false => self.begin_change(from, to),
+        }
+    }
+
     /// Whether a change of these bytes is under way at the owner.
     pub(crate) fn is_changing(&self, offset: u64, end: u64) -> bool {
         self.changing

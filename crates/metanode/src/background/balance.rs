@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(300);
 const PAGES_MAX: usize = 8;
 /// A pass that doesn't come nearer by this part was in vain; and moving begins again when it got worse by it.
 const GAIN_PART: u64 = 8;
-/// Moving ends after as many passes in a row that were in vain: where data goes is up to the pick, so one alone
+/// Moving ends with the pass after as many in a row that were in vain, if it is too: where data goes is up to the pick, so one alone
 /// says little where segments are large beside what an NSD holds.
 const IN_VAIN_MAX: u32 = 4;
 

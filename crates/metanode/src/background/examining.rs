@@ -84,14 +84,12 @@ impl Examining {
         let judge = self.judging.judge(self.judging.decided().await?).await?;
         for it in mended.iter().filter(|it| self.host.holds(it.family)) {
             let segment = it.place.segment;
-            if !it.is_rebuilt {
+            match self.judging.standing_of(&judge, segment).await? {
                 // Where the record says, whatever the server believes.
-                if let Standing::Live(place) = self.judging.standing_of(&judge, segment).await? {
+                Standing::Live(place) if !it.is_rebuilt => {
                     self.unreadable.note_if_unreadable(&place).await?;
                 }
-                continue;
-            }
-            match self.judging.standing_of(&judge, segment).await? {
+                _ if !it.is_rebuilt => {}
                 Standing::Live(_) => self.unreadable.note_rebuilt(segment, true),
                 // It may have been deleted before the last piece was rebuilt: its pieces go again. What was
                 // condemned a moment ago waits for its turn.
