@@ -15,9 +15,9 @@ use model::{
 use namespace::Table;
 use std::sync::Arc;
 use std::time::Duration;
-use world::Deadline;
 use world::call::{Local, Service};
 use world::sim::Simulation;
+use world::{Deadline, World};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -790,6 +790,25 @@ fn answers_say_where_they_stand_in_history() {
         .finished();
 }
 
+/// What an owner answers to a client's session.
+async fn serve_of(
+    world: &World,
+    owner: &Metanode,
+    session: SessionId,
+    request: OwnerRequest,
+) -> model::Result<OwnerReply> {
+    let call = OwnerCall {
+        shard: ShardId(0),
+        session,
+        tenure: owner.tenure(),
+        order: None,
+        request,
+    };
+    let deadline = Deadline::after(world, Duration::from_secs(5));
+    let call = Call::new(OWNER, CLASS, &call);
+    owner.serve(CLIENT, call, deadline).await.decode()
+}
+
 /// Would be broken if a client were told what another owner may have changed by now, or might use its
 /// tokens for longer than that.
 #[test]
@@ -799,23 +818,8 @@ fn no_answer_leaves_an_owner_whose_lease_is_over() {
         let rig = rig::open(&world).await;
         let lease = OwnerLease::not_yet();
         let owner = next_owner_under(&rig, lease.clone()).await;
-        let client = CLIENT;
         let session = rig.coordination.next_session().await.unwrap();
-        let serve = async |request: OwnerRequest| {
-            let call = OwnerCall {
-                shard: ShardId(0),
-                session,
-                tenure: owner.tenure(),
-                order: None,
-                request,
-            };
-            let deadline = Deadline::after(&world, Duration::from_secs(5));
-            let call = Call::new(OWNER, CLASS, &call);
-            owner
-                .serve(client, call, deadline)
-                .await
-                .decode::<OwnerReply>()
-        };
+        let serve = async |request| serve_of(&world, &owner, session, request).await;
         let opens = OwnerRequest::OpenSession { session };
         let refused = serve(opens.clone()).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::OldEpoch);
@@ -848,19 +852,7 @@ fn who_waits_for_recalls_is_answered_before_its_tokens_run_out() {
         let lease = OwnerLease::not_yet();
         let owner = next_owner_under(&rig, lease.clone()).await;
         let session = rig.coordination.next_session().await.unwrap();
-        let serve = async |request: OwnerRequest| {
-            let call = OwnerCall {
-                shard: ShardId(0),
-                session,
-                tenure: owner.tenure(),
-                order: None,
-                request,
-            };
-            let deadline = Deadline::after(&world, Duration::from_secs(5));
-            let call = Call::new(OWNER, CLASS, &call);
-            let reply = owner.serve(CLIENT, call, deadline).await;
-            reply.decode::<OwnerReply>()
-        };
+        let serve = async |request| serve_of(&world, &owner, session, request).await;
         lease.extend(world.now() + Duration::from_secs(2));
         serve(OwnerRequest::OpenSession { session }).await.unwrap();
         let asks = |known| OwnerRequest::AwaitRecalls {

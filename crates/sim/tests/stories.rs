@@ -80,16 +80,22 @@ pub(crate) fn cut_off(seed: u64, planted: Option<Planted>) -> u64 {
     })
 }
 
+/// The node that is the manager, and another one, which gets the shard.
+async fn manager_without_shard(stage: &Arc<Stage>) -> (usize, usize) {
+    stage.settled().await;
+    let manager = stage.manager().expect("one is the manager");
+    let other = (manager + 1) % 3;
+    stage.move_shard(other).await;
+    (manager, other)
+}
+
 /// Would be broken if the cluster expelled a manager's node that only coordination can't be reached from: it has
 /// never heard who followed it.
 #[test]
 fn a_manager_that_is_cut_off_from_coordination_alone_stays_a_member() {
     each_seed(0..by_suite(4, 40), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
-            stage.settled().await;
-            let manager = stage.manager().expect("one is the manager");
-            let other = (manager + 1) % 3;
-            stage.move_shard(other).await;
+            let (manager, _) = manager_without_shard(&stage).await;
             let before = stage.run(manager, async |_, member| member.run()).await;
             let worked = stage.start_task(manager, async |world, member| {
                 let client = client(&member).await;
@@ -120,10 +126,7 @@ fn a_manager_that_is_cut_off_from_coordination_alone_stays_a_member() {
 fn a_manager_that_is_cut_off_from_coordination_for_long_is_expelled_and_others_go_on() {
     each_seed(0..by_suite(2, 20), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
-            stage.settled().await;
-            let manager = stage.manager().expect("one is the manager");
-            let other = (manager + 1) % 3;
-            stage.move_shard(other).await;
+            let (manager, other) = manager_without_shard(&stage).await;
             let before = stage.run(manager, async |_, member| member.run()).await;
             stage.cut_off_coordination(manager);
             let wrote = stage.run(other, async |world, member| {
