@@ -9,8 +9,8 @@ use crate::facts::Facts;
 use crate::leases::Leases;
 use crate::planted::Planted;
 use model::member::{
-    Change, EXPELLED_MAX, Expelled, MEMBERS_MAX, Member, Membership, Move, Plan, Role, Standing,
-    Step, Weight,
+    Change, EXPELLED_MAX, Expelled, Heartbeat, MEMBERS_MAX, Member, Membership, Move, Plan, Role,
+    Standing, Step, Weight,
 };
 use model::{Moment, NodeRun, ShardId};
 use std::time::Duration;
@@ -20,9 +20,12 @@ use std::time::Duration;
 const SETTLE: Duration = Duration::from_millis(500);
 /// Most shards that one plan gives away; others wait for the next plan.
 const MOVES_MAX: usize = 128;
-/// How long an owner may take to give up a shard, before it is given away all the same. The log's seal
-/// ends an owner that doesn't let go.
+/// How long an owner that knows of it may take to give up a shard, before it is given away all the same: it
+/// answers nothing for the shard any more, and the log's seal ends what it still does.
 const GIVE_UP_MAX: Duration = Duration::from_secs(30);
+/// How long a member may take to learn that nobody is assigned a shard. One that is blind for longer might serve
+/// it on: it gets no lease any more, and is expelled when that has ended.
+const LEARN_MAX: Duration = Duration::from_secs(10);
 
 /// Everything that a decision depends on.
 pub(crate) struct Situation<'a> {
@@ -54,6 +57,18 @@ pub(crate) struct Assignment {
     pub(crate) shard: ShardId,
     pub(crate) from: Option<NodeRun>,
     pub(crate) to: Option<NodeRun>,
+}
+
+/// A shard of the plan under way was taken from its owner long ago, and who says this doesn't know it.
+pub(crate) fn is_behind(
+    record: &Membership,
+    facts: &Facts,
+    heartbeat: &Heartbeat,
+    now: Moment,
+) -> bool {
+    let moves = record.plan.iter().flat_map(|plan| &plan.moves);
+    let mut released = moves.filter_map(|it| facts.shards.get(&it.shard)?.released);
+    released.any(|it| heartbeat.knows < it.version && now >= it.at.plus(LEARN_MAX))
 }
 
 impl Situation<'_> {
@@ -158,16 +173,19 @@ impl Situation<'_> {
         }
     }
 
-    /// Nobody serves a shard that nobody is assigned: all members that may have said so.
+    /// Nobody serves a shard that nobody is assigned: all members that may have said so, or know it and take long.
     fn is_free(&self, shard: ShardId) -> bool {
         let released = self.facts.shards.get(&shard).and_then(|fact| fact.released);
-        if released.is_some_and(|it| self.now >= it.at.plus(GIVE_UP_MAX)) {
-            return true;
-        }
+        let is_late = released.is_some_and(|it| self.now >= it.at.plus(GIVE_UP_MAX));
+        let is_blind = self.has(Planted::GiveToTwo);
         let mut owners = self.record.members.values().filter(|member| {
             member.may_own && member.standing.is_member() && !self.is_condemned(member.run)
         });
-        owners.all(|member| self.facts.has_given_up(member.run, shard))
+        owners.all(|member| {
+            let run = member.run;
+            let knows = is_blind || self.facts.knows(run, shard);
+            self.facts.has_given_up(run, shard) || (is_late && knows)
+        })
     }
 
     /// The change that comes next when no plan is under way.

@@ -71,14 +71,19 @@ impl Facts {
 
     /// The run said, knowing that nobody is assigned the shard, that it doesn't have it.
     pub(crate) fn has_given_up(&self, run: NodeRun, shard: ShardId) -> bool {
-        let Some(heard) = self.heard.get(&run) else {
-            return false;
-        };
+        let heard = self.heard.get(&run);
+        let hosts = |heard: &Heartbeat| heard.hosts.iter().any(|(hosted, _)| *hosted == shard);
+        heard.is_some_and(|heard| !hosts(heard)) && self.knows(run, shard)
+    }
+
+    /// The run knows that nobody is assigned the shard, or who is.
+    pub(crate) fn knows(&self, run: NodeRun, shard: ShardId) -> bool {
         let fact = self.shards.get(&shard);
         let version = fact.map_or(0, |fact| match fact.released {
             Some(released) => released.version,
             None => fact.version,
         });
-        heard.knows >= version && heard.hosts.iter().all(|(hosted, _)| *hosted != shard)
+        let heard = self.heard.get(&run);
+        heard.is_some_and(|heard| heard.knows >= version)
     }
 }

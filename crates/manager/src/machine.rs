@@ -3,7 +3,7 @@
 //! It owns the leases, what nodes said, and proofs of death; the membership is coordination's, and
 //! each of its changes is a compare-and-set against the version that this manager wrote or read last.
 
-use crate::changes::{Assignment, Doing, Situation};
+use crate::changes::{Assignment, Doing, Situation, is_behind};
 use crate::facts::Facts;
 use crate::leases::{LEASE_BY_ANY_CLOCK, Leases};
 use crate::planted::Planted;
@@ -303,11 +303,16 @@ impl Manager {
         {
             return Action::Decline(from);
         }
-        let verdict = self.verdict(from, &heartbeat);
+        let mut verdict = self.verdict(from, &heartbeat);
         if matches!(verdict, Verdict::Renewed | Verdict::Wait) {
             self.appeared(from);
             self.facts.proofs.remove(&from);
-            if !self.facts.condemned.contains_key(&from) {
+            let is_behind = self.record.is_member(from)
+                && is_behind(&self.record, &self.facts, &heartbeat, now)
+                && !self.has(Planted::GiveToTwo);
+            if is_behind {
+                verdict = Verdict::Wait;
+            } else if !self.facts.condemned.contains_key(&from) {
                 self.leases.renew(from, now, self.lease());
             }
             self.facts.heard.insert(from, heartbeat);

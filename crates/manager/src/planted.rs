@@ -36,6 +36,8 @@ faults! {
     ForgetPlan,
     /// A shard gets its new owner before the old one has given it up.
     TwoOwners,
+    /// A shard gets its new owner although the old one may not know that it has lost it.
+    GiveToTwo,
     /// Shards move although that makes nothing better.
     NeedlessMoves,
     /// A manager goes on although its own lease is over.

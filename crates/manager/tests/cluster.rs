@@ -158,6 +158,13 @@ impl Cluster {
         self
     }
 
+    /// All shards are assigned to one run.
+    pub(crate) fn give_all_to(&mut self, run: NodeRun) {
+        for record in self.store.shards.values_mut() {
+            record.assigned = Some(run);
+        }
+    }
+
     pub(crate) fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0 as usize - 1]
     }

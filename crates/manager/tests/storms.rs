@@ -21,9 +21,16 @@ enum Weather {
     Deaths,
     /// Everything.
     Rough,
+    /// Nodes hear nothing of coordination for long, and all else is well.
+    Blind,
 }
 
-const WEATHERS: [Weather; 3] = [Weather::Calm, Weather::Deaths, Weather::Rough];
+const WEATHERS: [Weather; 4] = [
+    Weather::Calm,
+    Weather::Deaths,
+    Weather::Rough,
+    Weather::Blind,
+];
 
 fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), String> {
     let mut chance = Chance::new(seed * 3 + weather as u64);
@@ -34,6 +41,11 @@ fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), St
         .collect();
     let shards = 1 + chance.below(8) as u32;
     let mut cluster = Cluster::new(&drifts, shards, planted);
+    if weather == Weather::Blind {
+        // One that isn't the manager loses shards for balance, and may not hear of it.
+        let last = cluster.nodes.last().expect("there are nodes").run;
+        cluster.give_all_to(last);
+    }
     let told = |why| format!("seed {seed}, {weather:?}: {why}");
     let mut slow = 0;
     for tick in 0..TICKS {
@@ -99,6 +111,14 @@ fn turn(cluster: &mut Cluster, weather: Weather, slow: u32, chance: &mut Chance)
 /// Something breaks, or is mended.
 fn fault(cluster: &mut Cluster, weather: Weather, chance: &mut Chance) {
     let nodes = cluster.nodes.len() as u64;
+    if weather == Weather::Blind {
+        if chance.one_in(400) {
+            cluster.cuts.insert((0, chance.below(nodes) as u32 + 1));
+        } else if chance.one_in(1_000) {
+            cluster.cuts.clear();
+        }
+        return;
+    }
     if chance.one_in(3) {
         mend(cluster, chance);
     }

@@ -210,3 +210,18 @@ fn a_rack_that_falls_silent_is_served_within_ten_seconds() {
     let stores = stored_until_away(&mut cluster, &rack) - before;
     assert!(stores <= 8, "{stores} stores");
 }
+
+/// A member that can't reach coordination is heard by the manager all the same, and hears of no shard that it loses.
+#[test]
+fn a_member_that_is_blind_serves_no_shard_that_others_were_given() {
+    let mut cluster = Cluster::new(&[0, 0, 0], 6, None);
+    let blind = cluster.nodes[1].run;
+    cluster.give_all_to(blind);
+    while cluster.nodes[1].hosts.len() < 6 {
+        cluster.calm_tick();
+    }
+    cluster.cuts.insert((0, blind.node.0));
+    // Balance takes shards from it.
+    served_again(&mut cluster, 1);
+    assert_eq!(cluster.expelled, 1, "it was given no lease any more");
+}
