@@ -59,16 +59,22 @@ pub(crate) struct Assignment {
     pub(crate) to: Option<NodeRun>,
 }
 
-/// A shard of the plan under way was taken from its owner long ago, and who says this doesn't know it.
+/// A shard of the plan under way was taken from its owner long ago, and the member that says this doesn't know it,
+/// although others do: if nobody learns anything, it isn't the member that is blind.
 pub(crate) fn is_behind(
     record: &Membership,
     facts: &Facts,
-    heartbeat: &Heartbeat,
+    (member, heartbeat): (NodeRun, &Heartbeat),
     now: Moment,
 ) -> bool {
     let moves = record.plan.iter().flat_map(|plan| &plan.moves);
     let mut released = moves.filter_map(|it| facts.shards.get(&it.shard)?.released);
-    released.any(|it| heartbeat.knows < it.version && now >= it.at.plus(LEARN_MAX))
+    released.any(|it| {
+        let mut others = facts.heard.iter().filter(|(run, _)| **run != member);
+        heartbeat.knows < it.version
+            && now >= it.at.plus(LEARN_MAX)
+            && others.any(|(run, other)| record.is_member(*run) && other.knows >= it.version)
+    })
 }
 
 impl Situation<'_> {

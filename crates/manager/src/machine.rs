@@ -308,7 +308,7 @@ impl Manager {
             self.appeared(from);
             self.facts.proofs.remove(&from);
             let is_behind = self.record.is_member(from)
-                && is_behind(&self.record, &self.facts, &heartbeat, now)
+                && is_behind(&self.record, &self.facts, (from, &heartbeat), now)
                 && !self.has(Planted::GiveToTwo);
             if is_behind {
                 verdict = Verdict::Wait;

@@ -60,6 +60,8 @@ pub(crate) struct Node {
     told: Term,
     has_news: bool,
     pub(crate) wants_to_leave: bool,
+    /// It reaches coordination, and can't read what is there.
+    pub(crate) is_blind: bool,
 }
 
 /// Something under way.
@@ -232,7 +234,8 @@ impl Cluster {
     /// The node reads coordination and does what it says.
     pub(crate) fn read(&mut self, at: usize) {
         let number = at as u32 + 1;
-        if self.nodes[at].life != Life::Running || self.is_cut(0, number) {
+        let node = &self.nodes[at];
+        if node.life != Life::Running || node.is_blind || self.is_cut(0, number) {
             return;
         }
         let known = self.store.clone();
@@ -739,6 +742,7 @@ impl Node {
             told: Term(0),
             has_news: false,
             wants_to_leave: false,
+            is_blind: false,
         }
     }
 

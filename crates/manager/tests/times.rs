@@ -225,3 +225,23 @@ fn a_member_that_is_blind_serves_no_shard_that_others_were_given() {
     served_again(&mut cluster, 1);
     assert_eq!(cluster.expelled, 1, "it was given no lease any more");
 }
+
+/// Coordination has a fact that no member can read, say.
+#[test]
+fn nobody_is_expelled_because_all_members_are_blind() {
+    let mut cluster = Cluster::new(&[0, 0, 0], 6, None);
+    let owner = cluster.nodes[1].run;
+    cluster.give_all_to(owner);
+    while cluster.nodes[1].hosts.len() < 6 {
+        cluster.calm_tick();
+    }
+    // Only what the manager itself does is known to it.
+    cluster.nodes.iter_mut().for_each(|node| node.is_blind = true);
+    for _ in 0..2_000 {
+        cluster.calm_tick();
+        cluster.check().expect("right at every moment");
+    }
+    assert_eq!(cluster.expelled, 0);
+    cluster.nodes.iter_mut().for_each(|node| node.is_blind = false);
+    cluster.come_to_rest().expect("it goes on");
+}
