@@ -180,6 +180,7 @@ impl Content {
                 Sought::Changing => {
                     // The owner may have to wait for others that wait for this client.
                     uses = None;
+                    _turn = None;
                     let waiting = self.session.wait(CHANGE_WAIT, Some(inode), state.turn());
                     _turn = Some(Box::pin(waiting).await?);
                     continue;

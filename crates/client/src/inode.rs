@@ -37,8 +37,8 @@ pub(crate) struct InodeState {
     /// Current users of the state; it leaves the table only when there are none.
     uses: AtomicUsize,
     inner: Mutex<Inner>,
-    /// Held by one truncate, allocation or copy at a time, or by who waited for these.
-    gate: tokio::sync::Mutex<()>,
+    /// Held by one truncate, allocation or copy at a time, or shared by who waited for these. Fair.
+    gate: tokio::sync::RwLock<()>,
     /// Signals that a batch progressed, a fetch ended, or the exclusive use ended.
     changed: Notify,
 }
@@ -102,7 +102,7 @@ impl Inodes {
                 part: Arc::downgrade(part),
                 uses: AtomicUsize::new(0),
                 inner: Mutex::new(Inner::new(self.blocks.clone(), self.standing.clone())),
-                gate: tokio::sync::Mutex::new(()),
+                gate: tokio::sync::RwLock::new(()),
                 changed: Notify::new(),
             })
         });

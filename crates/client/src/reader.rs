@@ -134,6 +134,7 @@ impl Reader {
                 Missing::Change => {
                     // The owner may have to wait for others that wait for this client.
                     uses = None;
+                    _turn = None;
                     fetched.clear();
                     // Boxed because it is rare: every read's future would be larger.
                     let waiting = Box::pin(state.turn());

@@ -6,14 +6,14 @@
 
 use crate::rig::way::{Way, client_through};
 use crate::rig::{self, Node, new_file, run_patient as run};
-use client::{Allocate, Client, Owner, Seek};
-use futures::future::join_all;
+use client::{Allocate, Client, Owner, ReadTraces, Seek};
+use futures::future::{join, join_all};
 use metanode::Metanode;
 use model::{ErrorKind, InodeId, Operation, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::inodes::name;
 use world::World;
@@ -372,6 +372,55 @@ fn appends_of_several_clients_follow_each_other() {
             60 * CELL as u64
         );
         drop(places);
+        node.close().await;
+    });
+}
+
+/// Would be broken if readers that wait for a change went on one at a time, or behind all changes that follow.
+#[test]
+fn readers_that_wait_for_a_change_go_on_together_before_the_next_one() {
+    run(8_450, |world, node| async move {
+        let busy = client_afar(&world, &node, 0, 40).await;
+        let file = rig::file(&node.client, "f").await;
+        // In a segment, not in the file's record.
+        busy.write(file, 0, &filled(1, CELLS)).await.unwrap();
+        busy.fsync(file, false).await.unwrap();
+        let changes = AtomicU64::new(0);
+        let is_over = AtomicBool::new(false);
+        let changing = async {
+            let mut cells = CELLS + 1;
+            while !is_over.load(Ordering::Relaxed) {
+                cells = 2 * CELLS + 3 - cells;
+                let set = SetAttributes {
+                    size: Some((cells * CELL) as u64),
+                    ..SetAttributes::default()
+                };
+                busy.set_attributes(file, set).await.unwrap();
+                changes.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let reading = async {
+            for _ in 0..10 {
+                world.sleep(Duration::from_millis(70)).await;
+                let (began, before) = (world.now(), changes.load(Ordering::Relaxed));
+                // Each goes to an NSD.
+                let traces = ReadTraces {
+                    cached: false,
+                    ..ReadTraces::default()
+                };
+                busy.forget_clean();
+                let reads = (0..400).map(|_| busy.read_leaving(file, 0, CELL, traces));
+                for read in join_all(reads).await {
+                    assert_eq!(values(&read.unwrap().concat()), [1]);
+                }
+                let (took, after) = (world.now() - began, changes.load(Ordering::Relaxed));
+                assert!(after - before <= 3, "{} changes came first", after - before);
+                assert!(took < Duration::from_millis(300), "one by one: {took:?}");
+            }
+            is_over.store(true, Ordering::Relaxed);
+        };
+        join(changing, reading).await;
+        busy.close().await.unwrap();
         node.close().await;
     });
 }
