@@ -22,7 +22,7 @@ const ROUNDS_MAX: usize = 3;
 impl Pool {
     /// Deletes all pieces of the segments. NSDs that are away keep theirs: these pieces are counted
     /// in [`crate::RepairProgress::undeleted`], and a sweep finds them later because their segments
-    /// are dead.
+    /// are dead. If NSDs know a newer map, that is waited for, some seconds at most each time.
     ///
     /// # Errors
     /// None yet; the result leaves room for NSDs on other nodes.
@@ -36,15 +36,14 @@ impl Pool {
             let left = join_all(deleted).await.into_iter().flatten();
             let (old, away): (Vec<Undeleted>, Vec<Undeleted>) =
                 left.partition(|undeleted| undeleted.error.kind() == ErrorKind::OldEpoch);
-            // Pieces may be elsewhere under a newer map.
-            let again =
-                round < ROUNDS_MAX && !old.is_empty() && self.map().epoch != groups.map().epoch;
-            if !again {
+            if old.is_empty() || round == ROUNDS_MAX {
                 away.into_iter()
                     .chain(old)
                     .for_each(|left| self.note_undeleted(&left));
                 break;
             }
+            // Pieces may be elsewhere under the newer map, and nothing is deleted by this one.
+            self.wait_for_map_after(groups.map().epoch).await;
         }
         self.space.forget();
         Ok(())

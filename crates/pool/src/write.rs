@@ -12,8 +12,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use model::map::NsdState;
 use model::nsd::BlobPut;
 use model::{
-    BlobName, Error, ErrorKind, GroupVersion, MapEpoch, NsdId, Payload, Result, SegmentPlace,
-    limits,
+    BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, SegmentPlace, limits,
 };
 use placement::{Availability, Groups, Placement, codec, layout};
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,8 +86,6 @@ struct Failure {
 struct Attempt {
     place: SegmentPlace,
     version: GroupVersion,
-    /// The map that says so.
-    epoch: MapEpoch,
     owner: SegmentOwner,
     /// For each piece, the NSDs that get it.
     targets: Vec<Vec<Arc<Member>>>,
@@ -149,7 +146,6 @@ impl Pool {
             let attempt = Attempt {
                 place,
                 version: placement.version,
-                epoch: groups.map().epoch,
                 owner,
                 targets,
                 is_last,
@@ -430,9 +426,7 @@ impl Pool {
             self.note_failures(&done.failures);
             failed |= 1 << done.piece;
             if !attempt.is_last || failed.count_ones() > stragglers_max {
-                let is_old = |it: &(NsdId, Error)| it.1.kind() == ErrorKind::OldEpoch;
-                let is_old = done.failures.iter().any(is_old);
-                self.clean_up(&attempt, pending, turn, is_old);
+                self.clean_up(&attempt, pending, turn);
                 return Err(failure(done.failures));
             }
         }
@@ -518,22 +512,18 @@ impl Pool {
 
     /// Waits for the puts of a failed attempt, and deletes the pieces that arrived. Best effort: the
     /// name is never used again, so a sweep finds the rest, but not before its session has ended if that
-    /// is of an owner. `is_old`: NSDs know a newer map, and delete nothing by this one.
+    /// is of an owner.
     fn clean_up(
         &self,
         attempt: &Attempt,
         mut pending: FuturesUnordered<PiecePut>,
         turn: OwnedSemaphorePermit,
-        is_old: bool,
     ) {
-        let (itself, place, epoch) = (self.itself.clone(), attempt.place, attempt.epoch);
+        let (itself, place) = (self.itself.clone(), attempt.place);
         let cleaning = async move {
             while pending.next().await.is_some() {}
             drop(turn);
             let Some(pool) = itself.upgrade() else { return };
-            if is_old {
-                pool.wait_for_map_after(epoch).await;
-            }
             if let Err(error) = pool.delete(&[place]).await {
                 debug!(segment = %place.segment, %error, "pieces of a failed write are left for a sweep");
             }

@@ -444,56 +444,80 @@ fn groups_that_survive_the_fewest_losses_are_repaired_first() {
     });
 }
 
-/// Would be broken if who writes by an old map deleted the pieces of its failed attempt by that map, too: the
-/// NSDs refuse that. What an owner had written stayed until its next run then, and a slot never left it.
+/// Would be broken if who deletes by an old map left what NSDs didn't delete by it: of a failed attempt of an owner
+/// that stayed until the owner's next run, and a slot never left it.
+#[test]
+fn a_delete_by_an_old_map_leaves_nothing_behind() {
+    with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
+        let place = rig.pool.write(&source(77), OWNER, plain(100_000, 1)).await;
+        let place = place.expect("written");
+        let newer = newer_map(&rig).await;
+        let pool = rig.pool.clone();
+        let deleting = rig
+            .world
+            .spawn("a delete", async move { pool.delete(&[place]).await });
+        rig.world.sleep(std::time::Duration::from_secs(1)).await;
+        assert_eq!(stored(&rig).await, [1], "the first NSD refuses");
+        rig.set_map(newer).await;
+        deleting.await.expect("deleted");
+        assert!(stored(&rig).await.is_empty());
+    });
+}
+
+fn source(session: u64) -> crate::SegmentSource {
+    crate::SegmentSource::new(model::SessionId(session))
+}
+
+/// The segments of which there are pieces, by their counters.
+async fn stored(rig: &Rig) -> Vec<u64> {
+    let mut stored = Vec::new();
+    let groups: Vec<_> = rig.pool.map().all_groups().collect();
+    for group in groups {
+        let survey = rig.pool.survey(group, None, 100).await.expect("surveyed");
+        let found = survey.segments.into_iter();
+        stored.extend(found.map(|it| it.place.segment.counter));
+    }
+    stored
+}
+
+/// A map with newer versions of all groups. The first NSD has heard of it, the others and the pool haven't.
+async fn newer_map(rig: &Rig) -> PoolMap {
+    let mut newer = (*rig.pool.map()).clone();
+    let groups: Vec<_> = newer.all_groups().collect();
+    let version = model::GroupVersion::FIRST.next();
+    newer.epoch = newer.epoch.next();
+    newer.generations[0].versions = groups.iter().map(|group| (group.0, version)).collect();
+    let fences: Vec<_> = groups
+        .iter()
+        .map(|group| model::nsd::GroupFence {
+            group: *group,
+            version,
+        })
+        .collect();
+    let deadline = world::Deadline::after(&rig.world, std::time::Duration::from_secs(5));
+    let first = rig.pool.handle(NsdId(1)).expect("it is there");
+    first.learn_groups(&fences, deadline).await.expect("heard");
+    newer
+}
+
 #[test]
 fn a_write_by_an_old_map_leaves_nothing_behind() {
     with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
-        let mut newer = (*rig.pool.map()).clone();
-        let groups: Vec<_> = newer.all_groups().collect();
-        let version = model::GroupVersion::FIRST.next();
-        newer.epoch = newer.epoch.next();
-        newer.generations[0].versions = groups.iter().map(|group| (group.0, version)).collect();
-        let fences: Vec<_> = groups
-            .iter()
-            .map(|group| model::nsd::GroupFence {
-                group: *group,
-                version,
-            })
-            .collect();
-        // One NSD has heard of it, the other one and the writer haven't.
-        let deadline = world::Deadline::after(&rig.world, std::time::Duration::from_secs(5));
-        let first = rig.pool.handle(NsdId(1)).expect("it is there");
-        first.learn_groups(&fences, deadline).await.expect("heard");
+        let newer = newer_map(&rig).await;
         let pool = rig.pool.clone();
         let writing = rig.world.spawn("a write", async move {
-            let source = crate::SegmentSource::new(model::SessionId(77));
-            pool.write(&source, OWNER, plain(100_000, 1)).await
+            pool.write(&source(77), OWNER, plain(100_000, 1)).await
         });
-        let stored = async || {
-            let mut stored = Vec::new();
-            for group in &groups {
-                let survey = rig.pool.survey(*group, None, 100).await.expect("surveyed");
-                stored.extend(
-                    survey
-                        .segments
-                        .into_iter()
-                        .map(|it| it.place.segment.counter),
-                );
-            }
-            stored
-        };
         rig.world.sleep(std::time::Duration::from_secs(1)).await;
-        assert_eq!(stored().await, [1]);
         rig.set_map(newer).await;
         assert_eq!(writing.await.expect("written").segment.counter, 2);
-        let mut left = stored().await;
+        let mut left = stored(&rig).await;
         for _ in 0..100 {
             if left == [2] {
                 break;
             }
             rig.world.sleep(std::time::Duration::from_millis(50)).await;
-            left = stored().await;
+            left = stored(&rig).await;
         }
         assert_eq!(left, [2]);
     });
