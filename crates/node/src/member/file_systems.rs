@@ -13,6 +13,7 @@ use crate::{FileSystem, ROOT_SHARD};
 use client::{Client, ClientSettings};
 use coordination::Draft;
 use metanode::Metanode;
+use model::limits::SHARDS_OF_PROCESS_MAX;
 use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,7 +53,8 @@ impl Member {
     /// Makes an empty file system. Of several nodes that ask for one name at the same time, one succeeds.
     ///
     /// # Errors
-    /// `Exists`: the name is taken. `NoSpace`: the cluster has no more numbers for families. `Unavailable`:
+    /// `Exists`: the name is taken. `NoSpace`: its nodes serve as many as they may, or there are no more numbers for
+    /// families. `Unavailable`:
     /// its outcome is unknown; asking again, on this run, says whether it was made. `Busy`: others make
     /// so many that this one was never first; ask again.
     pub async fn create_file_system(&self, name: &FileSystemName) -> Result<FileSystem> {
@@ -107,6 +109,9 @@ impl Member {
                 Draft::Made(made) => return Ok(made),
                 Draft::New(draft) => draft,
             };
+            if !is_first {
+                self.check_room()?;
+            }
             world.at(Point::NumbersChosen).await;
             let numbers = draft.file_system;
             let opening = parts.opening(numbers.shard, numbers.family);
@@ -128,6 +133,15 @@ impl Member {
         }
         let text = format!("others were first {ATTEMPTS_MAX} times; ask again");
         Err(Error::new(ErrorKind::Busy, text))
+    }
+
+    /// Whether there is an owner for one shard more, as far as this node knows.
+    fn check_room(&self) -> Result<()> {
+        let roster = self.parts.roster.borrow();
+        let members = roster.membership.iter();
+        let members = members.flat_map(|it| it.value.members.values());
+        let owners = members.filter(|it| it.may_own && it.standing.is_member());
+        check_room_of(owners.count(), roster.shards.len())
     }
 
     /// The file systems of the cluster by their names, as of now.
@@ -177,6 +191,18 @@ impl Member {
     }
 }
 
+/// Whether so many nodes serve one shard more than these.
+fn check_room_of(owners: usize, shards: usize) -> Result<()> {
+    if shards < owners * SHARDS_OF_PROCESS_MAX {
+        return Ok(());
+    }
+    let text = format!(
+        "the cluster's {owners} nodes serve {shards} file systems, and at most \
+         {SHARDS_OF_PROCESS_MAX} each; add a node"
+    );
+    Err(Error::new(ErrorKind::NoSpace, text))
+}
+
 fn unknown(name: &FileSystemName, all: &BTreeMap<FileSystemName, FileSystem>) -> Error {
     let mut names: Vec<_> = all.keys().map(FileSystemName::as_str).collect();
     let more = names.len().saturating_sub(NAMED_MAX);
@@ -188,4 +214,18 @@ fn unknown(name: &FileSystemName, all: &BTreeMap<FileSystemName, FileSystem>) ->
     };
     let text = format!("there is no file system {name}; {known}");
     Error::new(ErrorKind::NotFound, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_node_serves_so_many_file_systems() {
+        let most = SHARDS_OF_PROCESS_MAX;
+        assert!(check_room_of(2, 2 * most - 1).is_ok());
+        let refused = check_room_of(2, 2 * most).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        assert!(refused.to_string().contains("add a node"), "{refused}");
+    }
 }
