@@ -236,12 +236,18 @@ fn nobody_is_expelled_because_all_members_are_blind() {
         cluster.calm_tick();
     }
     // Only what the manager itself does is known to it.
-    cluster.nodes.iter_mut().for_each(|node| node.is_blind = true);
+    cluster
+        .nodes
+        .iter_mut()
+        .for_each(|node| node.is_blind = true);
     for _ in 0..2_000 {
         cluster.calm_tick();
         cluster.check().expect("right at every moment");
     }
     assert_eq!(cluster.expelled, 0);
-    cluster.nodes.iter_mut().for_each(|node| node.is_blind = false);
+    cluster
+        .nodes
+        .iter_mut()
+        .for_each(|node| node.is_blind = false);
     cluster.come_to_rest().expect("it goes on");
 }

@@ -44,6 +44,7 @@ fn a_removed_file_holds_up_nobody_who_wants_its_bytes() {
 /// 1495: a client appended twice at the same place, because what it had written first was dropped: the file was gone.
 /// 2242: an expelled owner passed for the newest one, while its successor was taking the shard over.
 /// 3099: pieces of a write by an old map stayed, so an NSD couldn't be emptied.
+/// 3176: an owner that was cut off ended the sessions of all others, because it heard nobody.
 /// 4010: a client lost its session although nothing was wrong with it: a new manager had extended the owner's lease
 /// late, and the answer that would have told the client came too late.
 #[test]
@@ -57,6 +58,7 @@ fn seeds_that_found_something_find_nothing() {
         (1495, CrowdScenario::WITHIN),
         (2242, CrowdScenario::BEYOND),
         (3099, CrowdScenario::CHANGING),
+        (3176, CrowdScenario::CHANGING),
         (4010, CrowdScenario::TWO_SHARDS),
     ] {
         run_crowd(seed, &scenario);

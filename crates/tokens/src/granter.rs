@@ -422,7 +422,8 @@ impl Granter {
                 late.extend(recalled.map(|session| (session, known.patience(session, now))));
             }
         }
-        if self.grace.is_some_and(|until| until <= now) {
+        let is_able = self.own_until > now && now >= self.able_since.plus(ABLE_FOR);
+        if is_able && self.grace.is_some_and(|until| until <= now) {
             self.leaving.extend(&self.unheard);
         }
         // Who isn't answered any more ends, even if nobody waits for its tokens by now.
@@ -445,10 +446,13 @@ impl Granter {
         let Some(standing) = self.sessions.get_mut(&session) else {
             return;
         };
+        // It may have asked, and the owner couldn't answer, or is cut off.
+        let is_able = self.own_until > now
+            && now >= self.able_since.plus(ABLE_FOR)
+            && standing.is_silent(self.own_until);
         match patience {
             Patience::Fresh => return,
-            // It may have asked, and the owner couldn't answer.
-            Patience::Waits if now < self.able_since.plus(ABLE_FOR) => return,
+            Patience::Waits if !is_able => return,
             Patience::Waits => {}
             Patience::Over => {
                 standing.refuse();

@@ -2,11 +2,14 @@
 
 use crate::{Moment, TOKEN_TIME};
 use model::TokenObject;
+use model::member::NODE_LEASE;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The part of a span by which it is longer on a machine whose clock is slower by a twentieth.
 const DRIFT: u32 = 19;
+/// A session that can reach the owner asks within this time after an answer, its way included.
+const ASKS_WITHIN: Duration = Duration::from_secs(3);
 
 /// For how long tokens may be used after an answer that gave this span, by the owner's clock.
 fn outlived(span: Duration) -> Duration {
@@ -18,6 +21,8 @@ fn outlived(span: Duration) -> Duration {
 pub(super) struct Standing {
     /// The session uses no token afterwards, unless it is answered again.
     runs_out: Moment,
+    /// When it was answered last.
+    answered: Moment,
     /// It returned nothing in time and isn't answered any more.
     is_refused: bool,
     /// When its end was last asked for.
@@ -35,6 +40,7 @@ impl Standing {
     pub(super) fn inherited(now: Moment) -> Self {
         Self {
             runs_out: now.plus(outlived(TOKEN_TIME)),
+            answered: now,
             ..Self::default()
         }
     }
@@ -47,6 +53,7 @@ impl Standing {
         }
         let span = TOKEN_TIME.min(own_until.since(now));
         self.runs_out = self.runs_out.max(now.plus(outlived(span)));
+        self.answered = now;
         Some(span)
     }
 
@@ -58,6 +65,13 @@ impl Standing {
     /// Whether its tokens have surely run out.
     pub(super) fn has_run_out(&self, now: Moment) -> bool {
         self.runs_out <= now
+    }
+
+    /// Whether it is the session that is silent, and not the owner that hears nobody: the owner's lease, which lasts
+    /// until then, was extended when the session should have asked again.
+    pub(super) fn is_silent(&self, own_until: Moment) -> bool {
+        let should_have_asked = self.answered.plus(ASKS_WITHIN);
+        self.runs_out == Moment::default() || own_until >= should_have_asked.plus(NODE_LEASE)
     }
 
     /// Nobody uses its tokens any more.

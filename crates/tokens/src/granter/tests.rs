@@ -245,6 +245,38 @@ fn an_owner_that_could_not_answer_ends_no_silent_session_for_two_seconds() {
     assert!(owner.ticked(at(11_000)).contains(&Action::End(A)));
 }
 
+/// Would be broken if an owner that is cut off ended the sessions of all others: their tokens run out by its clock
+/// before its own lease does, and what it decides then is carried out once it is back.
+#[test]
+fn an_owner_that_hears_nobody_ends_no_session() {
+    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
+    owner.renew(at(6_000), at(0));
+    for session in [A, B] {
+        owner.begin_session(session);
+    }
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.answer(A, at(100));
+    owner.renew(at(6_600), at(600));
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(700));
+    // From here on it is cut off. The tokens of the first have run out.
+    assert!(!owner.ticked(at(6_500)).contains(&Action::End(A)));
+    assert!(!owner.ticked(at(7_000)).contains(&Action::End(A)));
+    owner.renew(at(14_000), at(8_000));
+    assert!(!owner.ticked(at(9_999)).contains(&Action::End(A)));
+    assert!(owner.answer(A, at(9_999)).is_some());
+}
+
+/// As above, of a new owner that waits for what sessions had.
+#[test]
+fn a_new_owner_that_hears_nobody_ends_no_session() {
+    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A]), at(0));
+    owner.renew(at(6_000), at(0));
+    assert!(!owner.ticked(at(15_500)).contains(&Action::End(A)));
+    owner.renew(at(22_000), at(16_000));
+    assert!(!owner.ticked(at(17_999)).contains(&Action::End(A)));
+    assert!(owner.ticked(at(18_000)).contains(&Action::End(A)));
+}
+
 #[test]
 fn a_session_that_slept_has_two_seconds_to_answer() {
     let mut owner = owner();
@@ -609,6 +641,7 @@ fn a_session_of_the_owner_before_is_waited_for_as_long_as_that_one_may_have_prom
     assert!(owner.held(A, held, at(0)).is_some());
     owner.end_reclaim(A, at(0));
     owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(0));
+    owner.renew(at(20_000), at(1));
     assert!(!owner.ticked(at(6315)).contains(&Action::End(A)));
     assert!(owner.ticked(at(6316)).contains(&Action::End(A)));
 }
