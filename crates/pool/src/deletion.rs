@@ -22,31 +22,55 @@ const ROUNDS_MAX: usize = 3;
 impl Pool {
     /// Deletes all pieces of the segments. NSDs that are away keep theirs: these pieces are counted
     /// in [`crate::RepairProgress::undeleted`], and a sweep finds them later because their segments
-    /// are dead. If NSDs know a newer map, that is waited for, some seconds at most each time.
+    /// are dead. So it is with NSDs that know a newer map than this node: nobody waits for that.
     ///
     /// # Errors
     /// None yet; the result leaves room for NSDs on other nodes.
     pub async fn delete(&self, places: &[SegmentPlace]) -> Result<()> {
         for round in 1..=ROUNDS_MAX {
             let groups = self.groups();
-            let deletes = self.deletes_of(&groups, places);
-            let deleted = deletes
-                .into_iter()
-                .map(|(nsd, names)| self.delete_from(&groups, nsd, names));
-            let left = join_all(deleted).await.into_iter().flatten();
-            let (old, away): (Vec<Undeleted>, Vec<Undeleted>) =
-                left.partition(|undeleted| undeleted.error.kind() == ErrorKind::OldEpoch);
-            if old.is_empty() || round == ROUNDS_MAX {
-                away.into_iter()
-                    .chain(old)
-                    .for_each(|left| self.note_undeleted(&left));
+            let (old, away) = self.delete_by(&groups, places).await;
+            // Pieces may be elsewhere under a newer map.
+            let again =
+                round < ROUNDS_MAX && !old.is_empty() && self.map().epoch != groups.map().epoch;
+            if !again {
+                let left = away.iter().chain(&old);
+                left.for_each(|left| self.note_undeleted(left));
                 break;
             }
-            // Pieces may be elsewhere under the newer map, and nothing is deleted by this one.
-            self.wait_for_map_after(groups.map().epoch).await;
         }
         self.space.forget();
         Ok(())
+    }
+
+    /// As [`Pool::delete`]; if NSDs know a newer map than this node, that is waited for, some seconds at most each time.
+    /// For what no sweep finds soon.
+    pub(crate) async fn delete_by_newest(&self, places: &[SegmentPlace]) -> Result<()> {
+        for _ in 1..ROUNDS_MAX {
+            let groups = self.groups();
+            let (old, away) = self.delete_by(&groups, places).await;
+            if old.is_empty() {
+                away.iter().for_each(|left| self.note_undeleted(left));
+                self.space.forget();
+                return Ok(());
+            }
+            self.wait_for_map_after(groups.map().epoch).await;
+        }
+        self.delete(places).await
+    }
+
+    /// Deletes by one map. What is left: because NSDs know a newer one, and because they are away.
+    async fn delete_by(
+        &self,
+        groups: &Groups,
+        places: &[SegmentPlace],
+    ) -> (Vec<Undeleted>, Vec<Undeleted>) {
+        let deletes = self.deletes_of(groups, places);
+        let deleted = deletes
+            .into_iter()
+            .map(|(nsd, names)| self.delete_from(groups, nsd, names));
+        let left = join_all(deleted).await.into_iter().flatten();
+        left.partition(|undeleted| undeleted.error.kind() == ErrorKind::OldEpoch)
     }
 
     /// The names to delete from each NSD.

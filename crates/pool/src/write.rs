@@ -524,7 +524,7 @@ impl Pool {
             while pending.next().await.is_some() {}
             drop(turn);
             let Some(pool) = itself.upgrade() else { return };
-            if let Err(error) = pool.delete(&[place]).await {
+            if let Err(error) = pool.delete_by_newest(&[place]).await {
                 debug!(segment = %place.segment, %error, "pieces of a failed write are left for a sweep");
             }
         };

@@ -444,18 +444,19 @@ fn groups_that_survive_the_fewest_losses_are_repaired_first() {
     });
 }
 
-/// Would be broken if who deletes by an old map left what NSDs didn't delete by it: of a failed attempt of an owner
-/// that stayed until the owner's next run, and a slot never left it.
+/// Would be broken if the pieces of an owner's failed attempt stayed on NSDs that didn't delete them by the old map:
+/// until the owner's next run, and a slot never left it.
 #[test]
-fn a_delete_by_an_old_map_leaves_nothing_behind() {
+fn pieces_of_a_failed_write_go_although_the_writer_has_an_old_map() {
     with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
         let place = rig.pool.write(&source(77), OWNER, plain(100_000, 1)).await;
         let place = place.expect("written");
         let newer = newer_map(&rig).await;
         let pool = rig.pool.clone();
-        let deleting = rig
-            .world
-            .spawn("a delete", async move { pool.delete(&[place]).await });
+        let deleting = rig.world.spawn(
+            "a delete",
+            async move { pool.delete_by_newest(&[place]).await },
+        );
         rig.world.sleep(std::time::Duration::from_secs(1)).await;
         assert_eq!(stored(&rig).await, [1], "the first NSD refuses");
         rig.set_map(newer).await;
