@@ -14,6 +14,7 @@ use client::{Client, ClientSettings};
 use coordination::Draft;
 use metanode::Metanode;
 use model::limits::SHARDS_OF_PROCESS_MAX;
+use model::member::Standing;
 use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -135,12 +136,13 @@ impl Member {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// Whether there is an owner for one shard more, as far as this node knows.
+    /// Whether there is an owner for one shard more, as far as this node knows: of creations at the same time on several
+    /// nodes all may pass, and what is too much waits for another node.
     fn check_room(&self) -> Result<()> {
         let roster = self.parts.roster.borrow();
         let members = roster.membership.iter();
         let members = members.flat_map(|it| it.value.members.values());
-        let owners = members.filter(|it| it.may_own && it.standing.is_member());
+        let owners = members.filter(|it| it.may_own && it.standing == Standing::In);
         check_room_of(owners.count(), roster.shards.len())
     }
 
@@ -191,9 +193,9 @@ impl Member {
     }
 }
 
-/// Whether so many nodes serve one shard more than these.
+/// Whether so many nodes serve one shard more than these. None: the cluster has just been founded.
 fn check_room_of(owners: usize, shards: usize) -> Result<()> {
-    if shards < owners * SHARDS_OF_PROCESS_MAX {
+    if owners == 0 || shards < owners * SHARDS_OF_PROCESS_MAX {
         return Ok(());
     }
     let text = format!(
@@ -224,6 +226,7 @@ mod tests {
     fn each_node_serves_so_many_file_systems() {
         let most = SHARDS_OF_PROCESS_MAX;
         assert!(check_room_of(2, 2 * most - 1).is_ok());
+        assert!(check_room_of(0, 1).is_ok(), "nobody is known yet");
         let refused = check_room_of(2, 2 * most).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
         assert!(refused.to_string().contains("add a node"), "{refused}");
