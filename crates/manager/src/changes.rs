@@ -59,21 +59,29 @@ pub(crate) struct Assignment {
     pub(crate) to: Option<NodeRun>,
 }
 
-/// A shard of the plan under way was taken from its owner long ago, and the member that says this doesn't know it,
-/// although others do: if nobody learns anything, it isn't the member that is blind.
+/// A shard of the plan under way was taken from its owner long ago, and the member that says this, which may serve it,
+/// doesn't know it, although most others do: if few learn anything, it isn't the member that is blind.
 pub(crate) fn is_behind(
     record: &Membership,
     facts: &Facts,
     (member, heartbeat): (NodeRun, &Heartbeat),
     now: Moment,
 ) -> bool {
-    let moves = record.plan.iter().flat_map(|plan| &plan.moves);
-    let mut released = moves.filter_map(|it| facts.shards.get(&it.shard)?.released);
-    released.any(|it| {
-        let mut others = facts.heard.iter().filter(|(run, _)| **run != member);
-        heartbeat.knows < it.version
-            && now >= it.at.plus(LEARN_MAX)
-            && others.any(|(run, other)| record.is_member(*run) && other.knows >= it.version)
+    let mut moves = record.plan.iter().flat_map(|plan| &plan.moves);
+    moves.any(|it| {
+        let released = facts.shards.get(&it.shard).and_then(|fact| fact.released);
+        let Some(released) = released.filter(|it| now >= it.at.plus(LEARN_MAX)) else {
+            return false;
+        };
+        // Of a shard that a member had, only that one and who says that it has it are waited for.
+        let from = it.from.filter(|from| record.is_member(*from));
+        let has_it = heartbeat.hosts.iter().any(|(shard, _)| *shard == it.shard);
+        let is_waited_for = has_it || from.is_none_or(|from| from == member);
+        let others = facts.heard.iter();
+        let others = others.filter(|(run, _)| **run != member && record.is_member(**run));
+        let (know, blind): (Vec<_>, Vec<_>) =
+            others.partition(|(_, other)| other.knows >= released.version);
+        is_waited_for && heartbeat.knows < released.version && know.len() > blind.len()
     })
 }
 
