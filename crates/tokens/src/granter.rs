@@ -31,8 +31,9 @@ const ASKED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
 /// How long sessions have to say to a new owner what they hold. Longer than tokens last, so that those
 /// of a session that says nothing have run out.
 pub const GRACE: Duration = Duration::from_secs(15);
-/// How long an owner must have been able to answer before a session counts as silent.
-const ABLE_FOR: Duration = Duration::from_secs(2);
+/// How long an owner must have been able to answer before a session counts as silent: a client whose request got lost
+/// asks again within that.
+const ABLE_FOR: Duration = Duration::from_secs(4);
 /// How often the end of a session is asked for.
 const SAY_END_EVERY: Duration = Duration::from_secs(1);
 
@@ -152,6 +153,13 @@ impl Granter {
     pub fn renew(&mut self, own_until: Moment, now: Moment) {
         if self.own_until <= now && own_until > now {
             self.able_since = now;
+            // Sessions may have answered recalls meanwhile, or not have heard of them.
+            for object in &self.waited_for {
+                let known = self.objects.get_mut(object);
+                known
+                    .into_iter()
+                    .for_each(|it| it.excuse(self.own_until, now));
+            }
         }
         self.own_until = self.own_until.max(own_until);
     }
@@ -372,6 +380,8 @@ impl Granter {
     /// A session has said all that it held.
     pub fn end_reclaim(&mut self, session: SessionId, now: Moment) {
         self.unheard.remove(&session);
+        let standing = self.sessions.get_mut(&session);
+        standing.into_iter().for_each(|it| it.note_heard(now));
         self.end_grace_if_over(now);
     }
 
@@ -397,6 +407,9 @@ impl Granter {
     pub fn expel(&mut self, session: SessionId, now: Moment) {
         if let Some(standing) = self.sessions.get_mut(&session) {
             standing.run_out();
+            standing.refuse();
+            // Again and again until the owner may decide something: a new one has no lease yet.
+            self.leaving.insert(session);
             self.end_if_late(session, Patience::Over, now);
         }
     }
@@ -447,12 +460,12 @@ impl Granter {
             return;
         };
         // It may have asked, and the owner couldn't answer, or is cut off.
-        let is_able = self.own_until > now
-            && now >= self.able_since.plus(ABLE_FOR)
-            && standing.is_silent(self.own_until);
+        let is_able = now >= self.able_since.plus(ABLE_FOR) && standing.is_silent(self.own_until);
         match patience {
             Patience::Fresh => return,
-            Patience::Waits if !is_able => return,
+            // An owner whose lease is over decides nothing.
+            _ if self.own_until <= now => return,
+            Patience::Waits if !(is_able || standing.is_gone()) => return,
             Patience::Waits => {}
             Patience::Over => {
                 standing.refuse();

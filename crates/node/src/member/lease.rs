@@ -46,6 +46,8 @@ pub(super) struct RunLease {
     state: Mutex<NodeLease>,
     /// As coordination has shown it.
     manager: Mutex<Option<KnownManager>>,
+    /// When this run asked last for the manager's place, and got or kept it.
+    place_kept: Mutex<Instant>,
     owners: OwnerLease,
     /// The shards that are here or being taken over; kept by who hosts them.
     hosts: Mutex<BTreeSet<ShardId>>,
@@ -66,6 +68,7 @@ impl RunLease {
             began: world.now(),
             state: Mutex::default(),
             manager: Mutex::default(),
+            place_kept: Mutex::new(world.now()),
             owners: OwnerLease::not_yet(),
             hosts: Mutex::default(),
             is_leaving: AtomicBool::new(false),
@@ -112,6 +115,20 @@ impl RunLease {
     pub(super) fn leave(&self) {
         self.is_leaving.store(true, Ordering::Relaxed);
         self.news.notify_one();
+    }
+
+    /// Coordination has given this run the manager's place, or kept it, as it asked then.
+    pub(super) fn kept_place(&self, asked: Instant) {
+        *self.place_kept.lock() = asked;
+    }
+
+    /// From when the lease counts that `manager` extended when it was asked at `sent`. That this run hears itself says
+    /// nothing: its own extension counts from when others, those of coordination, answered it.
+    fn counts_from(&self, manager: NodeRun, sent: Instant) -> Instant {
+        match manager == self.run {
+            true => sent.min(*self.place_kept.lock()),
+            false => sent,
+        }
     }
 
     /// Returns when the manager didn't answer.
@@ -228,7 +245,7 @@ pub(super) async fn keep(parts: Arc<Parts>) {
                 Ok(reply) if told.is_some_and(|told| told.term != reply.term) => told = None,
                 Ok(reply) => {
                     told = told.filter(|_| reply.verdict == Verdict::Renewed);
-                    lease.answered(reply, sent);
+                    lease.answered(reply, lease.counts_from(place, sent));
                     if lease.stop_if_over() {
                         return;
                     }

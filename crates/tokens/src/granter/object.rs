@@ -210,6 +210,15 @@ impl Object {
         }
     }
 
+    /// From then until now the owner could answer nobody: that doesn't count against those that are recalled.
+    pub(super) fn excuse(&mut self, from: Moment, now: Moment) {
+        for recall in self.recalls.values_mut().filter(|it| it.paused.is_none()) {
+            let gap = now.since(from.max(recall.since));
+            recall.since = recall.since.plus(gap);
+            recall.moved = recall.moved.plus(gap).min(now);
+        }
+    }
+
     /// Whether anybody waits.
     pub(super) fn has_waiting(&self) -> bool {
         !self.queue.is_empty()

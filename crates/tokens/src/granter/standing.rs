@@ -21,8 +21,10 @@ fn outlived(span: Duration) -> Duration {
 pub(super) struct Standing {
     /// The session uses no token afterwards, unless it is answered again.
     runs_out: Moment,
-    /// When it was answered last.
+    /// When it was answered last, or said to a new owner what it had.
     answered: Moment,
+    /// Its daemon is gone, as the cluster has decided.
+    is_gone: bool,
     /// It returned nothing in time and isn't answered any more.
     is_refused: bool,
     /// When its end was last asked for.
@@ -71,12 +73,23 @@ impl Standing {
     /// until then, was extended when the session should have asked again.
     pub(super) fn is_silent(&self, own_until: Moment) -> bool {
         let should_have_asked = self.answered.plus(ASKS_WITHIN);
-        self.runs_out == Moment::default() || own_until >= should_have_asked.plus(NODE_LEASE)
+        own_until >= should_have_asked.plus(NODE_LEASE)
+    }
+
+    /// It has said something.
+    pub(super) fn note_heard(&mut self, now: Moment) {
+        self.answered = self.answered.max(now);
+    }
+
+    /// Whether its daemon is gone.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
     }
 
     /// Nobody uses its tokens any more.
     pub(super) fn run_out(&mut self) {
         self.runs_out = Moment::default();
+        self.is_gone = true;
     }
 
     /// Takes down how much it holds of an object.

@@ -80,10 +80,13 @@ async fn take(parts: &Parts, expected: u64) -> Option<Won> {
     let lease = granted.ok()?.ok()?.id;
     let taken = facts.take_place(parts.run, expected, lease);
     match parts.world.timeout(STEP_MAX, taken).await {
-        Ok(Ok(())) => Some(Won {
-            lease,
-            until: parts.lease.moment(asked + LASTS),
-        }),
+        Ok(Ok(())) => {
+            parts.lease.kept_place(asked);
+            Some(Won {
+                lease,
+                until: parts.lease.moment(asked + LASTS),
+            })
+        }
         // Nobody is the manager under a lease that nobody keeps.
         Ok(Err(_)) | Err(_) => {
             give_up(parts, lease).await;
@@ -107,6 +110,7 @@ pub(super) fn keep(parts: &Parts, lease: LeaseId) -> BoxFuture<'_, Done> {
             let asked = parts.world.now();
             let kept = parts.coordination.keep_alive(lease);
             if let Ok(Ok(_)) = parts.world.timeout(STEP_MAX, kept).await {
+                parts.lease.kept_place(asked);
                 let until = parts.lease.moment(asked + LASTS);
                 return Done::Event(Event::OwnLease(until));
             }
