@@ -5,7 +5,7 @@
 //! let go who wants to leave, move a shard for balance.
 
 use crate::balance::{Load, MOVE_EVERY, Owners, adopt, even_out};
-use crate::facts::Facts;
+use crate::facts::{Facts, hosts};
 use crate::leases::Leases;
 use crate::planted::Planted;
 use model::member::{
@@ -75,12 +75,12 @@ pub(crate) fn is_behind(
         };
         // Of a shard that a member had, only that one and who says that it has it are waited for.
         let from = it.from.filter(|from| record.is_member(*from));
-        let has_it = heartbeat.hosts.iter().any(|(shard, _)| *shard == it.shard);
+        let has_it = hosts(heartbeat, it.shard);
         let is_waited_for = has_it || from.is_none_or(|from| from == member);
-        let others = facts.heard.iter();
-        let others = others.filter(|(run, _)| **run != member && record.is_member(**run));
-        let (know, blind): (Vec<_>, Vec<_>) =
-            others.partition(|(_, other)| other.knows >= released.version);
+        let others = facts.heard.keys();
+        let others = others.filter(|run| **run != member && record.is_member(**run));
+        let (know, blind): (Vec<&NodeRun>, Vec<&NodeRun>) =
+            others.partition(|run| facts.knows(**run, it.shard));
         is_waited_for && heartbeat.knows < released.version && know.len() > blind.len()
     })
 }

@@ -43,6 +43,11 @@ pub(crate) struct Facts {
     pub(crate) condemned: BTreeMap<NodeRun, Cause>,
 }
 
+/// Who says this has the shard.
+pub(crate) fn hosts(heartbeat: &Heartbeat, shard: ShardId) -> bool {
+    heartbeat.hosts.iter().any(|(hosted, _)| *hosted == shard)
+}
+
 impl Facts {
     /// Takes note of a shard's record, unless a newer one is known.
     pub(crate) fn learn_shard(
@@ -72,8 +77,7 @@ impl Facts {
     /// The run said, knowing that nobody is assigned the shard, that it doesn't have it.
     pub(crate) fn has_given_up(&self, run: NodeRun, shard: ShardId) -> bool {
         let heard = self.heard.get(&run);
-        let hosts = |heard: &Heartbeat| heard.hosts.iter().any(|(hosted, _)| *hosted == shard);
-        heard.is_some_and(|heard| !hosts(heard)) && self.knows(run, shard)
+        heard.is_some_and(|heard| !hosts(heard, shard)) && self.knows(run, shard)
     }
 
     /// The run knows that nobody is assigned the shard, or who is.

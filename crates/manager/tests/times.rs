@@ -211,15 +211,21 @@ fn a_rack_that_falls_silent_is_served_within_ten_seconds() {
     assert!(stores <= 8, "{stores} stores");
 }
 
-/// A member that can't reach coordination is heard by the manager all the same, and hears of no shard that it loses.
-#[test]
-fn a_member_that_is_blind_serves_no_shard_that_others_were_given() {
+/// Three nodes, of which the second, which isn't the manager, serves all six shards.
+fn all_at_the_second() -> Cluster {
     let mut cluster = Cluster::new(&[0, 0, 0], 6, None);
-    let blind = cluster.nodes[1].run;
-    cluster.give_all_to(blind);
+    cluster.give_all_to(cluster.nodes[1].run);
     while cluster.nodes[1].hosts.len() < 6 {
         cluster.calm_tick();
     }
+    cluster
+}
+
+/// A member that can't reach coordination is heard by the manager all the same, and hears of no shard that it loses.
+#[test]
+fn a_member_that_is_blind_serves_no_shard_that_others_were_given() {
+    let mut cluster = all_at_the_second();
+    let blind = cluster.nodes[1].run;
     cluster.cuts.insert((0, blind.node.0));
     // Balance takes shards from it.
     served_again(&mut cluster, 1);
@@ -229,12 +235,7 @@ fn a_member_that_is_blind_serves_no_shard_that_others_were_given() {
 /// Coordination has a fact that no member can read, say.
 #[test]
 fn nobody_is_expelled_because_all_members_are_blind() {
-    let mut cluster = Cluster::new(&[0, 0, 0], 6, None);
-    let owner = cluster.nodes[1].run;
-    cluster.give_all_to(owner);
-    while cluster.nodes[1].hosts.len() < 6 {
-        cluster.calm_tick();
-    }
+    let mut cluster = all_at_the_second();
     // Only what the manager itself does is known to it.
     cluster
         .nodes

@@ -435,8 +435,7 @@ impl Granter {
                 late.extend(recalled.map(|session| (session, known.patience(session, now))));
             }
         }
-        let is_able = self.own_until > now && now >= self.able_since.plus(ABLE_FOR);
-        if is_able && self.grace.is_some_and(|until| until <= now) {
+        if self.is_able(now) && self.grace.is_some_and(|until| until <= now) {
             self.leaving.extend(&self.unheard);
         }
         // Who isn't answered any more ends, even if nobody waits for its tokens by now.
@@ -456,16 +455,17 @@ impl Granter {
 
     /// A session whose tokens others wait for: ends it once they have run out.
     fn end_if_late(&mut self, session: SessionId, patience: Patience, now: Moment) {
+        let is_able = self.is_able(now);
         let Some(standing) = self.sessions.get_mut(&session) else {
             return;
         };
         // It may have asked, and the owner couldn't answer, or is cut off.
-        let is_able = now >= self.able_since.plus(ABLE_FOR) && standing.is_silent(self.own_until);
+        let is_silent = is_able && standing.is_silent(self.own_until);
         match patience {
             Patience::Fresh => return,
             // An owner whose lease is over decides nothing.
             _ if self.own_until <= now => return,
-            Patience::Waits if !(is_able || standing.is_gone()) => return,
+            Patience::Waits if !(is_silent || standing.is_gone()) => return,
             Patience::Waits => {}
             Patience::Over => {
                 standing.refuse();
@@ -481,6 +481,11 @@ impl Granter {
             self.leaving.insert(session);
             self.actions.push(Action::End(session));
         }
+    }
+
+    /// The owner has its lease, and has had it for as long as a client needs to ask again.
+    fn is_able(&self, now: Moment) -> bool {
+        self.own_until > now && now >= self.able_since.plus(ABLE_FOR)
     }
 
     fn end_grace_if_over(&mut self, now: Moment) {

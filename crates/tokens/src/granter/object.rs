@@ -90,9 +90,13 @@ impl Recalling {
         let Some(paused) = self.paused.take() else {
             return;
         };
-        let pause = now.since(paused);
-        self.since = self.since.plus(pause);
-        self.moved = self.moved.plus(pause).min(now);
+        self.skip(now.since(paused), now);
+    }
+
+    /// A span that has just ended doesn't count.
+    fn skip(&mut self, span: Duration, now: Moment) {
+        self.since = self.since.plus(span);
+        self.moved = self.moved.plus(span).min(now);
     }
 }
 
@@ -213,9 +217,7 @@ impl Object {
     /// From then until now the owner could answer nobody: that doesn't count against those that are recalled.
     pub(super) fn excuse(&mut self, from: Moment, now: Moment) {
         for recall in self.recalls.values_mut().filter(|it| it.paused.is_none()) {
-            let gap = now.since(from.max(recall.since));
-            recall.since = recall.since.plus(gap);
-            recall.moved = recall.moved.plus(gap).min(now);
+            recall.skip(now.since(from.max(recall.since)), now);
         }
     }
 

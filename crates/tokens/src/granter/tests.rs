@@ -26,6 +26,16 @@ fn owner() -> Granter {
     owner
 }
 
+/// One with a lease that ends, and two sessions that it hasn't answered.
+fn owner_until(millis: u64) -> Granter {
+    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
+    owner.renew(at(millis), at(0));
+    for session in [A, B] {
+        owner.begin_session(session);
+    }
+    owner
+}
+
 fn range(start: u64, end: u64) -> TokenRange {
     TokenRange { start, end }
 }
@@ -231,11 +241,7 @@ fn a_silent_session_ends_once_its_tokens_have_run_out() {
 /// was over for a moment, until there was another manager.
 #[test]
 fn an_owner_that_could_not_answer_ends_no_silent_session_for_four_seconds() {
-    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
-    owner.renew(at(5_000), at(0));
-    for session in [A, B] {
-        owner.begin_session(session);
-    }
+    let mut owner = owner_until(5_000);
     owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
     owner.answer(A, at(4_000));
     owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(4_500));
@@ -249,11 +255,7 @@ fn an_owner_that_could_not_answer_ends_no_silent_session_for_four_seconds() {
 /// before its own lease does, and what it decides then is carried out once it is back.
 #[test]
 fn an_owner_that_hears_nobody_ends_no_session() {
-    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
-    owner.renew(at(6_000), at(0));
-    for session in [A, B] {
-        owner.begin_session(session);
-    }
+    let mut owner = owner_until(6_000);
     owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
     owner.answer(A, at(100));
     owner.renew(at(6_600), at(600));
@@ -270,11 +272,7 @@ fn an_owner_that_hears_nobody_ends_no_session() {
 /// against a session that was recalled in it.
 #[test]
 fn a_recall_has_its_whole_time_after_the_owner_could_answer_nobody() {
-    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
-    owner.renew(at(6_000), at(0));
-    for session in [A, B] {
-        owner.begin_session(session);
-    }
+    let mut owner = owner_until(6_000);
     owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
     owner.answer(A, at(5_000));
     for second in 7..40 {
