@@ -77,11 +77,14 @@ pub(crate) fn is_behind(
         let from = it.from.filter(|from| record.is_member(*from));
         let has_it = hosts(heartbeat, it.shard);
         let is_waited_for = has_it || from.is_none_or(|from| from == member);
+        if !is_waited_for || heartbeat.knows >= released.version {
+            return false;
+        }
         let others = facts.heard.keys();
         let others = others.filter(|run| **run != member && record.is_member(**run));
         let (know, blind): (Vec<&NodeRun>, Vec<&NodeRun>) =
             others.partition(|run| facts.knows(**run, it.shard));
-        is_waited_for && heartbeat.knows < released.version && know.len() > blind.len()
+        know.len() > blind.len()
     })
 }
 
