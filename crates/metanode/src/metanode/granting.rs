@@ -15,6 +15,9 @@ use world::Point;
 
 /// How often an operation may find that a name leads to another inode than before.
 const SHOWN_ROUNDS_MAX: usize = 8;
+/// How often the tokens of this process's own client are renewed. It costs no message, and what kernels keep of the
+/// client's answers is valid for as long as its tokens: with two seconds, a fifth of it would be asked for again.
+const RENEWED_HERE_EVERY: Duration = Duration::from_millis(500);
 
 /// How an operation goes on that showed attributes of inodes.
 pub(super) enum Shown<'a> {
@@ -60,6 +63,10 @@ impl Metanode {
                 let deadline = match *known == self.tenure() {
                     true => deadline.min(self.tokens.answer_by()),
                     false => Deadline::after(&self.world, Duration::ZERO),
+                };
+                let deadline = match is_here {
+                    true => deadline.min(Deadline::after(&self.world, RENEWED_HERE_EVERY)),
+                    false => deadline,
                 };
                 let may_have_all = || is_here && self.is_only_client(*session);
                 let said = self

@@ -1,7 +1,8 @@
 //! Keeps this run's lease: says to the manager what the node does, and stops when it must.
 //!
 //! *A heartbeat* goes to the run that has the manager's place, one at a time, every two seconds, and at once
-//! when there is news: another manager, this run's place in the membership, a shard that was given up. Its
+//! when there is news: another manager, this run's place in the membership, a shard that was given up, the manager's
+//! place that this run has kept. Its
 //! answer extends the lease of the owners here ([`OwnerLease`]), counted from when the heartbeat was sent.
 //! *The manager that coordination has shown doesn't answer as one*: another member is asked who it is. Coordination
 //! may not be reached from here alone, and this node must know its successor then.
@@ -117,9 +118,11 @@ impl RunLease {
         self.news.notify_one();
     }
 
-    /// Coordination has given this run the manager's place, or kept it, as it asked then.
+    /// Coordination has given this run the manager's place, or kept it, as it asked then. Its own lease counts from
+    /// that, so it is extended at once.
     pub(super) fn kept_place(&self, asked: Instant) {
         *self.place_kept.lock() = asked;
+        self.news.notify_one();
     }
 
     /// From when the lease counts that `manager` extended when it was asked at `sent`. That this run hears itself says
