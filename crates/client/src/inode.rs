@@ -4,6 +4,7 @@ mod batch;
 mod exclusive;
 mod held;
 mod inner;
+mod kernel_pages;
 mod known;
 mod pattern;
 mod plain;
@@ -12,6 +13,8 @@ mod unpublished;
 pub(crate) use batch::{Batch, Stored};
 pub(crate) use held::HeldState;
 pub(crate) use inner::Inner;
+pub(crate) use kernel_pages::{PAGE_BYTES, Span, Step, pages_of};
+pub(crate) use known::Known;
 pub(crate) use pattern::UNIT_BYTES;
 pub(crate) use plain::Plain;
 
@@ -39,7 +42,8 @@ pub(crate) struct InodeState {
     inner: Mutex<Inner>,
     /// Held by one truncate, allocation or copy at a time, or shared by who waited for these. Fair.
     gate: tokio::sync::RwLock<()>,
-    /// Signals that a batch progressed, a fetch ended, or the exclusive use ended.
+    /// Signals that a batch progressed, a fetch, a kernel's request for pages or their drop ended, or the exclusive
+    /// use ended.
     changed: Notify,
 }
 
@@ -58,7 +62,7 @@ impl InodeState {
         self.changed.notified()
     }
 
-    /// Signals that a batch progressed, a fetch ended, or the exclusive use ended.
+    /// Signals one of these.
     pub(crate) fn signal(&self) {
         self.changed.notify_waiters();
     }

@@ -31,15 +31,35 @@ pub enum Expired {
     Names,
     /// The attributes of an inode.
     Attributes(InodeId),
-    /// The bytes of a file.
-    Bytes(InodeId),
+    /// Pages of a file, from the first byte to the one behind the last.
+    Bytes {
+        /// The file.
+        inode: InodeId,
+        /// The first byte.
+        from: u64,
+        /// The one behind the last; the largest number: all that follows.
+        to: u64,
+    },
+}
+
+impl Expired {
+    /// All pages of a file.
+    #[must_use]
+    pub fn all_bytes(inode: InodeId) -> Self {
+        Self::Bytes {
+            inode,
+            from: 0,
+            to: u64::MAX,
+        }
+    }
 }
 
 /// A kernel that keeps answers of a client.
 pub trait Kernel: Send + Sync {
-    /// Ends the validity of what the kernel has, and of all answers that are on their way to it. Takes
-    /// no lock that a request of the same kernel may hold while it waits for the client. Ready when
-    /// nothing of it is used any more.
+    /// Ends the validity of what the kernel has, and of all answers that are on their way to it. Ready when
+    /// nothing of it is used any more, and pages that were changed are written back. Takes
+    /// no lock that a request of the same kernel may hold while it waits for the client, but for those of pages:
+    /// nothing else waits for that.
     fn expire(&self, what: Expired) -> BoxFuture<'_, ()>;
 }
 
@@ -151,7 +171,7 @@ impl Kernels {
         }
         let dropped = async {
             for file in files {
-                self.expire(Expired::Bytes(file)).await;
+                self.expire(Expired::all_bytes(file)).await;
             }
         };
         let dropped = world.timeout(BELIEVED_MAX, dropped);

@@ -12,18 +12,18 @@ mod neighbours;
 pub(crate) use fetch::EXTENTS_AT_ONCE_MAX;
 
 use crate::atime::Accesses;
-use crate::inode::InodeRef;
+use crate::inode::{InodeRef, Known};
 use crate::page_pool::PagePool;
 use crate::pages::extents::{Located, Source};
 use crate::pages::ranges::Gaps;
 use crate::session::Session;
-use crate::tokens::{Tokens, Uses};
+use crate::tokens::{Filling, Right, Tokens, Uses};
 use crate::types::ReadTraces;
 use ahead::ReadAhead;
 use answer::Answer;
 use bytes::Bytes;
 use fetch::{EXTENTS_AHEAD, EXTENTS_AT_ONCE, Fetcher, Keep};
-use model::{Error, ErrorKind, FileKind, InodeId, Result};
+use model::{Error, ErrorKind, FileKind, InodeId, Result, TokenMode};
 use pool::Pool;
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,11 +116,20 @@ impl Reader {
         let mut in_parts = false;
         let mut uses: Option<Uses> = None;
         let mut _turn = None;
+        // Attributes for a kernel's request that may not be kept.
+        let mut shown = None;
+        let fill = match traces.kept {
+            // Boxed because only pages of kernels need it: every read's future would be larger.
+            Some(mode) => {
+                Some(Box::pin(self.tokens.begin_fill(&state, offset, length, mode)).await)
+            }
+            None => None,
+        };
         while round < ROUNDS_MAX {
             in_parts |= round >= ROUNDS_WHOLE_MAX;
             let have = (&fetched[..], in_parts);
-            let is_held = uses.is_some();
-            let missing = self.put_together(&state, offset, length, is_held, have, &mut unnoted)?;
+            let held = (uses.is_some(), fill.as_ref().map(|fill| (fill, shown)));
+            let missing = self.put_together(&state, offset, length, held, have, &mut unnoted)?;
             let (wanted, mapping, known) = match missing {
                 // What was read under a token that is lost may be old.
                 Missing::Nothing(pieces) => match uses.take().is_none_or(Uses::end) {
@@ -135,6 +144,7 @@ impl Reader {
                     // The owner may have to wait for others that wait for this client.
                     uses = None;
                     _turn = None;
+                    shown = None;
                     fetched.clear();
                     // Boxed because it is rare: every read's future would be larger.
                     let waiting = Box::pin(state.turn());
@@ -144,10 +154,14 @@ impl Reader {
                 }
                 Missing::Tokens => {
                     // What was fetched before may be old by now.
+                    shown = None;
                     fetched.clear();
-                    let claimed = self
-                        .tokens
-                        .claim_read(&state, offset, end_of(offset, length));
+                    fill.as_ref().map_or(Ok(()), Filling::check_patience)?;
+                    let (from, to, mode) = match &fill {
+                        Some(fill) => fill.wants(),
+                        None => (offset, end_of(offset, length), TokenMode::Shared),
+                    };
+                    let claimed = self.tokens.claim_read(&state, from, to, mode);
                     // Boxed because it is rare: every read's future would be larger.
                     uses = Some(Box::pin(claimed).await?);
                     round += 1;
@@ -168,7 +182,7 @@ impl Reader {
                         EXTENTS_AT_ONCE
                     };
                     let asked = self.fetcher.ask_extents(&state, (from, to), used_to, limit);
-                    asked.await?;
+                    shown = fill.is_some().then_some(asked.await?);
                     round += 1;
                     continue;
                 }
@@ -222,27 +236,37 @@ impl Reader {
         state: &'a InodeRef,
         offset: u64,
         length: usize,
-        is_held: bool,
+        (is_held, fill): (bool, Option<(&Filling, Option<Known>)>),
         (fetched, in_parts): (&[(u64, Bytes)], bool),
         unnoted: &mut Option<bool>,
     ) -> Result<Missing<'a>> {
         let mut inner = state.lock();
         inner.check_lost()?;
         if inner.is_changing(offset, end_of(offset, length)) {
+            fill.inspect(|(fill, _)| fill.waits(&mut inner));
             return Ok(Missing::Change);
         }
-        if !is_held && !inner.may_read(offset, end_of(offset, length)) {
-            return Ok(Missing::Tokens);
-        }
-        let (Some(known), Some(size)) = (inner.known(), inner.size()) else {
+        let end = end_of(offset, length);
+        let right = match fill {
+            Some((fill, _)) => fill.right(&mut inner, is_held),
+            None if is_held || inner.may_read(offset, end) => Right::Full,
+            None => Right::None,
+        };
+        let known = match (right, fill) {
+            (Right::None, _) => return Ok(Missing::Tokens),
+            (Right::Bytes, Some((_, shown))) => shown,
+            (Right::Full | Right::Bytes, _) => inner.known(),
+        };
+        let Some(known) = known else {
             return Ok(Missing::Extents(offset));
         };
+        let size = inner.size_of(known);
         match known.kind {
             FileKind::File => {}
             FileKind::Directory => return Err(ErrorKind::IsDirectory.into()),
             _ => return Err(ErrorKind::InvalidArgument.into()),
         }
-        let end = offset.saturating_add(length as u64).min(size);
+        let end = end.min(size);
         if let Some(moves_atime) = unnoted.take() {
             // POSIX: each read of more than 0 bytes, even at the end of the file.
             if moves_atime && length > 0 {
@@ -253,6 +277,7 @@ impl Reader {
             }
         }
         if offset >= end {
+            fill.inspect(|(fill, _)| fill.filled(&mut inner));
             return Ok(Missing::Nothing(Vec::new()));
         }
         let mut answer = Answer::default();
@@ -282,6 +307,7 @@ impl Reader {
             Some(_) => {}
             None if wanted.is_empty() => {
                 answer.0.append(&mut known.0);
+                fill.inspect(|(fill, _)| fill.filled(&mut inner));
                 return Ok(Missing::Nothing(answer.in_order()));
             }
             None => known.0.clear(),
@@ -295,7 +321,8 @@ impl Reader {
 
     /// Claims what it needs to look at the bytes from `from` on.
     pub(crate) async fn claim(&self, state: &InodeRef, from: u64) -> Result<Uses> {
-        self.tokens.claim_read(state, from, u64::MAX).await
+        let (to, mode) = (u64::MAX, TokenMode::Shared);
+        self.tokens.claim_read(state, from, to, mode).await
     }
 
     /// Requests the extents of a range, and size and times, from the owner. `uses`: what
@@ -308,7 +335,8 @@ impl Reader {
         limit: u32,
     ) -> Result<()> {
         let used_to = uses.map(|_| u64::MAX);
-        self.fetcher.ask_extents(state, range, used_to, limit).await
+        let asked = self.fetcher.ask_extents(state, range, used_to, limit);
+        asked.await.map(drop)
     }
 }
 

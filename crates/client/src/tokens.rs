@@ -16,6 +16,7 @@
 mod flushing;
 mod kept;
 mod names;
+mod pages;
 mod polling;
 mod renewal;
 
@@ -26,8 +27,9 @@ use crate::session::Session;
 use crate::write_behind::WriteBehind;
 use kept::Kept;
 use model::owner::{HeldToken, OwnerReply, OwnerRequest, Renewal, Tenure};
-use model::token::{GrantNumber, TokenRequest, TokenReturn};
+use model::token::{GrantNumber, TokenRecall, TokenRequest, TokenReturn};
 use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
+pub(crate) use pages::{Filling, Right};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -80,6 +82,8 @@ struct State {
     is_over: bool,
     /// The holder of the session before, until the owner has answered the next one.
     former: Option<Holder>,
+    /// Recalls of bytes of which kernels drop their pages first: the newest of each file.
+    dropping: BTreeMap<InodeId, TokenRecall>,
 }
 
 /// How an operation that waited goes on.
@@ -114,6 +118,7 @@ impl Tokens {
                 kept: Kept::default(),
                 is_over: false,
                 former: None,
+                dropping: BTreeMap::new(),
             }),
             kernels: Kernels::default(),
             returns: Arc::new(()),
@@ -153,10 +158,16 @@ impl Tokens {
     // Claims.
 
     /// What a read of these bytes needs.
-    pub(crate) async fn claim_read(&self, state: &InodeRef, from: u64, to: u64) -> Result<Uses> {
+    pub(crate) async fn claim_read(
+        &self,
+        state: &InodeRef,
+        from: u64,
+        to: u64,
+        mode: TokenMode,
+    ) -> Result<Uses> {
         let inode = state.id();
         let attributes = attributes(inode, TokenMode::Shared);
-        let bytes = bytes(inode, TokenMode::Shared, TokenRange::new(from, to));
+        let bytes = bytes(inode, mode, TokenRange::new(from, to));
         self.claim(state, [Some(attributes), bytes]).await
     }
 

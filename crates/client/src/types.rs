@@ -1,6 +1,6 @@
 //! Parameters and results of a client's verbs beyond those in `model`.
 
-use model::{Attributes, Privileges};
+use model::{Attributes, Privileges, TokenMode};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +39,9 @@ pub struct ReadTraces {
     /// Its bytes stay cached for the next reader. False: O_DIRECT, whose programs have their own
     /// cache; sequential readers still get read-ahead.
     pub cached: bool,
+    /// A kernel keeps the bytes, which are whole pages, until it is told to drop them. Exclusive: its programs may
+    /// change them without a word, in a mapping.
+    pub kept: Option<TokenMode>,
 }
 
 impl Default for ReadTraces {
@@ -46,6 +49,7 @@ impl Default for ReadTraces {
         Self {
             atime: true,
             cached: true,
+            kept: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Writing: one copy into the page pool; memory and disk space are claimed first.
 
-use crate::inode::InodeRef;
+use crate::inode::{InodeRef, Known};
 use crate::page_pool::{Claim, PagePool};
 use crate::privileges::Rights;
 use crate::session::{Session, unexpected_reply};
@@ -19,6 +19,18 @@ use world::{Instant, SPACE_WAIT};
 const ROOM_WAIT: &str = "room in the pool, which other nodes write to as well";
 /// Larger writes are split.
 const PART_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Why a write may be taken in.
+#[derive(Clone, Copy, Default)]
+struct Right {
+    /// What it needs was claimed, when tokens had been lost so often.
+    claimed: Option<u64>,
+    /// A kernel writes back what programs changed in its pages: that needs the bytes' token only, and no size but
+    /// the end of its own bytes. It may be done because the bytes must go: who wants them may hold the attributes.
+    is_kernels: bool,
+    /// Attributes for a kernel's write that may not be kept.
+    shown: Option<Known>,
+}
 
 enum Attempt<'a> {
     /// Done at this offset.
@@ -75,22 +87,43 @@ impl Writer {
         let state = self.pages.inode(inode);
         let mut parts = data.chunks(PART_BYTES_MAX);
         let first = parts.next().unwrap_or_default();
-        let written = self.write_part(&state, offset, first, privileges).await?;
+        let right = Right::default();
+        let written = self
+            .write_part(&state, (offset, first), privileges, right)
+            .await?;
         let mut at = written.offset + first.len() as u64;
         for part in parts {
-            self.write_part(&state, Some(at), part, Privileges::Keep)
+            self.write_part(&state, (Some(at), part), Privileges::Keep, right)
                 .await?;
             at += part.len() as u64;
         }
         Ok(written)
     }
 
+    /// A kernel writes pages back in which programs changed bytes.
+    pub(crate) async fn write_back(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<()> {
+        self.session.check_open()?;
+        check_end(offset, data)?;
+        let state = self.pages.inode(inode);
+        let right = Right {
+            is_kernels: true,
+            ..Right::default()
+        };
+        let mut at = offset;
+        for part in data.chunks(PART_BYTES_MAX) {
+            self.write_part(&state, (Some(at), part), Privileges::Keep, right)
+                .await?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
     async fn write_part(
         &self,
         state: &InodeRef,
-        at: Option<u64>,
-        data: &[u8],
+        (at, data): (Option<u64>, &[u8]),
         mut privileges: Privileges,
+        mut right: Right,
     ) -> Result<Written> {
         let bytes = data.len() as u64;
         if let Some(time) = self.pages.pace(bytes, self.session.now()) {
@@ -100,10 +133,8 @@ impl Writer {
         let mut claim = self.claim(state, bytes).await?;
         let mut mode_changed = false;
         let mut uses: Option<Uses> = None;
-        let mut losses = 0;
         loop {
-            let is_held = uses.is_some().then_some(losses);
-            match self.try_write(state, at, data, privileges, &mut claim, is_held)? {
+            match self.try_write(state, at, data, privileges, &mut claim, right)? {
                 Attempt::Done(offset) => {
                     drop(uses);
                     if self.pages.is_short() {
@@ -119,18 +150,21 @@ impl Writer {
                     let asked = state.lock().held_state().if_claimed(uses.is_some());
                     let attributes = self.known_attributes(state.id()).await?;
                     state.lock().learn_first(&attributes, asked);
+                    right.shown = right.is_kernels.then(|| Known::from(&attributes));
                 }
                 Attempt::NotHeld => {
                     drop(uses.take());
                     let range = at.and_then(|at| TokenRange::new(at, at + bytes));
-                    losses = state.lock().losses();
+                    let losses = state.lock().losses();
                     // Boxed because it is rare: otherwise every write's future would contain it.
                     let claimed = self.tokens.claim_write(state, range, at.is_none());
                     uses = Some(Box::pin(claimed).await?);
+                    right.claimed = Some(losses);
                 }
                 Attempt::MayLose => {
                     // The owner may have to wait for others that wait for this client.
                     drop(uses.take());
+                    right.claimed = None;
                     // Boxed because it is rare: otherwise every write's future would contain it.
                     let dropping = Box::pin(self.rights.drop_unless_plain(state, privileges));
                     mode_changed |= dropping.await?;
@@ -139,6 +173,7 @@ impl Writer {
                 }
                 Attempt::Excluded(over) => {
                     drop(uses.take());
+                    right.claimed = None;
                     self.session
                         .wait("a truncate of the same file", Some(state.id()), over)
                         .await?;
@@ -250,20 +285,25 @@ impl Writer {
         data: &[u8],
         privileges: Privileges,
         claim: &mut Claim<'_>,
-        is_held: Option<u64>,
+        right: Right,
     ) -> Result<Attempt<'a>> {
         let now = self.session.wall();
         let mut inner = state.lock();
         inner.check_lost()?;
-        if inner.is_exclusive() {
+        // Such a change may wait for others that want the very pages. The kernel writes none back that it concerns.
+        if inner.is_exclusive() && !right.is_kernels {
             return Ok(Attempt::Excluded(state.changed()));
         }
         let (from, to) = at.map_or((0, u64::MAX), |at| (at, at + data.len() as u64));
-        let is_claimed = is_held == Some(inner.losses());
-        if !is_claimed && !inner.may_write(from, to, at.is_none()) {
+        let is_claimed = right.claimed == Some(inner.losses());
+        let may_write = match right.is_kernels {
+            true => inner.may_write_back(from, to),
+            false => inner.may_write(from, to, at.is_none()),
+        };
+        if !is_claimed && !may_write {
             return Ok(Attempt::NotHeld);
         }
-        let Some(known) = inner.known() else {
+        let Some(known) = inner.known().or(right.shown) else {
             return Ok(Attempt::Unknown);
         };
         match known.kind {
@@ -271,8 +311,10 @@ impl Writer {
             FileKind::Directory => return Err(ErrorKind::IsDirectory.into()),
             _ => return Err(ErrorKind::InvalidArgument.into()),
         }
-        let size = inner.size().expect("the size is known, as seen above");
-        let offset = at.unwrap_or(size);
+        let offset = match at {
+            Some(at) => at,
+            None => inner.size().expect("the size is known, as seen above"),
+        };
         check_end(offset, data)?;
         if data.is_empty() {
             return Ok(Attempt::Done(offset));
@@ -285,7 +327,10 @@ impl Writer {
         if inner.dirty().is_empty() {
             self.write_behind.note_dirty(state.id());
         }
-        claim.used(inner.write(offset, data, moment, now));
+        claim.used(match right.is_kernels {
+            true => inner.write_back(offset, data, known.generation, moment, now),
+            false => inner.write(offset, data, moment, now),
+        });
         self.pages.uncache(state.id(), &mut inner, offset, end);
         let range = (offset, end);
         let blocks = self.write_behind.full_blocks(state, &mut inner, range);

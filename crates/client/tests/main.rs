@@ -10,6 +10,7 @@ mod crashes;
 mod families;
 mod kept;
 mod locks;
+mod mappings;
 mod names;
 mod owner;
 mod pieces;

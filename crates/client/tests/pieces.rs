@@ -87,6 +87,7 @@ fn any_number_of_pieces_is_read_from_memory_and_from_the_nsds() {
         for cached in [false, true] {
             client.forget_clean();
             let traces = ReadTraces {
+                kept: None,
                 atime: true,
                 cached,
             };

@@ -1,6 +1,7 @@
 //! Faults that are planted in clients and owners, and that storms of clients find: those which the crowd of
 //! `sim` meets too rarely. `docs/planted-faults.md` lists them.
 
+use crate::mappings;
 use crate::names::storm_of_kernels;
 use crate::rig::{self, run_planted};
 use crate::sharing::storm;
@@ -60,4 +61,16 @@ fn a_client_that_keeps_bytes_that_it_gives_back_is_found() {
 fn a_client_that_gives_back_what_kernels_still_keep_is_found() {
     let storm = |world, node| storm_of_kernels(world, node, 0);
     must_find(Planted::KeepInKernels, 0, storm);
+}
+
+#[test]
+fn a_client_that_gives_back_bytes_of_which_kernels_have_pages_is_found() {
+    let storm = |world, node| mappings::storm(world, node, 0);
+    must_find(Planted::KeepPages, 0, storm);
+}
+
+#[test]
+fn a_client_that_lets_others_read_what_is_changed_in_a_mapping_is_found() {
+    let storm = |world, node| mappings::storm(world, node, 0);
+    must_find(Planted::FillShared, 0, storm);
 }

@@ -526,8 +526,8 @@ fn a_read_around_the_cache_leaves_nothing_in_it() {
         client.fsync(inode, false).await.unwrap();
         client.forget_clean();
         let around = ReadTraces {
-            atime: true,
             cached: false,
+            ..ReadTraces::default()
         };
         let pieces = client
             .read_leaving(inode, 8192, 4096, around)

@@ -266,10 +266,12 @@ impl Door {
             || flags & libc::O_DIRECT != 0
             || !self.is_alone();
         // Cached pages stay valid: the kernel drops those that this mount writes, and notices
-        // writes elsewhere by the changed mtime (AUTO_INVAL_DATA).
+        // writes elsewhere by the changed mtime (AUTO_INVAL_DATA). With other clients it drops what it had before this
+        // open: the client keeps account only of files that are open, and pages that others read as well are no longer
+        // good enough once a program may change them.
         let mode = OpenMode {
             direct,
-            keep_cache: true,
+            keep_cache: self.is_alone(),
             // Any close by a process ends its POSIX locks on the inode, including those it takes
             // later through another open. So every open must report its closes.
             no_flush: self.settings.locks == LockScope::Local,
@@ -714,6 +716,7 @@ impl FileSystem for Door {
         let traces = ReadTraces {
             atime: !self.settings.no_atime && read.flags & libc::O_NOATIME == 0,
             cached: read.flags & libc::O_DIRECT == 0,
+            kept: read.kept,
         };
         self.client
             .read_leaving(inode, offset, length, traces)
@@ -722,12 +725,18 @@ impl FileSystem for Door {
 
     async fn write(&self, caller: &Caller, write: Write<'_>) -> Result<u32> {
         let inode = write.inode;
-        let appends = write.flags & libc::O_APPEND != 0 && !write.from_cache;
+        let appends = write.flags & libc::O_APPEND != 0;
         let at = (!appends).then_some(write.offset);
         // The kernel writes mapped pages back at any time and for no particular user. As on other
         // file systems, that leaves the mode alone, which may have been set after the pages were
         // changed.
-        let privileges = lost_to(caller, write.kill_privileges && !write.from_cache);
+        if write.from_cache {
+            let written = self.client.write_back(inode, write.offset, write.data);
+            written.await?;
+            self.note_change(inode);
+            return Ok(u32::try_from(write.data.len()).expect("requests have at most 1 MiB"));
+        }
+        let privileges = lost_to(caller, write.kill_privileges);
         let written = self
             .client
             .write_by(inode, at, write.data, privileges)
@@ -738,7 +747,7 @@ impl FileSystem for Door {
         self.note_change(inode);
         // The kernel sends no FSYNC after a write that bypasses its page cache. O_SYNC contains
         // O_DSYNC.
-        if write.flags & libc::O_DSYNC != 0 && !write.from_cache {
+        if write.flags & libc::O_DSYNC != 0 {
             self.client
                 .fsync(inode, write.flags & libc::O_SYNC != libc::O_SYNC)
                 .await?;

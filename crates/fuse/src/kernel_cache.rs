@@ -62,15 +62,14 @@ impl KernelCache {
 impl Kernel for KernelCache {
     fn expire(&self, what: Expired) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(async move {
-            let (inode, offset) = match what {
+            let (inode, offset, length) = match what {
                 Expired::Names => return self.tell(Notice::Everything).await,
-                Expired::Attributes(inode) => (inode, -1),
-                Expired::Bytes(inode) => (inode, 0),
+                Expired::Attributes(inode) => (inode, -1, 0),
+                Expired::Bytes { inode, from, to } => (inode, start_of(from), length_of(from, to)),
             };
             let Some(inode) = node_of(self.root, inode) else {
                 return;
             };
-            let length = 0;
             self.tell(Notice::Inode {
                 inode,
                 offset,
@@ -83,5 +82,17 @@ impl Kernel for KernelCache {
                 self.tell(Notice::Everything).await;
             }
         })
+    }
+}
+
+fn start_of(from: u64) -> i64 {
+    i64::try_from(from).unwrap_or(i64::MAX)
+}
+
+/// 0: to the end.
+fn length_of(from: u64, to: u64) -> i64 {
+    match to {
+        u64::MAX => 0,
+        _ => i64::try_from(to - from).unwrap_or(0),
     }
 }

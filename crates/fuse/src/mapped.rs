@@ -25,7 +25,7 @@
 //! it ran is lost too.
 
 use crate::verbs::is_writing;
-use model::InodeId;
+use model::{InodeId, TokenMode};
 use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
@@ -111,6 +111,15 @@ impl Mapped {
             if file.opens == 0 {
                 part.remove(&inode);
             }
+        }
+    }
+
+    /// Which token the page cache needs for what it reads: the kernel doesn't say who changes a mapped page.
+    pub(crate) fn kept_under(&self, inode: InodeId) -> TokenMode {
+        let part = self.part(inode);
+        match part.get(&inode).is_some_and(|file| file.is_mappable) {
+            true => TokenMode::Exclusive,
+            false => TokenMode::Shared,
         }
     }
 

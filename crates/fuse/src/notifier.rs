@@ -1,5 +1,8 @@
-//! Makes the kernel drop cached state. A dedicated thread sends the notifications and holds no
+//! Makes the kernel drop cached state. Dedicated threads send the notifications and hold no
 //! lock: a notification may block in the kernel until this mount has served a request.
+//!
+//! Pages that somebody waits for have a thread of their own ([`Notifier::tell`]): the kernel locks a page until its
+//! read is answered, which may take long, and names and attributes don't wait for that.
 
 use crate::abi::{self, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::device::Device;
@@ -53,6 +56,8 @@ pub enum Notice {
 #[derive(Clone, Debug)]
 pub struct Notifier {
     queue: Arc<Queue>,
+    /// Of pages that somebody waits for.
+    pages: Arc<Queue>,
     device: Arc<Device>,
 }
 
@@ -70,10 +75,19 @@ struct NotifierState {
 
 impl Notifier {
     pub(crate) fn start(world: &World, device: Arc<Device>) -> io::Result<Self> {
-        let queue = Arc::new(Queue::default());
-        let (served, sender) = (Arc::clone(&queue), Arc::clone(&device));
-        drop(world.try_spawn_thread("shale-notify", move || run(&served, &sender))?);
-        Ok(Self { queue, device })
+        let start = |name| {
+            let queue = Arc::new(Queue::default());
+            let (served, sender) = (Arc::clone(&queue), Arc::clone(&device));
+            drop(world.try_spawn_thread(name, move || run(&served, &sender))?);
+            Ok::<_, io::Error>(queue)
+        };
+        let queue = start("shale-notify")?;
+        let pages = start("shale-pages").inspect_err(|_| queue.close())?;
+        Ok(Self {
+            queue,
+            pages,
+            device,
+        })
     }
 
     /// Makes the kernel drop the attributes and access control lists of an inode, immediately and
@@ -95,14 +109,18 @@ impl Notifier {
 
     /// Notifies the kernel and waits until it has dropped the state. State that it doesn't have
     /// counts as dropped. Never await this while answering a request about the same inode: the
-    /// kernel may hold that inode's lock until the answer.
+    /// kernel may hold that inode's lock until the answer, and locks the pages that it reads.
     ///
     /// # Errors
     /// `Busy`: the queue is full. `NotSupported`: the kernel is too old for this notice.
     /// `ShuttingDown`: the mount has ended.
     pub async fn tell(&self, notice: Notice) -> Result<()> {
+        let queue = match &notice {
+            Notice::Inode { offset, .. } if *offset >= 0 => &self.pages,
+            _ => &self.queue,
+        };
         let told = {
-            let mut state = self.queue.state.lock();
+            let mut state = queue.state.lock();
             if state.closed {
                 return Err(ErrorKind::ShuttingDown.into());
             }
@@ -116,7 +134,7 @@ impl Notifier {
             state.notices.push_back((notice, Some(tell)));
             told
         };
-        self.queue.wake.notify_one();
+        queue.wake.notify_one();
         told.await
             .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()))
     }
@@ -138,10 +156,18 @@ impl Notifier {
     }
 
     pub(crate) fn close(&self) {
-        let mut state = self.queue.state.lock();
+        self.queue.close();
+        self.pages.close();
+    }
+}
+
+impl Queue {
+    /// Its thread ends once what it sends is sent.
+    fn close(&self) {
+        let mut state = self.state.lock();
         state.closed = true;
         state.notices.clear();
-        self.queue.wake.notify_one();
+        self.wake.notify_one();
     }
 }
 

@@ -3,7 +3,7 @@
 //! Requests are typed and their form is checked; replies say how long the kernel may cache them.
 
 use model::operation::XattrMode;
-use model::{Attributes, FileKind, InodeId, LockKind, LockRange};
+use model::{Attributes, FileKind, InodeId, LockKind, LockRange, TokenMode};
 use std::time::Duration;
 
 /// The caller of a request. The kernel has already checked permissions (`default_permissions`).
@@ -146,6 +146,9 @@ pub struct Read {
     pub length: u32,
     /// The open's current flags.
     pub flags: i32,
+    /// Whole pages for the kernel's page cache, not a read(2): which token the kernel needs to keep them. Exclusive if
+    /// programs may change them in a mapping, of which it says nothing.
+    pub kept: Option<TokenMode>,
 }
 
 /// WRITE.

@@ -97,7 +97,11 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             return;
         }
         // Storms of clients do: `client/tests/planted.rs`.
-        Planted::KeepOneByte | Planted::UseTaken | Planted::KeepInKernels => return,
+        Planted::KeepOneByte
+        | Planted::UseTaken
+        | Planted::KeepInKernels
+        | Planted::KeepPages
+        | Planted::FillShared => return,
     };
     let scenario = ClusterScenario {
         steps: 1_500,
@@ -130,6 +134,8 @@ const IN_CLIENTS: &[Planted] = &[
     Planted::KeepOneByte,
     Planted::UseTaken,
     Planted::KeepInKernels,
+    Planted::KeepPages,
+    Planted::FillShared,
 ];
 
 /// Those that `make test` plants, too: all that are found by one of the first seeds, in seconds.

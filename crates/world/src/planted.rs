@@ -71,6 +71,10 @@ faults! {
     KeepAttributes,
     /// A client gives back what kernels still keep.
     KeepInKernels,
+    /// A client gives back bytes of which kernels still have pages.
+    KeepPages,
+    /// A client lets others read what a kernel's programs may change in a mapping.
+    FillShared,
     /// What an owner runs itself claims nothing.
     ClaimNothing,
     /// An owner answers operations of clients on other nodes before they are durable.

@@ -56,6 +56,15 @@ impl Client {
         written.await.map(drop)
     }
 
+    /// As `write`, of bytes that programs changed in pages of a kernel. Waits for no other client if the bytes' token
+    /// is held under which the pages were read.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_back(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<()> {
+        self.writer.write_back(inode, offset, data).await
+    }
+
     /// O_APPEND: finds the end atomically, writes there and returns its offset.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! dropped, and the token goes back (`tokens.rs`). So whatever is cached without the right is about to
 //! be dropped, and nothing that was learned without it is kept ([`Held::learned`]).
 
+use super::kernel_pages::Span;
 use crate::session::Standing;
 use model::{SessionId, TokenMode, TokenRange};
 use std::sync::Arc;
@@ -120,6 +121,23 @@ impl Held {
 
     /// Whether bytes up to `end` may be read from what is cached; the size is known to be `size`.
     pub(super) fn may_read(&self, offset: u64, end: u64, size: u64) -> bool {
+        let bytes = TokenRange::new(offset, end.min(size));
+        self.may_show((bytes, TokenMode::Shared), end, size)
+    }
+
+    /// Whether a kernel may get pages up to `end` and keep them: also what is behind the end of the file, which is
+    /// zeros to it.
+    pub(super) fn may_fill(&self, (from, end): Span, size: u64, mode: TokenMode) -> bool {
+        self.may_show((TokenRange::new(from, end), mode), end, size)
+    }
+
+    /// Whether it is known where the file ends, if before `end`, and these bytes are held.
+    fn may_show(
+        &self,
+        (bytes, mode): (Option<TokenRange>, TokenMode),
+        end: u64,
+        size: u64,
+    ) -> bool {
         if self.standing.has_all() {
             return true;
         }
@@ -129,9 +147,34 @@ impl Held {
             Some(TokenMode::SharedWrite) => end <= size,
             None => false,
         };
-        let range = TokenRange::new(offset, end.min(size));
-        let has_bytes = range.is_none_or(|range| self.bytes.cover(range, TokenMode::Shared));
+        let has_bytes = bytes.is_none_or(|range| self.bytes.cover(range, mode));
         is_exact && has_bytes && self.standing.is_current()
+    }
+
+    /// Whether a kernel may write these bytes back.
+    pub(super) fn may_write_back(&self, offset: u64, end: u64) -> bool {
+        if self.standing.has_all() {
+            return true;
+        }
+        self.has_bytes((offset, end), TokenMode::Exclusive)
+    }
+
+    /// Whether these bytes are held. Then nobody else can have changed them or where in them the file ends, whoever
+    /// holds the attributes.
+    pub(super) fn has_bytes(&self, (from, end): Span, mode: TokenMode) -> bool {
+        let range = TokenRange::new(from, end);
+        range.is_none_or(|range| self.bytes.cover(range, mode)) && self.standing.is_current()
+    }
+
+    /// Whether what is known of the size may be published.
+    pub(super) fn may_change_size(&self) -> bool {
+        let held = self.attributes;
+        self.standing.has_all() || held.is_some_and(|held| held.covers(TokenMode::SharedWrite))
+    }
+
+    /// Whether no token is needed.
+    pub(super) fn has_all(&self) -> bool {
+        self.standing.has_all()
     }
 
     /// Whether bytes may be written; `at_end`: where the file ends.

@@ -3,6 +3,7 @@
 
 use super::batch::{Batch, Batches, Pending};
 use super::held::{Held, HeldState};
+use super::kernel_pages::{KernelPages, Span};
 use super::known::Known;
 use super::pattern::Pattern;
 use super::plain::Plain;
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     /// This inode's part of the page pool's failing bytes.
     failing_bytes: u64,
     clean: Clean,
+    /// What kernels have of its bytes.
+    kernel_pages: KernelPages,
     extents: Extents,
     /// Counts the changes of the mapping from bytes to places: bytes read under an older mapping
     /// must not be cached.
@@ -82,6 +85,7 @@ impl Inner {
             batches: Batches::default(),
             failing_bytes: 0,
             clean: Clean::default(),
+            kernel_pages: KernelPages::default(),
             mapping: 0,
             fetches: Vec::new(),
             pattern: Pattern::default(),
@@ -186,6 +190,33 @@ impl Inner {
         self.held.may_read(offset, end, self.size().unwrap_or(0))
     }
 
+    /// Whether a kernel may get these pages, under a token of this mode, and keep them.
+    pub(crate) fn may_fill(&self, pages: Span, mode: TokenMode) -> bool {
+        self.held.may_fill(pages, self.size().unwrap_or(0), mode)
+    }
+
+    /// Whether a kernel may write these bytes back.
+    pub(crate) fn may_write_back(&self, offset: u64, end: u64) -> bool {
+        self.held.may_write_back(offset, end) || self.kernel_pages.are_dropping((offset, end))
+    }
+
+    /// As [`Inner::may_fill`], of pages that are just going, and whoever wants them may hold the attributes.
+    pub(crate) fn may_fill_again(&mut self, pages: Span, mode: TokenMode) -> bool {
+        self.kernel_pages.held_until(pages).is_some() && self.held.has_bytes(pages, mode)
+    }
+
+    /// A kernel's request for pages is about to be answered. Nobody keeps account while no tokens are used.
+    pub(crate) fn filled(&mut self, fill: u64, mode: TokenMode) {
+        if !self.held.has_all() {
+            self.kernel_pages.filled(fill, mode);
+        }
+    }
+
+    /// What kernels have of its bytes.
+    pub(crate) fn kernel_pages(&mut self) -> &mut KernelPages {
+        &mut self.kernel_pages
+    }
+
     /// Whether a write may be taken in; `at_end`: where the file ends.
     pub(crate) fn may_write(&self, offset: u64, end: u64, at_end: bool) -> bool {
         self.held.may_write(offset, end, at_end)
@@ -216,8 +247,13 @@ impl Inner {
         self.mapping += u64::from(self.held.set_bytes(bytes));
     }
 
-    /// The attributes' token goes back.
+    /// The attributes' token goes back. What was written under it is published; what a kernel has written back since
+    /// makes the file no longer than its own bytes do.
     pub(crate) fn forget_attributes(&mut self) {
+        let end = self.dirty.end();
+        if let Some(pending) = &mut self.pending {
+            pending.size = end;
+        }
         self.void_known();
         self.plain = Plain::default();
     }
@@ -240,11 +276,13 @@ impl Inner {
 
     /// Logical size including unpublished writes; `None` if the owner's size isn't known.
     pub(crate) fn size(&self) -> Option<u64> {
-        let known = self.known?;
-        Some(
-            self.pending
-                .map_or(known.size, |pending| pending.size.max(known.size)),
-        )
+        self.known.map(|known| self.size_of(known))
+    }
+
+    /// Logical size including unpublished writes, with these attributes of the owner.
+    pub(crate) fn size_of(&self, known: Known) -> u64 {
+        self.pending
+            .map_or(known.size, |pending| pending.size.max(known.size))
     }
 
     /// Takes in the owner's answer to an operation of this client. If what was held when it was `asked`
@@ -376,6 +414,30 @@ impl Inner {
             size: size.max(offset + data.len() as u64),
             written: time.max(last_write),
             generation: known.generation,
+        });
+        self.last_write = Some(now);
+        self.dirty.write(offset, data, now)
+    }
+
+    /// As [`Inner::write`], of what a kernel writes back, in this generation of the attributes: they need be neither
+    /// known nor held. Others may have made the file shorter than was known.
+    pub(crate) fn write_back(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        generation: u32,
+        now: Instant,
+        time: Timestamp,
+    ) -> u64 {
+        if self.known.is_some() && self.held.may_change_size() {
+            return self.write(offset, data, now, time);
+        }
+        let end = offset + data.len() as u64;
+        let pending = self.pending;
+        self.pending = Some(Pending {
+            size: pending.map_or(end, |pending| pending.size.max(end)),
+            written: pending.map_or(time, |pending| pending.written.max(time)),
+            generation: pending.map_or(generation, |pending| pending.generation),
         });
         self.last_write = Some(now);
         self.dirty.write(offset, data, now)

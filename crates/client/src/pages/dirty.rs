@@ -107,6 +107,12 @@ impl Dirty {
         self.bytes
     }
 
+    /// Behind the last dirty byte.
+    pub(crate) fn end(&self) -> u64 {
+        let last = self.runs.last_key_value();
+        last.map_or(0, |(start, run)| start + run.length())
+    }
+
     /// Contiguous pieces.
     pub(crate) fn runs(&self) -> usize {
         self.runs.len()

@@ -66,6 +66,13 @@ impl Ranges {
         self.map.range(from..).next().map(|(start, _)| *start)
     }
 
+    /// From the first byte to the one behind the last; empty if there are none.
+    pub(crate) fn hull(&self) -> (u64, u64) {
+        let first = self.map.first_key_value().map_or(0, |(from, _)| *from);
+        let last = self.map.last_key_value().map_or(0, |(_, to)| *to);
+        (first, last)
+    }
+
     /// Number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.map.len()

@@ -24,6 +24,11 @@ impl Tokens {
         ranges: Vec<TokenRange>,
         keep: Option<TokenMode>,
     ) {
+        // Most have gone before the recall began; some may have been on their way to a kernel. It writes back what was
+        // changed, so that comes first.
+        if let TokenObject::Bytes(inode) = object {
+            self.drop_pages(inode, &ranges, keep).await;
+        }
         if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
             && let Some(state) = self.pages.find_inode(inode)
         {
@@ -43,22 +48,13 @@ impl Tokens {
         self.act(locked);
     }
 
-    /// No kernel keeps what an object's token allowed. Nothing new is answered under it: it is taken away
-    /// first.
-    async fn expire_in_kernels(self: &Arc<Self>, object: TokenObject) {
+    /// No kernel keeps names or attributes that an object's token allowed. Nothing new is answered under it: it is
+    /// taken away first.
+    async fn expire_in_kernels(&self, object: TokenObject) {
         let expired = match object {
             TokenObject::Directory(_) => Expired::Names,
             TokenObject::Inode(inode) => Expired::Attributes(inode),
-            // Only mapped pages are kept: files are opened without others. They aren't waited for: before
-            // they go they are written back, and a write may wait for what is being given back.
-            TokenObject::Bytes(inode) => {
-                if !self.kernels.are_none() {
-                    let it = self.clone();
-                    let expiring = async move { it.kernels.expire(Expired::Bytes(inode)).await };
-                    self.session.spawn("drops mapped pages", expiring);
-                }
-                return;
-            }
+            TokenObject::Bytes(_) => return,
         };
         if !self.session.world().has_planted(Planted::KeepInKernels) {
             let world = self.session.world();
@@ -137,6 +133,12 @@ impl Tokens {
         };
         self.lose_written(&state);
         self.forget(&state, object, ranges, None);
+        // Nobody waits for that: others have these bytes already.
+        if matches!(object, TokenObject::Bytes(_)) && !self.kernels.are_none() {
+            let Some(it) = self.me.upgrade() else { return };
+            let expiring = async move { it.kernels.expire(Expired::all_bytes(inode)).await };
+            self.session.spawn("drops pages of lost bytes", expiring);
+        }
     }
 
     /// Drops what was written to an inode and isn't published.

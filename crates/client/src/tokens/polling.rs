@@ -78,7 +78,12 @@ impl Tokens {
     /// The owner has answered. Returns whether the session holds so much that some should go back.
     fn hear(&self, recalls: Vec<TokenRecall>, renewal: Renewal, sent: Instant) -> bool {
         let mut state = self.state.lock();
-        let State { holder, former, .. } = &mut *state;
+        let State {
+            holder,
+            former,
+            dropping: waiting,
+            ..
+        } = &mut *state;
         let holder = holder.get_or_insert_with(|| match former.take() {
             None => {
                 let mut holder = Holder::new(renewal.tenure);
@@ -91,7 +96,11 @@ impl Tokens {
             Some(former) => former.next_session(renewal.tenure),
         });
         let now = self.session.standing().now();
+        let mut dropping = Vec::new();
         for recall in recalls {
+            let Some(recall) = self.after_pages(waiting, recall, &mut dropping) else {
+                continue;
+            };
             if let Err(error) = holder.recalled(recall, now) {
                 tracing::error!(%error, "the owner's recall makes no sense");
             }
@@ -100,6 +109,9 @@ impl Tokens {
         self.renewed(&mut state, renewal, sent);
         let is_full = state.kept.len() > RELEASED_ABOVE;
         self.act(state);
+        for inode in dropping {
+            self.drop_pages_first(inode);
+        }
         is_full
     }
 }

@@ -150,7 +150,7 @@ impl Kernel for SimKernel {
                     self.changes_attributes(inode);
                     self.kept.lock().epoch += 1;
                 }
-                Expired::Bytes(_) => {}
+                Expired::Bytes { .. } => {}
             }
             self.travel().await;
         })

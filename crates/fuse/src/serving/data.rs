@@ -9,7 +9,7 @@ use crate::reply::Reply;
 use crate::request::DataRequest;
 use crate::verbs::{Caller, Read, Write};
 use bytes::Bytes;
-use model::{InodeId, Result};
+use model::{InodeId, Result, TokenMode};
 
 impl<F: FileSystem> Serving<F> {
     pub(super) async fn data(
@@ -21,8 +21,9 @@ impl<F: FileSystem> Serving<F> {
         match request {
             DataRequest::Read(args) => {
                 let length = args.size.min(self.agreement.data_bytes);
-                if args.read_flags & abi::READ_LOCKOWNER == 0 {
-                    // Read by the page cache: a read(2) that bypasses it sends its lock owner.
+                // Read by the page cache: a read(2) that bypasses it sends its lock owner.
+                let is_kept = args.read_flags & abi::READ_LOCKOWNER == 0;
+                if is_kept {
                     self.mapped.filled(inode, args.offset, length.into());
                 }
                 let read = Read {
@@ -31,6 +32,7 @@ impl<F: FileSystem> Serving<F> {
                     offset: args.offset,
                     length,
                     flags: args.flags as i32,
+                    kept: is_kept.then(|| self.kept_under(inode)),
                 };
                 let mut pieces = self.fs.read(caller, read).await?;
                 cut(&mut pieces, length as usize);
@@ -53,6 +55,15 @@ impl<F: FileSystem> Serving<F> {
                 };
                 Ok(Reply::fixed(&abi::WriteOut { size, padding: 0 }))
             }
+        }
+    }
+
+    /// Which token the page cache needs for what it reads.
+    fn kept_under(&self, inode: InodeId) -> TokenMode {
+        match self.agreement.flags & abi::init::DIRECT_IO_ALLOW_MMAP {
+            // Every open uses the page cache then, and isn't noted.
+            0 => TokenMode::Exclusive,
+            _ => self.mapped.kept_under(inode),
         }
     }
 
@@ -183,6 +194,7 @@ mod tests {
             offset: 0,
             length: 100,
             flags: 0,
+            kept: None,
         };
         let read = runtime.block_on(serving.fs.read(&caller, read));
         assert_eq!(read.expect("bytes").concat(), b"new, stored");

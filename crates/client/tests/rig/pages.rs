@@ -1,0 +1,234 @@
+//! A kernel before a client that keeps pages of files, as Linux does with FUSE: programs load and store in mappings
+//! without a word, and it locks each page that it reads or writes back.
+
+use super::Node;
+use client::{Client, Expired, Kernel, OpenFlags, ReadTraces};
+use futures::future::BoxFuture;
+use model::{InodeId, Result, TokenMode};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedMutexGuard, RwLock};
+use world::World;
+
+pub const PAGE: usize = 4096;
+
+/// Requests, answers and notices take up to so long.
+const WAY: Duration = Duration::from_millis(5);
+
+struct Page {
+    bytes: Vec<u8>,
+    is_dirty: bool,
+}
+
+/// A page, with its lock.
+type Slot = Arc<tokio::sync::Mutex<Option<Page>>>;
+
+/// The kernel of one client's node.
+pub struct PageKernel {
+    world: World,
+    pub client: Arc<Client>,
+    slots: Mutex<BTreeMap<(InodeId, u64), Slot>>,
+    /// Opens through which programs may change a mapping, as the door to this kernel knows them.
+    changers: Mutex<BTreeMap<InodeId, u32>>,
+    /// Calls that go past the pages exclude those that use them: what Linux and `fuse` do there has its own tests.
+    past: RwLock<()>,
+}
+
+/// A program's open of a file.
+pub struct Open {
+    inode: InodeId,
+    pub may_change: bool,
+}
+
+impl PageKernel {
+    pub fn before(node: &Node, client: &Arc<Client>) -> Arc<Self> {
+        let kernel = Arc::new(Self {
+            world: node.world.clone(),
+            client: client.clone(),
+            slots: Mutex::default(),
+            changers: Mutex::default(),
+            past: RwLock::new(()),
+        });
+        let told: Arc<dyn Kernel> = kernel.clone();
+        client.add_kernel(Arc::downgrade(&told));
+        kernel
+    }
+
+    async fn travel(&self) {
+        let nanos = self.world.random_u64() % WAY.as_nanos() as u64;
+        self.world.sleep(Duration::from_nanos(nanos)).await;
+    }
+
+    fn slot(&self, inode: InodeId, page: u64) -> Slot {
+        let mut slots = self.slots.lock();
+        slots.entry((inode, page)).or_default().clone()
+    }
+
+    /// open(2) for mapping.
+    pub async fn open(&self, inode: InodeId, may_change: bool) -> Result<Open> {
+        let flags = OpenFlags {
+            write: may_change,
+            ..OpenFlags::default()
+        };
+        self.travel().await;
+        self.client.open(inode, flags).await?;
+        let keeps = self.client.asked().is_alone();
+        *self.changers.lock().entry(inode).or_default() += u32::from(may_change);
+        self.travel().await;
+        if !keeps {
+            self.drop_pages(inode, 0, u64::MAX).await;
+        }
+        Ok(Open { inode, may_change })
+    }
+
+    /// The last use of what was opened.
+    pub async fn close(&self, open: Open) {
+        if open.may_change {
+            self.sync(open.inode).await;
+        }
+        self.travel().await;
+        *self.changers.lock().entry(open.inode).or_default() -= u32::from(open.may_change);
+        self.client.release(open.inode).await;
+    }
+
+    /// Loads from a page, or stores to it, in a moment in which it is mapped.
+    pub async fn touch<T>(
+        &self,
+        open: &Open,
+        page: u64,
+        stores: bool,
+        touch: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T> {
+        assert!(open.may_change || !stores, "it would be a fault");
+        let _mapped = self.past.read().await;
+        let mut locked = self.slot(open.inode, page).lock_owned().await;
+        if locked.is_none() {
+            self.fill(open, page, &mut locked).await?;
+        }
+        let page = locked.as_mut().expect("it has just been read");
+        page.is_dirty |= stores;
+        Ok(touch(&mut page.bytes))
+    }
+
+    /// Reads a page that is locked, and often some that follow.
+    async fn fill(
+        &self,
+        open: &Open,
+        first: u64,
+        locked: &mut OwnedMutexGuard<Option<Page>>,
+    ) -> Result<()> {
+        let inode = open.inode;
+        let ahead = self.world.random_u64() % 4;
+        let mut others = Vec::new();
+        for page in first + 1..=first + ahead {
+            match self.slot(inode, page).try_lock_owned() {
+                Ok(locked) if locked.is_none() => others.push(locked),
+                _ => break,
+            }
+        }
+        self.travel().await;
+        let may_change = self.changers.lock().get(&inode).is_some_and(|it| *it > 0);
+        let kept = match may_change {
+            true => TokenMode::Exclusive,
+            false => TokenMode::Shared,
+        };
+        let traces = ReadTraces {
+            kept: Some(kept),
+            ..ReadTraces::default()
+        };
+        let length = (1 + others.len()) * PAGE;
+        let at = first * PAGE as u64;
+        let mut read = self.client.read_leaving(inode, at, length, traces).await;
+        if read.is_err() && !others.is_empty() {
+            // As Linux does after reading ahead in vain.
+            others.clear();
+            self.travel().await;
+            read = self.client.read_leaving(inode, at, PAGE, traces).await;
+        }
+        let length = (1 + others.len()) * PAGE;
+        let mut bytes = read?.concat();
+        bytes.resize(length, 0);
+        self.travel().await;
+        let mut pages = bytes.chunks(PAGE).map(|bytes| Page {
+            bytes: bytes.to_vec(),
+            is_dirty: false,
+        });
+        **locked = pages.next();
+        for mut other in others {
+            *other = pages.next();
+        }
+        Ok(())
+    }
+
+    async fn write_back(&self, inode: InodeId, number: u64, page: &mut Option<Page>) -> Result<()> {
+        let Some(page) = page.as_mut().filter(|page| page.is_dirty) else {
+            return Ok(());
+        };
+        self.travel().await;
+        let at = number * PAGE as u64;
+        page.is_dirty = false;
+        let written = self.client.write_back(inode, at, &page.bytes).await;
+        self.travel().await;
+        written
+    }
+
+    /// The pages of a file that there are from `from` to `to`, not locked.
+    fn slots_of(&self, inode: InodeId, from: u64, to: u64) -> Vec<(u64, Slot)> {
+        let first = from / PAGE as u64;
+        let behind = to.div_ceil(PAGE as u64);
+        let slots = self.slots.lock();
+        let found = slots.range((inode, first)..(inode, behind));
+        found
+            .map(|((_, page), slot)| (*page, slot.clone()))
+            .collect()
+    }
+
+    /// msync(2): writes all changed pages back.
+    pub async fn sync(&self, inode: InodeId) {
+        for (page, slot) in self.slots_of(inode, 0, u64::MAX) {
+            let mut locked = slot.lock().await;
+            let written = self.write_back(inode, page, &mut locked).await;
+            written.unwrap_or_else(|error| panic!("page {page} of {inode}: {error}"));
+        }
+    }
+
+    /// `invalidate_inode_pages2_range`.
+    async fn drop_pages(&self, inode: InodeId, from: u64, to: u64) {
+        for (page, slot) in self.slots_of(inode, from, to) {
+            let mut locked = slot.lock().await;
+            let written = self.write_back(inode, page, &mut locked).await;
+            written.unwrap_or_else(|error| panic!("page {page} of {inode}: {error}"));
+            *locked = None;
+        }
+    }
+
+    /// A call that goes past the pages, as a read(2) or write(2) of a file that is opened so.
+    pub async fn past_pages<T>(
+        &self,
+        inode: InodeId,
+        from: u64,
+        to: u64,
+        call: impl Future<Output = T>,
+    ) -> T {
+        let _nobody_maps = self.past.write().await;
+        self.drop_pages(inode, from, to).await;
+        self.travel().await;
+        let result = call.await;
+        self.travel().await;
+        result
+    }
+}
+
+impl Kernel for PageKernel {
+    fn expire(&self, what: Expired) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.travel().await;
+            if let Expired::Bytes { inode, from, to } = what {
+                self.drop_pages(inode, from, to).await;
+            }
+            self.travel().await;
+        })
+    }
+}
