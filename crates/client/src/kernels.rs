@@ -139,6 +139,11 @@ impl Kernels {
         self.all().is_empty()
     }
 
+    /// Whether there is more than one.
+    pub(crate) fn are_several(&self) -> bool {
+        self.all().len() > 1
+    }
+
     fn all(&self) -> Vec<Arc<dyn Kernel>> {
         let all = self.0.lock();
         all.iter().filter_map(Weak::upgrade).collect()
@@ -165,9 +170,10 @@ impl Kernels {
     /// Waits until kernels use nothing that they were answered until now: nobody knows which names and
     /// attributes they have. They drop the bytes of these files meanwhile, but for those that they are just
     /// reading: these wait for what this waits for.
-    pub(crate) async fn expire_all(&self, world: &World, files: Vec<InodeId>) {
+    /// Returns whether all pages are gone.
+    pub(crate) async fn expire_all(&self, world: &World, files: Vec<InodeId>) -> bool {
         if self.are_none() {
-            return;
+            return true;
         }
         let dropped = async {
             for file in files {
@@ -175,6 +181,7 @@ impl Kernels {
             }
         };
         let dropped = world.timeout(BELIEVED_MAX, dropped);
-        let (_in_time, ()) = join(dropped, world.sleep(BELIEVED_MAX)).await;
+        let (in_time, ()) = join(dropped, world.sleep(BELIEVED_MAX)).await;
+        in_time.is_ok()
     }
 }

@@ -216,6 +216,9 @@ impl Reader {
                         return Err(unreadable(inode, error));
                     }
                     // Others must not wait for what may take long.
+                    if let Some(fill) = &fill {
+                        fill.waits(&mut state.lock());
+                    }
                     uses = None;
                     _turn = None;
                     fetched.clear();

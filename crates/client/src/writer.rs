@@ -290,11 +290,12 @@ impl Writer {
         let now = self.session.wall();
         let mut inner = state.lock();
         inner.check_lost()?;
-        // Such a change may wait for others that want the very pages. The kernel writes none back that it concerns.
-        if inner.is_exclusive() && !right.is_kernels {
+        let (from, to) = at.map_or((0, u64::MAX), |at| (at, at + data.len() as u64));
+        // Such a change may be waiting for others that want these very pages.
+        let may_have_to_go = right.is_kernels && !inner.has_all();
+        if inner.is_exclusive() && !may_have_to_go {
             return Ok(Attempt::Excluded(state.changed()));
         }
-        let (from, to) = at.map_or((0, u64::MAX), |at| (at, at + data.len() as u64));
         let is_claimed = right.claimed == Some(inner.losses());
         let may_write = match right.is_kernels {
             true => inner.may_write_back(from, to),

@@ -404,3 +404,98 @@ enum Todo {
     Wait,
     Assign(Assignment),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::NodeId;
+
+    const SHARD: ShardId = ShardId(7);
+    /// The revision of coordination that says that nobody is assigned the shard.
+    const RELEASED: u64 = 10;
+
+    fn run(node: u32) -> NodeRun {
+        NodeRun {
+            node: NodeId(node),
+            incarnation: 1,
+        }
+    }
+
+    /// Balance moves the shard from the second of three members to the first one. What comes next, so long after
+    /// nobody was assigned it; `heard`: nodes, what they know, and whether they have the shard.
+    fn next(passed: Duration, heard: &[(u32, u64, bool)]) -> Doing {
+        let member = |node| Member {
+            run: run(node),
+            may_own: true,
+            standing: Standing::In,
+            nsds_away: false,
+        };
+        let moved = Move {
+            shard: SHARD,
+            from: Some(run(2)),
+            to: run(1),
+        };
+        let record = Membership {
+            members: (1..=3).map(|node| (NodeId(node), member(node))).collect(),
+            plan: Some(Plan {
+                change: Change::Balance,
+                step: Step::Shards,
+                moves: vec![moved],
+            }),
+            ..Membership::default()
+        };
+        let released = Moment(Duration::from_secs(100));
+        let mut facts = Facts::default();
+        facts.learn_shard(SHARD, None, RELEASED, released);
+        // As its last owner closes it, which begins nothing anew.
+        let closed = released.plus(Duration::from_secs(1));
+        facts.learn_shard(SHARD, None, RELEASED + 2, closed);
+        for (node, knows, has_it) in heard {
+            let heartbeat = Heartbeat {
+                role: Role::Owner,
+                is_leaving: false,
+                knows: *knows,
+                hosts: has_it.then_some((SHARD, Weight::ONE)).into_iter().collect(),
+            };
+            facts.heard.insert(run(*node), heartbeat);
+        }
+        let leases = Leases::default();
+        let situation = Situation {
+            record: &record,
+            facts: &facts,
+            leases: &leases,
+            since: Moment::default(),
+            last_move: Moment::default(),
+            now: released.plus(passed),
+            planted: None,
+        };
+        situation.next()
+    }
+
+    /// Would be broken if a shard was given to another owner while a member may serve it that doesn't know that it
+    /// lost it, or never, because one that knows doesn't let go.
+    #[test]
+    fn who_knows_that_it_lost_a_shard_is_waited_for_so_long_and_who_may_not_know_for_ever() {
+        let given = Doing::Assign(vec![Assignment {
+            shard: SHARD,
+            from: None,
+            to: Some(run(1)),
+        }]);
+        let waits = Doing::Assign(Vec::new());
+        let (first, third) = ((1, RELEASED, false), (3, RELEASED, false));
+        let second = |knows, has_it| [first, (2, knows, has_it), third];
+        assert_eq!(next(Duration::ZERO, &second(RELEASED, false)), given);
+        // It knows, and doesn't let go.
+        let early = GIVE_UP_MAX - Duration::from_nanos(1);
+        assert_eq!(next(early, &second(RELEASED, true)), waits);
+        assert_eq!(next(GIVE_UP_MAX, &second(RELEASED, true)), given);
+        // It may not know.
+        let late = GIVE_UP_MAX * 10;
+        assert_eq!(next(late, &second(RELEASED - 1, true)), waits);
+        assert_eq!(next(late, &second(RELEASED - 1, false)), waits);
+        assert_eq!(next(late, &[first, third]), waits, "nobody heard it");
+        // Nor may another one, which could have had it before.
+        let blind = (3, RELEASED - 1, false);
+        assert_eq!(next(late, &[first, (2, RELEASED, true), blind]), waits);
+    }
+}

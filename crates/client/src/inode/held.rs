@@ -172,6 +172,11 @@ impl Held {
         self.standing.has_all() || held.is_some_and(|held| held.covers(TokenMode::SharedWrite))
     }
 
+    /// Whether tokens may be used at all.
+    pub(super) fn is_current(&self) -> bool {
+        self.standing.is_current()
+    }
+
     /// Whether no token is needed.
     pub(super) fn has_all(&self) -> bool {
         self.standing.has_all()

@@ -197,7 +197,8 @@ impl Inner {
 
     /// Whether a kernel may write these bytes back.
     pub(crate) fn may_write_back(&self, offset: u64, end: u64) -> bool {
-        self.held.may_write_back(offset, end) || self.kernel_pages.are_dropping((offset, end))
+        self.held.may_write_back(offset, end)
+            || (self.kernel_pages.are_dropping((offset, end)) && self.held.is_current())
     }
 
     /// As [`Inner::may_fill`], of pages that are just going, and whoever wants them may hold the attributes.
@@ -210,6 +211,11 @@ impl Inner {
         if !self.held.has_all() {
             self.kernel_pages.filled(fill, mode);
         }
+    }
+
+    /// Whether no token is needed.
+    pub(crate) fn has_all(&self) -> bool {
+        self.held.has_all()
     }
 
     /// What kernels have of its bytes.
@@ -247,10 +253,11 @@ impl Inner {
         self.mapping += u64::from(self.held.set_bytes(bytes));
     }
 
-    /// The attributes' token goes back. What was written under it is published; what a kernel has written back since
-    /// makes the file no longer than its own bytes do.
+    /// The attributes' token goes back. What was written under it is published; what a kernel has written back since,
+    /// and what was written under another token, makes the file no longer than its own bytes do.
     pub(crate) fn forget_attributes(&mut self) {
-        let end = self.dirty.end();
+        let runs = self.batches.iter().flat_map(Batch::runs);
+        let end = runs.map(Frozen::end).fold(self.dirty.end(), u64::max);
         if let Some(pending) = &mut self.pending {
             pending.size = end;
         }
@@ -429,7 +436,8 @@ impl Inner {
         now: Instant,
         time: Timestamp,
     ) -> u64 {
-        if self.known.is_some() && self.held.may_change_size() {
+        // A change of the size that is under way may be one that makes it less.
+        if self.known.is_some() && self.held.may_change_size() && !self.exclusive {
             return self.write(offset, data, now, time);
         }
         let end = offset + data.len() as u64;

@@ -36,6 +36,8 @@ pub(crate) struct KernelPages {
     filled: Ranges,
     /// Programs may change some of it.
     may_change: bool,
+    /// They may have more.
+    is_unknown: bool,
     /// Requests for pages that are under way; as many as kernels send.
     fills: Vec<Fill>,
     drops: Vec<Drop>,
@@ -101,9 +103,12 @@ impl KernelPages {
         drops.map(|it| it.began.plus(HOLD)).max()
     }
 
-    /// A kernel asks for pages, which it doesn't have. Returns the request's number; [`KernelPages::end_fill`] follows.
-    pub(crate) fn begin_fill(&mut self, pages: Span) -> u64 {
-        self.filled.remove(pages.0, pages.1);
+    /// A kernel asks for pages, which it doesn't have; nobody has if it is the only one. Returns the request's number;
+    /// [`KernelPages::end_fill`] follows.
+    pub(crate) fn begin_fill(&mut self, pages: Span, is_only: bool) -> u64 {
+        if is_only {
+            self.filled.remove(pages.0, pages.1);
+        }
         self.last += 1;
         self.fills.push(Fill {
             number: self.last,
@@ -111,6 +116,16 @@ impl KernelPages {
             goes: false,
         });
         self.last
+    }
+
+    /// Kernels may have pages, changed ones too, of which nobody has kept account; or they have dropped these.
+    pub(crate) fn set_unknown(&mut self, is_unknown: bool) {
+        self.is_unknown = is_unknown;
+    }
+
+    /// Programs may have changed bytes that aren't written back.
+    pub(crate) fn may_be_changed(&self) -> bool {
+        self.is_unknown || (self.may_change && self.filled.len() > 0)
     }
 
     /// The request has all the tokens that it needs, or waits for them.
@@ -148,6 +163,9 @@ impl KernelPages {
 
     /// Whether kernels must drop pages before these bytes go back and `keep` of them stays.
     pub(crate) fn must_drop(&self, ranges: &[TokenRange], keep: Option<TokenMode>) -> bool {
+        if self.is_unknown {
+            return true;
+        }
         if keep == Some(TokenMode::Shared) && !self.may_change {
             return false;
         }
@@ -156,6 +174,7 @@ impl KernelPages {
             let next = self.filled.next_start(from);
             let mut fills = self.fills.iter();
             next.is_some_and(|next| next < to)
+                || self.drops.iter().any(|drop| drop.concerns((from, to)))
                 || fills.any(|fill| fill.goes && overlap(fill.pages, (from, to)))
         })
     }
@@ -180,10 +199,19 @@ impl KernelPages {
             filled,
             drops,
             fills,
+            is_unknown,
             ..
         } = self;
-        let drop = drops.iter_mut().find(|it| it.number == number);
-        let drop = drop.expect("it has begun");
+        let at = drops.iter().position(|it| it.number == number);
+        let at = at.expect("it has begun");
+        let is_before = |it: &Drop| {
+            it.number < number && drops[at].pages.iter().any(|pages| it.concerns(*pages))
+        };
+        // What that one is telling isn't in the account any more.
+        if drops.iter().any(is_before) {
+            return Step::Wait;
+        }
+        let drop = &mut drops[at];
         if let Some(tell) = drop.tells.pop() {
             return Step::Tell(tell);
         }
@@ -197,13 +225,26 @@ impl KernelPages {
             return Step::Wait;
         }
         (drop.refilled, drop.began) = (false, now);
+        let mut going = Ranges::default();
         for pages in &drop.pages {
             let mut at = pages.0;
             while let Some(from) = filled.next_start(at).filter(|from| *from < pages.1) {
                 at = filled.covered_to(from).min(pages.1);
-                drop.tells.push((from, at));
+                going.add(from, at);
             }
             filled.remove(pages.0, pages.1);
+            if *is_unknown {
+                going.add(pages.0, pages.1);
+            }
+        }
+        // They are locked, and aren't there.
+        for fill in fills.iter().filter(|fill| !fill.goes) {
+            going.remove(fill.pages.0, fill.pages.1);
+        }
+        let mut at = 0;
+        while let Some(from) = going.next_start(at) {
+            at = going.covered_to(from);
+            drop.tells.push((from, at));
         }
         match drop.tells.pop() {
             Some(tell) => Step::Tell(tell),
@@ -228,10 +269,7 @@ impl KernelPages {
     /// The pages have gone, or nobody waits for it any more.
     pub(crate) fn end_drop(&mut self, number: u64) {
         let ended = self.drops.iter().position(|it| it.number == number);
-        let ended = self.drops.swap_remove(ended.expect("it has begun"));
-        for (from, to) in ended.pages {
-            self.filled.remove(from, to);
-        }
+        self.drops.swap_remove(ended.expect("it has begun"));
         self.may_change &= self.filled.len() > 0;
     }
 }
@@ -253,7 +291,7 @@ mod tests {
 
     fn with(pages: Span, mode: TokenMode) -> KernelPages {
         let mut kernel = KernelPages::default();
-        let fill = kernel.begin_fill(pages);
+        let fill = kernel.begin_fill(pages, true);
         kernel.note_fill(fill, true);
         kernel.filled(fill, mode);
         kernel.end_fill(fill);
@@ -286,7 +324,7 @@ mod tests {
     fn pages_that_wait_for_a_token_are_not_dropped() {
         let mut kernel = with((0, 4 * PAGE), Shared);
         // The kernel has dropped these by itself, and asks for them again.
-        let fill = kernel.begin_fill((PAGE, 3 * PAGE));
+        let fill = kernel.begin_fill((PAGE, 3 * PAGE), true);
         let drop = kernel.begin_drop(&bytes(0, 4 * PAGE), at(0));
         assert_eq!(kernel.step(drop, at(0)), Step::Tell((3 * PAGE, 4 * PAGE)));
         assert_eq!(kernel.step(drop, at(0)), Step::Tell((0, PAGE)));
@@ -303,7 +341,7 @@ mod tests {
         assert_eq!(kernel.step(drop, at(0)), Step::Tell((0, PAGE)));
         assert_eq!(kernel.held_until((PAGE, 2 * PAGE)), Some(at(0).plus(HOLD)));
         assert_eq!(kernel.held_until((2 * PAGE, 3 * PAGE)), None);
-        let fill = kernel.begin_fill((0, PAGE));
+        let fill = kernel.begin_fill((0, PAGE), true);
         kernel.note_fill(fill, true);
         kernel.filled(fill, Shared);
         assert_eq!(
@@ -320,6 +358,41 @@ mod tests {
     }
 
     #[test]
+    fn a_drop_waits_for_the_one_before_of_the_same_pages() {
+        let mut kernel = with((0, 2 * PAGE), Shared);
+        let first = kernel.begin_drop(&bytes(0, PAGE), at(0));
+        assert_eq!(kernel.step(first, at(0)), Step::Tell((0, PAGE)));
+        assert!(kernel.must_drop(&bytes(0, 1), None), "it isn't gone yet");
+        let second = kernel.begin_drop(&bytes(0, 2 * PAGE), at(0));
+        assert_eq!(kernel.step(second, at(0)), Step::Wait);
+        let other = kernel.begin_drop(&bytes(4 * PAGE, 5 * PAGE), at(0));
+        assert_eq!(kernel.step(other, at(0)), Step::Done);
+        assert_eq!(kernel.step(first, at(0)), Step::Done);
+        kernel.end_drop(first);
+        assert_eq!(kernel.step(second, at(1)), Step::Tell((PAGE, 2 * PAGE)));
+    }
+
+    #[test]
+    fn what_another_kernel_has_goes_also_while_one_asks_for_it() {
+        let mut kernel = with((0, PAGE), Shared);
+        kernel.begin_fill((0, PAGE), false);
+        assert!(kernel.must_drop(&bytes(0, 1), None));
+    }
+
+    #[test]
+    fn what_is_filled_while_a_drop_ends_stays_in_the_account() {
+        let mut kernel = with((0, PAGE), Shared);
+        let drop = kernel.begin_drop(&bytes(0, PAGE), at(0));
+        assert_eq!(kernel.step(drop, at(0)), Step::Tell((0, PAGE)));
+        assert_eq!(kernel.step(drop, at(0)), Step::Done);
+        let fill = kernel.begin_fill((0, PAGE), true);
+        kernel.filled(fill, Shared);
+        kernel.end_drop(drop);
+        kernel.end_fill(fill);
+        assert!(kernel.must_drop(&bytes(0, 1), None));
+    }
+
+    #[test]
     fn what_is_going_may_be_written_back_until_it_is_gone() {
         let mut kernel = with((0, 4 * PAGE), Exclusive);
         let ranges = [bytes(0, PAGE), bytes(PAGE, 2 * PAGE)].concat();
@@ -333,7 +406,7 @@ mod tests {
     #[test]
     fn a_request_that_goes_is_waited_for_before_the_first_round() {
         let mut kernel = KernelPages::default();
-        let fill = kernel.begin_fill((0, PAGE));
+        let fill = kernel.begin_fill((0, PAGE), true);
         kernel.note_fill(fill, true);
         let range = bytes(0, 1);
         assert!(kernel.must_drop(&range, None));
@@ -349,7 +422,7 @@ mod tests {
     fn far_more_ranges_than_are_told_apart_become_one() {
         let mut kernel = KernelPages::default();
         for page in 0..100 {
-            let fill = kernel.begin_fill((page * 2 * PAGE, (page * 2 + 1) * PAGE));
+            let fill = kernel.begin_fill((page * 2 * PAGE, (page * 2 + 1) * PAGE), true);
             kernel.filled(fill, Shared);
             kernel.end_fill(fill);
             assert!(kernel.filled.len() <= RANGES_MAX);

@@ -104,6 +104,12 @@ impl Tokens {
         self.session.standing().set_has_all(false);
         let mut states = Vec::new();
         self.pages.each_inode(|state| states.push(state.clone()));
+        // Not all may be dropped in time below.
+        if !self.kernels.are_none() {
+            for state in &states {
+                state.lock().kernel_pages().set_unknown(true);
+            }
+        }
         // Together first, so that small data is packed.
         if let Err(error) = self.write_behind.publish_all().await {
             tracing::debug!(%error, "not all data can be published at once");
@@ -111,16 +117,21 @@ impl Tokens {
         let files = states.iter().map(|state| state.id()).collect();
         let expired = self.kernels.expire_all(self.session.world(), files);
         let published = async {
-            for state in states {
-                self.publish(&state).await;
+            for state in &states {
+                self.publish(state).await;
                 let inode = state.id();
                 for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
-                    self.forget(&state, object, &[TokenRange::ALL], None);
+                    self.forget(state, object, &[TokenRange::ALL], None);
                 }
             }
         };
         // Nothing new is answered to kernels since the beginning, so their time runs meanwhile.
-        join(expired, published).await;
+        let (all_dropped, ()) = join(expired, published).await;
+        if all_dropped {
+            for state in &states {
+                state.lock().kernel_pages().set_unknown(false);
+            }
+        }
     }
 
     /// Drops what was cached and changed of something that others may have changed since.
@@ -131,10 +142,17 @@ impl Tokens {
         let Some(state) = self.pages.find_inode(inode) else {
             return;
         };
+        // What programs have stored in mappings and kernels haven't written back is lost as well: programs hear of it.
+        let is_of_bytes = matches!(object, TokenObject::Bytes(_));
+        let mut inner = state.lock();
+        if is_of_bytes && inner.kernel_pages().may_be_changed() {
+            inner.note_lost_writes();
+        }
+        drop(inner);
         self.lose_written(&state);
         self.forget(&state, object, ranges, None);
         // Nobody waits for that: others have these bytes already.
-        if matches!(object, TokenObject::Bytes(_)) && !self.kernels.are_none() {
+        if is_of_bytes && !self.kernels.are_none() {
             let Some(it) = self.me.upgrade() else { return };
             let expiring = async move { it.kernels.expire(Expired::all_bytes(inode)).await };
             self.session.spawn("drops pages of lost bytes", expiring);

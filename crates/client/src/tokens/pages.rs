@@ -22,10 +22,11 @@ use std::time::Duration;
 use world::Planted;
 
 /// How long kernels may take to drop pages, with what they write back, for which a request may have to be sent again. An
-/// owner waits for a holder more than twice as long.
-const DROP_MAX: Duration = Duration::from_secs(8);
+/// owner waits for a holder far longer than for this, again for what a recall asks for meanwhile, and for what is left
+/// when the holder flushes.
+const DROP_MAX: Duration = Duration::from_secs(4);
 /// How often a recall may ask for more while pages go.
-const ROUNDS_MAX: usize = 8;
+const ROUNDS_MAX: usize = 2;
 
 /// A kernel's request for pages that is under way.
 pub(crate) struct Filling {
@@ -61,14 +62,18 @@ impl Filling {
         } else {
             Right::None
         };
-        let goes = right != Right::None;
-        inner.kernel_pages().note_fill(self.number, goes);
+        match right {
+            Right::None => self.waits(inner),
+            _ => inner.kernel_pages().note_fill(self.number, true),
+        }
         right
     }
 
     /// It waits for something.
     pub(crate) fn waits(&self, inner: &mut Inner) {
         inner.kernel_pages().note_fill(self.number, false);
+        // A drop needn't wait for it.
+        self.state.signal();
     }
 
     /// It must wait for tokens. Who has asked for several pages of which some are being dropped must not: others
@@ -138,7 +143,8 @@ impl Tokens {
                 let held = inner.kernel_pages().held_until(pages);
                 match held.map(|until| until.since(now)) {
                     None | Some(Duration::ZERO) => {
-                        let number = inner.kernel_pages().begin_fill(pages);
+                        let is_only = !self.kernels.are_several();
+                        let number = inner.kernel_pages().begin_fill(pages, is_only);
                         return Filling {
                             state: state.clone(),
                             number,

@@ -15,8 +15,8 @@ use world::Point;
 
 /// How often an operation may find that a name leads to another inode than before.
 const SHOWN_ROUNDS_MAX: usize = 8;
-/// How often the tokens of this process's own client are renewed. It costs no message, and what kernels keep of the
-/// client's answers is valid for as long as its tokens: with two seconds, a fifth of it would be asked for again.
+/// How often the tokens of a client are renewed that calls this owner in its own process, as a single node's does. It costs
+/// no message, and what kernels keep of the client's answers is valid for as long as its tokens.
 const RENEWED_HERE_EVERY: Duration = Duration::from_millis(500);
 
 /// How an operation goes on that showed attributes of inodes.

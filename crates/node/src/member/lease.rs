@@ -1,8 +1,7 @@
 //! Keeps this run's lease: says to the manager what the node does, and stops when it must.
 //!
 //! *A heartbeat* goes to the run that has the manager's place, one at a time, every two seconds, and at once
-//! when there is news: another manager, this run's place in the membership, a shard that was given up, the manager's
-//! place that this run has kept. Its
+//! when there is news: another manager, this run's place in the membership, a shard that was given up. Its
 //! answer extends the lease of the owners here ([`OwnerLease`]), counted from when the heartbeat was sent.
 //! *The manager that coordination has shown doesn't answer as one*: another member is asked who it is. Coordination
 //! may not be reached from here alone, and this node must know its successor then.
@@ -118,11 +117,9 @@ impl RunLease {
         self.news.notify_one();
     }
 
-    /// Coordination has given this run the manager's place, or kept it, as it asked then. Its own lease counts from
-    /// that, so it is extended at once.
+    /// Coordination has given this run the manager's place, or kept it, as it asked then.
     pub(super) fn kept_place(&self, asked: Instant) {
         *self.place_kept.lock() = asked;
-        self.news.notify_one();
     }
 
     /// From when the lease counts that `manager` extended when it was asked at `sent`. That this run hears itself says
@@ -351,5 +348,60 @@ async fn ask(
     match answer.reply.decode::<HeartbeatReply>() {
         Ok(reply) if answer.from == manager => Ok(reply),
         _ => Err(NoReply::Declined),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::NodeId;
+    use model::member::NODE_LEASE;
+    use world::sim::Simulation;
+
+    fn run(node: u32) -> NodeRun {
+        NodeRun {
+            node: NodeId(node),
+            incarnation: 1,
+        }
+    }
+
+    /// Would be broken if a manager that is cut off from coordination went on extending its own lease, because it
+    /// hears itself: its owners would end the sessions of all others.
+    #[test]
+    fn the_managers_own_lease_counts_from_when_it_kept_its_place() {
+        let simulation = Simulation::new(1);
+        let ran = simulation.run(async |world: World| {
+            let second = Duration::from_secs(1);
+            let lease = RunLease::new(&world, run(1));
+            let renewed = |manager, sent| {
+                let reply = HeartbeatReply {
+                    term: Term(1),
+                    verdict: Verdict::Renewed,
+                };
+                lease.answered(reply, lease.counts_from(manager, sent));
+                lease.ends()
+            };
+            world.sleep(second * 10).await;
+            let kept = world.now();
+            lease.kept_place(kept);
+            assert_eq!(renewed(run(1), kept), kept + NODE_LEASE);
+            // Cut off, it hears nobody but itself.
+            for _ in 0..NODE_LEASE.as_secs() {
+                world.sleep(second).await;
+                assert_eq!(renewed(run(1), world.now()), kept + NODE_LEASE);
+            }
+            let checked = lease.owners().check(&world);
+            assert!(checked.is_err(), "owners here answer nothing any more");
+            // A place that is kept while the answer is on its way doesn't make the heartbeat a later one.
+            let sent = world.now();
+            world.sleep(second).await;
+            lease.kept_place(world.now());
+            assert_eq!(renewed(run(1), sent), sent + NODE_LEASE);
+            // What another manager answers counts from when it was asked, whatever place was kept here.
+            world.sleep(second).await;
+            let sent = world.now();
+            assert_eq!(renewed(run(2), sent), sent + NODE_LEASE);
+        });
+        ran.finished();
     }
 }
