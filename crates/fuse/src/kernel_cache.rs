@@ -96,3 +96,14 @@ fn length_of(from: u64, to: u64) -> i64 {
         _ => i64::try_from(to - from).unwrap_or(0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exactly_the_pages_that_go_are_told_and_all_that_follow_for_the_largest_end() {
+        assert_eq!((start_of(4096), length_of(4096, 12_288)), (4096, 8192));
+        assert_eq!((start_of(0), length_of(0, u64::MAX)), (0, 0));
+    }
+}

@@ -25,6 +25,8 @@ use world::Planted;
 /// owner waits for a holder far longer than for this, again for what a recall asks for meanwhile, and for what is left
 /// when the holder flushes.
 const DROP_MAX: Duration = Duration::from_secs(4);
+/// The cause by which waits for kernels are listed.
+const DROP_WAIT: &str = "kernels that drop mapped pages";
 /// How often a recall may ask for more while pages go.
 const ROUNDS_MAX: usize = 2;
 
@@ -245,6 +247,9 @@ impl Tokens {
             going: Some((state.clone(), number)),
             in_time: true,
         };
+        let _listed = self
+            .session
+            .list(DROP_WAIT, Some(inode), self.session.now());
         let dropping = async {
             loop {
                 let changed = state.changed();

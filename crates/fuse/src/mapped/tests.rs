@@ -268,3 +268,20 @@ fn no_write_and_no_store_is_lost_however_they_meet() {
             .finished();
     }
 }
+
+#[test]
+fn pages_that_programs_may_change_need_a_token_that_nobody_else_has() {
+    let mapped = Mapped::default();
+    assert_eq!(mapped.kept_under(FILE), TokenMode::Shared);
+    mapped.opened(FILE, libc::O_WRONLY);
+    assert_eq!(
+        mapped.kept_under(FILE),
+        TokenMode::Shared,
+        "it can't be mapped"
+    );
+    mapped.opened(FILE, libc::O_RDWR);
+    assert_eq!(mapped.kept_under(FILE), TokenMode::Exclusive);
+    mapped.released(FILE, libc::O_RDWR);
+    mapped.released(FILE, libc::O_WRONLY);
+    assert_eq!(mapped.kept_under(FILE), TokenMode::Shared);
+}
