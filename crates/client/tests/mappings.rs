@@ -3,12 +3,11 @@
 use crate::rig::pages::{PAGE, PageKernel};
 use crate::rig::way::{Way, client_through};
 use crate::rig::{self, Node, run_patient as run, storm_seeds};
-use crate::sharing::{CELL, Event, History, filled, values};
+use crate::sharing::{CELL, History, filled, values};
 use client::{Allocate, Client};
 use futures::future::join_all;
 use model::InodeId;
 use parking_lot::Mutex;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,33 +16,6 @@ use world::World;
 const PAGES: usize = 6;
 const CELLS_OF_PAGE: usize = PAGE / CELL;
 const CELLS: usize = PAGES * CELLS_OF_PAGE;
-
-fn write(history: &Mutex<History>, file: InodeId, cells: Range<usize>, value: u64, begun: u64) {
-    let mut history = history.lock();
-    let ended = history.now();
-    for cell in cells {
-        let event = Event {
-            value,
-            begun,
-            ended,
-        };
-        history.writes.entry((file, cell)).or_default().push(event);
-    }
-}
-
-fn read(history: &Mutex<History>, file: InodeId, first: usize, bytes: &[u8], begun: u64) {
-    let mut history = history.lock();
-    let ended = history.now();
-    for (at, value) in values(bytes).into_iter().enumerate() {
-        let event = Event {
-            value,
-            begun,
-            ended,
-        };
-        let reads = history.reads.entry((file, first + at)).or_default();
-        reads.push(event);
-    }
-}
 
 /// Random work of one program: in a mapping, and past it.
 async fn work(
@@ -65,8 +37,8 @@ async fn work(
             0..8 => {
                 let load = |bytes: &mut [u8]| {
                     let begun = history.lock().now();
-                    let cell = &bytes[within..within + CELL];
-                    read(&history, file, from as usize / CELL, cell, begun);
+                    let seen = values(&bytes[within..within + CELL]);
+                    history.lock().saw(file, cell, &seen, begun);
                 };
                 kernel.touch(&open, page, false, load).await.unwrap();
             }
@@ -74,7 +46,7 @@ async fn work(
                 let store = |bytes: &mut [u8]| {
                     let begun = history.lock().now();
                     bytes[within..within + CELL].copy_from_slice(&filled(value, 1));
-                    write(&history, file, cell..cell + 1, value, begun);
+                    history.lock().wrote(file, cell..cell + 1, value, begun);
                 };
                 kernel.touch(&open, page, true, store).await.unwrap();
             }
@@ -84,20 +56,20 @@ async fn work(
                 let bytes = kernel.past_pages(file, from, to, asked).await.unwrap();
                 let mut bytes = bytes.concat();
                 bytes.resize(CELL, 0);
-                read(&history, file, cell, &bytes, begun);
+                history.lock().saw(file, cell, &values(&bytes), begun);
             }
             16..18 => {
                 let begun = history.lock().now();
                 let data = filled(value, 1);
                 let written = client.write(file, from, &data);
                 kernel.past_pages(file, from, to, written).await.unwrap();
-                write(&history, file, cell..cell + 1, value, begun);
+                history.lock().wrote(file, cell..cell + 1, value, begun);
             }
             18 => {
                 let begun = history.lock().now();
                 let punched = client.allocate(file, Allocate::Punch, from, CELL as u64);
                 kernel.past_pages(file, from, to, punched).await.unwrap();
-                write(&history, file, cell..cell + 1, 0, begun);
+                history.lock().wrote(file, cell..cell + 1, 0, begun);
             }
             19 => {
                 let may_change = draw >> 40 & 1 == 0;

@@ -406,16 +406,7 @@ struct Program {
 
 impl Program {
     fn note(&mut self, file: InodeId, cells: std::ops::Range<usize>, value: u64, begun: u64) {
-        let mut history = self.history.lock();
-        let ended = history.now();
-        for cell in cells.clone() {
-            let write = Event {
-                value,
-                begun,
-                ended,
-            };
-            history.writes.entry((file, cell)).or_default().push(write);
-        }
+        self.history.lock().wrote(file, cells.clone(), value, begun);
         self.unsynced.push((file, cells, value));
     }
 
@@ -507,30 +498,19 @@ impl Program {
         let mut history = self.history.lock();
         let now = history.now();
         let ended = if is_done { now } else { u64::MAX };
-        for cell in first..CELLS {
-            let write = Event {
-                value: 0,
-                begun,
-                ended,
-            };
-            history.writes.entry((file, cell)).or_default().push(write);
-        }
+        let write = Event {
+            value: 0,
+            begun,
+            ended,
+        };
+        history.note_write(file, first..CELLS, write);
     }
 
     fn note_read(&self, file: InodeId, first: usize, cells: usize, bytes: &[u8], begun: u64) {
         let mut bytes = bytes.to_vec();
         bytes.resize(cells * CELL, 0);
-        let mut history = self.history.lock();
-        let ended = history.now();
-        for (at, value) in values(&bytes).into_iter().enumerate() {
-            let read = Event {
-                value,
-                begun,
-                ended,
-            };
-            let reads = history.reads.entry((file, first + at)).or_default();
-            reads.push(read);
-        }
+        let values = values(&bytes);
+        self.history.lock().saw(file, first, &values, begun);
     }
 }
 
@@ -585,16 +565,7 @@ async fn storm(world: World, node: Node) -> (u64, u64) {
             bytes.resize(CELLS * CELL, 0);
             seen.push(values(&bytes));
         }
-        let mut history = history.lock();
-        let ended = history.now();
-        for (at, value) in seen[0].iter().enumerate() {
-            let read = Event {
-                value: *value,
-                begun,
-                ended,
-            };
-            history.reads.entry((file, at)).or_default().push(read);
-        }
+        history.lock().saw(file, 0, &seen[0], begun);
         assert!(seen.iter().all(|values| *values == seen[0]));
     }
     history.lock().check();

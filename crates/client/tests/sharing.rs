@@ -12,6 +12,7 @@ use metanode::Metanode;
 use model::{ErrorKind, InodeId, Operation, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,13 +40,43 @@ pub(crate) struct History {
     /// Counts beginnings and ends in their order.
     last: u64,
     pub(crate) writes: BTreeMap<(InodeId, usize), Vec<Event>>,
-    pub(crate) reads: BTreeMap<(InodeId, usize), Vec<Event>>,
+    reads: BTreeMap<(InodeId, usize), Vec<Event>>,
 }
 
 impl History {
     pub(crate) fn now(&mut self) -> u64 {
         self.last += 1;
         self.last
+    }
+
+    /// A write of cells that began then has been answered.
+    pub(crate) fn wrote(&mut self, file: InodeId, cells: Range<usize>, value: Value, begun: u64) {
+        let ended = self.now();
+        let write = Event {
+            value,
+            begun,
+            ended,
+        };
+        self.note_write(file, cells, write);
+    }
+
+    pub(crate) fn note_write(&mut self, file: InodeId, cells: Range<usize>, write: Event) {
+        for cell in cells {
+            self.writes.entry((file, cell)).or_default().push(write);
+        }
+    }
+
+    /// A read that began then has been answered with the values of these cells.
+    pub(crate) fn saw(&mut self, file: InodeId, first: usize, values: &[Value], begun: u64) {
+        let ended = self.now();
+        for (at, value) in values.iter().enumerate() {
+            let read = Event {
+                value: *value,
+                begun,
+                ended,
+            };
+            self.reads.entry((file, first + at)).or_default().push(read);
+        }
     }
 
     pub(crate) fn check(&self) {
@@ -126,24 +157,15 @@ async fn work(
                 let data = filled(value, cells);
                 let written = client.write(file, (first * CELL) as u64, &data).await;
                 written.unwrap_or_else(|error| panic!("client {number}: {error}"));
-                note(&history, file, first..first + cells, value, begun);
+                let cells = first..first + cells;
+                history.lock().wrote(file, cells, value, begun);
             }
             6..12 => {
                 let read = client.read(file, (first * CELL) as u64, cells * CELL).await;
                 let read = read.unwrap_or_else(|error| panic!("client {number}: {error}"));
                 let mut bytes = read.concat();
                 bytes.resize(cells * CELL, 0);
-                let mut history = history.lock();
-                let ended = history.now();
-                for (at, value) in values(&bytes).into_iter().enumerate() {
-                    let read = Event {
-                        value,
-                        begun,
-                        ended,
-                    };
-                    let reads = history.reads.entry((file, first + at)).or_default();
-                    reads.push(read);
-                }
+                history.lock().saw(file, first, &values(&bytes), begun);
             }
             12 => {
                 let set = SetAttributes {
@@ -151,7 +173,7 @@ async fn work(
                     ..SetAttributes::default()
                 };
                 client.set_attributes(file, set).await.unwrap();
-                note(&history, file, first..CELLS, 0, begun);
+                history.lock().wrote(file, first..CELLS, 0, begun);
             }
             13 => client.fsync(file, false).await.unwrap(),
             14 => drop(client.get_attributes(file).await.unwrap()),
@@ -160,25 +182,6 @@ async fn work(
                 world.sleep(pause).await;
             }
         }
-    }
-}
-
-fn note(
-    history: &Mutex<History>,
-    file: InodeId,
-    cells: std::ops::Range<usize>,
-    value: Value,
-    begun: u64,
-) {
-    let mut history = history.lock();
-    let ended = history.now();
-    for cell in cells {
-        let write = Event {
-            value,
-            begun,
-            ended,
-        };
-        history.writes.entry((file, cell)).or_default().push(write);
     }
 }
 
@@ -211,16 +214,7 @@ pub(crate) async fn storm(world: World, node: Node, faults: u64, tasks: usize) {
             bytes.resize(CELLS * CELL, 0);
             seen.push(values(&bytes));
         }
-        let ended = history.lock().now();
-        for (at, value) in seen[0].iter().enumerate() {
-            let read = Event {
-                value: *value,
-                begun,
-                ended,
-            };
-            let mut history = history.lock();
-            history.reads.entry((file, at)).or_default().push(read);
-        }
+        history.lock().saw(file, 0, &seen[0], begun);
         assert!(seen.iter().all(|values| *values == seen[0]));
     }
     history.lock().check();

@@ -92,11 +92,11 @@ pub(crate) fn even_out(shards: &[Load], owners: &Owners, is_needless: bool) -> O
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use model::NodeId;
 
-    fn run(node: u32) -> NodeRun {
+    pub(crate) fn run(node: u32) -> NodeRun {
         NodeRun {
             node: NodeId(node),
             incarnation: 1,

@@ -408,18 +408,12 @@ enum Todo {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::balance::tests::run;
     use model::NodeId;
 
     const SHARD: ShardId = ShardId(7);
     /// The revision of coordination that says that nobody is assigned the shard.
     const RELEASED: u64 = 10;
-
-    fn run(node: u32) -> NodeRun {
-        NodeRun {
-            node: NodeId(node),
-            incarnation: 1,
-        }
-    }
 
     /// Balance moves the shard from the second of three members to the first one. What comes next, so long after
     /// nobody was assigned it; `heard`: nodes, what they know, and whether they have the shard.

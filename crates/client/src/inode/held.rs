@@ -147,8 +147,7 @@ impl Held {
             Some(TokenMode::SharedWrite) => end <= size,
             None => false,
         };
-        let has_bytes = bytes.is_none_or(|range| self.bytes.cover(range, mode));
-        is_exact && has_bytes && self.standing.is_current()
+        is_exact && self.has_bytes(bytes, mode)
     }
 
     /// Whether a kernel may write these bytes back.
@@ -156,13 +155,12 @@ impl Held {
         if self.standing.has_all() {
             return true;
         }
-        self.has_bytes((offset, end), TokenMode::Exclusive)
+        self.has_bytes(TokenRange::new(offset, end), TokenMode::Exclusive)
     }
 
     /// Whether these bytes are held. Then nobody else can have changed them or where in them the file ends, whoever
     /// holds the attributes.
-    pub(super) fn has_bytes(&self, (from, end): Span, mode: TokenMode) -> bool {
-        let range = TokenRange::new(from, end);
+    pub(super) fn has_bytes(&self, range: Option<TokenRange>, mode: TokenMode) -> bool {
         range.is_none_or(|range| self.bytes.cover(range, mode)) && self.standing.is_current()
     }
 
@@ -191,10 +189,8 @@ impl Held {
             true => TokenMode::Exclusive,
             false => TokenMode::SharedWrite,
         };
-        let range = TokenRange::new(offset, end);
         self.attributes.is_some_and(|held| held.covers(mode))
-            && range.is_none_or(|range| self.bytes.cover(range, TokenMode::Exclusive))
-            && self.standing.is_current()
+            && self.has_bytes(TokenRange::new(offset, end), TokenMode::Exclusive)
     }
 
     /// Up to where bytes from `offset` on may be cached.

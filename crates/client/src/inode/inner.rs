@@ -15,6 +15,7 @@ use crate::pages::memory::{Blocks, StateCharge};
 use crate::session::{Mark, Standing};
 use model::{
     Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, SessionId, Timestamp, TokenMode,
+    TokenRange,
 };
 use std::sync::Arc;
 use tokens::Pieces;
@@ -203,7 +204,8 @@ impl Inner {
 
     /// As [`Inner::may_fill`], of pages that are just going, and whoever wants them may hold the attributes.
     pub(crate) fn may_fill_again(&mut self, pages: Span, mode: TokenMode) -> bool {
-        self.kernel_pages.held_until(pages).is_some() && self.held.has_bytes(pages, mode)
+        let bytes = TokenRange::new(pages.0, pages.1);
+        self.kernel_pages.held_until(pages).is_some() && self.held.has_bytes(bytes, mode)
     }
 
     /// A kernel's request for pages is about to be answered. Nobody keeps account while no tokens are used.
@@ -414,16 +416,20 @@ impl Inner {
     /// became dirty that weren't before. The attributes are known.
     pub(crate) fn write(&mut self, offset: u64, data: &[u8], now: Instant, time: Timestamp) -> u64 {
         let known = self.known.expect("a write needs size and generation");
-        let size = self.size().expect("a known inode has a size");
+        let size = self.size_of(known).max(offset + data.len() as u64);
+        self.note_write(size, known.generation, now, time);
+        self.dirty.write(offset, data, now)
+    }
+
+    fn note_write(&mut self, size: u64, generation: u32, now: Instant, time: Timestamp) {
         // Not adjusted to an mtime that utimes has set into the future: ctime gets this time too.
         let last_write = self.pending.map_or(time, |pending| pending.written);
         self.pending = Some(Pending {
-            size: size.max(offset + data.len() as u64),
+            size,
             written: time.max(last_write),
-            generation: known.generation,
+            generation,
         });
         self.last_write = Some(now);
-        self.dirty.write(offset, data, now)
     }
 
     /// As [`Inner::write`], of what a kernel writes back, in this generation of the attributes: they need be neither
@@ -441,13 +447,11 @@ impl Inner {
             return self.write(offset, data, now, time);
         }
         let end = offset + data.len() as u64;
-        let pending = self.pending;
-        self.pending = Some(Pending {
-            size: pending.map_or(end, |pending| pending.size.max(end)),
-            written: pending.map_or(time, |pending| pending.written.max(time)),
-            generation: pending.map_or(generation, |pending| pending.generation),
-        });
-        self.last_write = Some(now);
+        let (size, generation) = match self.pending {
+            Some(pending) => (pending.size.max(end), pending.generation),
+            None => (end, generation),
+        };
+        self.note_write(size, generation, now, time);
         self.dirty.write(offset, data, now)
     }
 

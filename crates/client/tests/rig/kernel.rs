@@ -39,6 +39,17 @@ pub struct SimKernel {
     pub asked: AtomicU64,
 }
 
+/// The client tells the kernel what it must not use any more.
+pub fn connect(client: &Client, kernel: Arc<dyn Kernel>) {
+    client.add_kernel(Arc::downgrade(&kernel));
+}
+
+/// On its way for a part of `most`.
+pub async fn travel(world: &World, most: Duration) {
+    let nanos = world.random_u64() % most.as_nanos() as u64;
+    world.sleep(Duration::from_nanos(nanos)).await;
+}
+
 impl SimKernel {
     /// One before this client.
     pub fn before(node: &Node, client: &Arc<Client>) -> Arc<Self> {
@@ -48,14 +59,12 @@ impl SimKernel {
             kept: Mutex::default(),
             asked: AtomicU64::new(0),
         });
-        let told: Arc<dyn Kernel> = kernel.clone();
-        client.add_kernel(Arc::downgrade(&told));
+        connect(client, kernel.clone());
         kernel
     }
 
     async fn travel(&self) {
-        let nanos = self.world.random_u64() % WAY.as_nanos() as u64;
-        self.world.sleep(Duration::from_nanos(nanos)).await;
+        travel(&self.world, WAY).await;
     }
 
     /// What is kept and valid: of the name, and of the inode that it leads to.

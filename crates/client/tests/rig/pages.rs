@@ -2,6 +2,7 @@
 //! without a word, and it locks each page that it reads or writes back.
 
 use super::Node;
+use super::kernel::{connect, travel};
 use client::{Client, Expired, Kernel, OpenFlags, ReadTraces};
 use futures::future::BoxFuture;
 use model::{InodeId, Result, TokenMode};
@@ -51,14 +52,12 @@ impl PageKernel {
             changers: Mutex::default(),
             past: RwLock::new(()),
         });
-        let told: Arc<dyn Kernel> = kernel.clone();
-        client.add_kernel(Arc::downgrade(&told));
+        connect(client, kernel.clone());
         kernel
     }
 
     async fn travel(&self) {
-        let nanos = self.world.random_u64() % WAY.as_nanos() as u64;
-        self.world.sleep(Duration::from_nanos(nanos)).await;
+        travel(&self.world, WAY).await;
     }
 
     fn slot(&self, inode: InodeId, page: u64) -> Slot {
