@@ -26,7 +26,7 @@ use crate::atime::Accesses;
 use crate::attributes::InodeAttributes;
 use crate::background::Background;
 use crate::content::Content;
-use crate::kernels::{Asked, Kernel};
+use crate::kernels::{Asked, Kernel, KernelNumber};
 use crate::locks::Locks;
 use crate::names::Names;
 use crate::opens::Opens;
@@ -166,8 +166,8 @@ impl Client {
 
     /// One more kernel that keeps answers of this client: it is told when they expire. Until then nothing
     /// may be kept.
-    pub fn add_kernel(&self, kernel: Weak<dyn Kernel>) {
-        self.tokens.kernels().add(kernel);
+    pub fn add_kernel(&self, kernel: Weak<dyn Kernel>) -> KernelNumber {
+        self.tokens.kernels().add(kernel)
     }
 
     /// A kernel is about to ask something: see [`Client::valid_since`].

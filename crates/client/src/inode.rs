@@ -13,7 +13,7 @@ mod unpublished;
 pub(crate) use batch::{Batch, Stored};
 pub(crate) use held::HeldState;
 pub(crate) use inner::Inner;
-pub(crate) use kernel_pages::{PAGE_BYTES, Span, Step, pages_of};
+pub(crate) use kernel_pages::{PAGE_BYTES, Span, Step, Why, pages_of};
 pub(crate) use known::Known;
 pub(crate) use pattern::UNIT_BYTES;
 pub(crate) use plain::Plain;

@@ -10,8 +10,8 @@
 //! [`Kernel`] says what implementations must do.
 
 use crate::session::Standing;
-use futures::future::{BoxFuture, join, join_all};
-use model::{Attributes, InodeId};
+use futures::future::{BoxFuture, join_all};
+use model::{Attributes, InodeId, TokenMode};
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub const VALID_MAX: Duration = Duration::from_secs(6);
 /// By then a kernel has every answer that was prepared before.
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(250);
 /// So long after nothing is answered any more kernels may use what was.
-const BELIEVED_MAX: Duration = VALID_MAX.saturating_add(IN_FLIGHT_MAX);
+pub(crate) const BELIEVED_MAX: Duration = VALID_MAX.saturating_add(IN_FLIGHT_MAX);
 
 /// What kernels must not use any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,12 +54,26 @@ impl Expired {
     }
 }
 
+/// Tells the kernels of a client apart. The default is of none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct KernelNumber(u64);
+
+/// Pages that a kernel asks for and keeps until it is told to drop them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeptPages {
+    /// The kernel.
+    pub by: KernelNumber,
+    /// Exclusive: its programs may change them without a word, in a mapping.
+    pub mode: TokenMode,
+}
+
 /// A kernel that keeps answers of a client.
 pub trait Kernel: Send + Sync {
     /// Ends the validity of what the kernel has, and of all answers that are on their way to it. Ready when
     /// nothing of it is used any more, and pages that were changed are written back. Takes
     /// no lock that a request of the same kernel may hold while it waits for the client, but for those of pages:
-    /// nothing else waits for that.
+    /// these are told in order, several notices at the same time, and each until it is done although nobody
+    /// waits for it any more.
     fn expire(&self, what: Expired) -> BoxFuture<'_, ()>;
 }
 
@@ -124,14 +138,23 @@ impl Standing {
 
 /// The kernels of a client.
 #[derive(Default)]
-pub(crate) struct Kernels(Mutex<Vec<Weak<dyn Kernel>>>);
+pub(crate) struct Kernels(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    all: Vec<(KernelNumber, Weak<dyn Kernel>)>,
+    last: u64,
+}
 
 impl Kernels {
     /// One more; those that have ended are forgotten.
-    pub(crate) fn add(&self, kernel: Weak<dyn Kernel>) {
-        let mut all = self.0.lock();
-        all.retain(|known| known.strong_count() > 0);
-        all.push(kernel);
+    pub(crate) fn add(&self, kernel: Weak<dyn Kernel>) -> KernelNumber {
+        let mut known = self.0.lock();
+        known.all.retain(|(_, kernel)| kernel.strong_count() > 0);
+        known.last += 1;
+        let number = KernelNumber(known.last);
+        known.all.push((number, kernel));
+        number
     }
 
     /// Whether there are none.
@@ -139,20 +162,30 @@ impl Kernels {
         self.all().is_empty()
     }
 
-    /// Whether there is more than one.
-    pub(crate) fn are_several(&self) -> bool {
-        self.all().len() > 1
+    /// Which there are.
+    pub(crate) fn numbers(&self) -> Vec<KernelNumber> {
+        self.all().into_iter().map(|(number, _)| number).collect()
     }
 
-    fn all(&self) -> Vec<Arc<dyn Kernel>> {
-        let all = self.0.lock();
-        all.iter().filter_map(Weak::upgrade).collect()
+    fn all(&self) -> Vec<(KernelNumber, Arc<dyn Kernel>)> {
+        let known = self.0.lock();
+        let all = known.all.iter();
+        all.filter_map(|(number, kernel)| Some((*number, kernel.upgrade()?)))
+            .collect()
     }
 
     /// Waits until no kernel uses it any more.
     pub(crate) async fn expire(&self, what: Expired) {
         let all = self.all();
-        join_all(all.iter().map(|kernel| kernel.expire(what))).await;
+        join_all(all.iter().map(|(_, kernel)| kernel.expire(what))).await;
+    }
+
+    /// Waits until this kernel doesn't use it any more.
+    pub(crate) async fn expire_in(&self, kernel: KernelNumber, what: Expired) {
+        let all = self.all();
+        if let Some((_, kernel)) = all.iter().find(|(number, _)| *number == kernel) {
+            kernel.expire(what).await;
+        }
     }
 
     /// As [`Kernels::expire`], for names and attributes: a kernel that can't be told believes none of them any
@@ -166,22 +199,14 @@ impl Kernels {
             );
         }
     }
+}
 
-    /// Waits until kernels use nothing that they were answered until now: nobody knows which names and
-    /// attributes they have. They drop the bytes of these files meanwhile, but for those that they are just
-    /// reading: these wait for what this waits for.
-    /// Returns whether all pages are gone.
-    pub(crate) async fn expire_all(&self, world: &World, files: Vec<InodeId>) -> bool {
-        if self.are_none() {
-            return true;
-        }
-        let dropped = async {
-            for file in files {
-                self.expire(Expired::all_bytes(file)).await;
-            }
-        };
-        let dropped = world.timeout(BELIEVED_MAX, dropped);
-        let (in_time, ()) = join(dropped, world.sleep(BELIEVED_MAX)).await;
-        in_time.is_ok()
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Numbers of so many kernels.
+    pub(crate) fn kernels(count: u64) -> Vec<KernelNumber> {
+        (1..=count).map(KernelNumber).collect()
     }
 }

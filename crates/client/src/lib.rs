@@ -29,7 +29,7 @@ mod write_behind;
 mod writer;
 
 pub use client::Client;
-pub use kernels::{Asked, Expired, Found, Kernel, VALID_MAX, Validity};
+pub use kernels::{Asked, Expired, Found, KeptPages, Kernel, KernelNumber, VALID_MAX, Validity};
 pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use owner::{Owner, Owners, RemoteOwner};
 pub use session::Losses;

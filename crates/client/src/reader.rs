@@ -12,12 +12,12 @@ mod neighbours;
 pub(crate) use fetch::EXTENTS_AT_ONCE_MAX;
 
 use crate::atime::Accesses;
-use crate::inode::{InodeRef, Known};
+use crate::inode::InodeRef;
 use crate::page_pool::PagePool;
 use crate::pages::extents::{Located, Source};
 use crate::pages::ranges::Gaps;
 use crate::session::Session;
-use crate::tokens::{Filling, Right, Tokens, Uses};
+use crate::tokens::{Filling, Tokens, Uses};
 use crate::types::ReadTraces;
 use ahead::ReadAhead;
 use answer::Answer;
@@ -116,19 +116,18 @@ impl Reader {
         let mut in_parts = false;
         let mut uses: Option<Uses> = None;
         let mut _turn = None;
-        // Attributes for a kernel's request that may not be kept.
-        let mut shown = None;
         let fill = match traces.kept {
             // Boxed because only pages of kernels need it: every read's future would be larger.
-            Some(mode) => {
-                Some(Box::pin(self.tokens.begin_fill(&state, offset, length, mode)).await)
+            Some(kept) => {
+                let begun = self.tokens.begin_fill(&state, offset, length, kept);
+                Some(Box::pin(begun).await?)
             }
             None => None,
         };
         while round < ROUNDS_MAX {
             in_parts |= round >= ROUNDS_WHOLE_MAX;
             let have = (&fetched[..], in_parts);
-            let held = (uses.is_some(), fill.as_ref().map(|fill| (fill, shown)));
+            let held = (uses.is_some(), fill.as_ref());
             let missing = self.put_together(&state, offset, length, held, have, &mut unnoted)?;
             let (wanted, mapping, known) = match missing {
                 // What was read under a token that is lost may be old.
@@ -144,7 +143,6 @@ impl Reader {
                     // The owner may have to wait for others that wait for this client.
                     uses = None;
                     _turn = None;
-                    shown = None;
                     fetched.clear();
                     // Boxed because it is rare: every read's future would be larger.
                     let waiting = Box::pin(state.turn());
@@ -154,9 +152,9 @@ impl Reader {
                 }
                 Missing::Tokens => {
                     // What was fetched before may be old by now.
-                    shown = None;
                     fetched.clear();
-                    fill.as_ref().map_or(Ok(()), Filling::check_patience)?;
+                    let waits = fill.as_ref().map(|fill| fill.begin_wait(&self.tokens));
+                    let _waits = waits.transpose()?;
                     let (from, to, mode) = match &fill {
                         Some(fill) => fill.wants(),
                         None => (offset, end_of(offset, length), TokenMode::Shared),
@@ -182,7 +180,7 @@ impl Reader {
                         EXTENTS_AT_ONCE
                     };
                     let asked = self.fetcher.ask_extents(&state, (from, to), used_to, limit);
-                    shown = fill.is_some().then_some(asked.await?);
+                    asked.await?;
                     round += 1;
                     continue;
                 }
@@ -239,28 +237,25 @@ impl Reader {
         state: &'a InodeRef,
         offset: u64,
         length: usize,
-        (is_held, fill): (bool, Option<(&Filling, Option<Known>)>),
+        (is_held, fill): (bool, Option<&Filling>),
         (fetched, in_parts): (&[(u64, Bytes)], bool),
         unnoted: &mut Option<bool>,
     ) -> Result<Missing<'a>> {
         let mut inner = state.lock();
         inner.check_lost()?;
         if inner.is_changing(offset, end_of(offset, length)) {
-            fill.inspect(|(fill, _)| fill.waits(&mut inner));
+            fill.inspect(|fill| fill.waits(&mut inner));
             return Ok(Missing::Change);
         }
         let end = end_of(offset, length);
-        let right = match fill {
-            Some((fill, _)) => fill.right(&mut inner, is_held),
-            None if is_held || inner.may_read(offset, end) => Right::Full,
-            None => Right::None,
+        let may_go = match fill {
+            Some(fill) => fill.may_go(&mut inner, is_held),
+            None => is_held || inner.may_read(offset, end),
         };
-        let known = match (right, fill) {
-            (Right::None, _) => return Ok(Missing::Tokens),
-            (Right::Bytes, Some((_, shown))) => shown,
-            (Right::Full | Right::Bytes, _) => inner.known(),
-        };
-        let Some(known) = known else {
+        if !may_go {
+            return Ok(Missing::Tokens);
+        }
+        let Some(known) = inner.known() else {
             return Ok(Missing::Extents(offset));
         };
         let size = inner.size_of(known);
@@ -280,7 +275,7 @@ impl Reader {
             }
         }
         if offset >= end {
-            fill.inspect(|(fill, _)| fill.filled(&mut inner));
+            fill.inspect(|fill| fill.filled(&mut inner));
             return Ok(Missing::Nothing(Vec::new()));
         }
         let mut answer = Answer::default();
@@ -310,7 +305,7 @@ impl Reader {
             Some(_) => {}
             None if wanted.is_empty() => {
                 answer.0.append(&mut known.0);
-                fill.inspect(|(fill, _)| fill.filled(&mut inner));
+                fill.inspect(|fill| fill.filled(&mut inner));
                 return Ok(Missing::Nothing(answer.in_order()));
             }
             None => known.0.clear(),

@@ -28,10 +28,13 @@ use crate::write_behind::WriteBehind;
 use kept::Kept;
 use model::owner::{HeldToken, OwnerReply, OwnerRequest, Renewal, Tenure};
 use model::token::{GrantNumber, TokenRecall, TokenRequest, TokenReturn};
-use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
-pub(crate) use pages::{Filling, Right};
+use model::{
+    Error, ErrorKind, InodeId, Moment, Result, SessionId, TokenMode, TokenObject, TokenRange,
+};
+pub(crate) use pages::Filling;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use tokens::Holder;
 use tokens::holder::{Action, Claimed, FlushNumber, UseNumber, WaitNumber, Want};
@@ -62,6 +65,10 @@ pub(crate) struct Tokens {
     write_behind: Arc<WriteBehind>,
     state: Mutex<State>,
     kernels: Kernels,
+    /// Requests of kernels for several pages that wait.
+    waiting_fills: Arc<AtomicUsize>,
+    /// Requests of kernels for pages that are just going.
+    held_fills: Arc<AtomicUsize>,
     /// One reference more for each return that is on the way.
     returns: Arc<()>,
     /// The owner has answered for the first time.
@@ -121,6 +128,8 @@ impl Tokens {
                 dropping: BTreeMap::new(),
             }),
             kernels: Kernels::default(),
+            waiting_fills: Arc::default(),
+            held_fills: Arc::default(),
             returns: Arc::new(()),
             begun: Notify::new(),
             task: Mutex::default(),
@@ -375,7 +384,9 @@ impl Tokens {
         if let Some(holder) = &mut state.holder {
             holder.lose_all();
         }
-        self.session.standing().set_has_all(false);
+        let standing = self.session.standing();
+        standing.set_has_all(false);
+        standing.set_usable_until(Moment::default());
         self.act(state);
     }
 

@@ -1,6 +1,7 @@
 //! Parameters and results of a client's verbs beyond those in `model`.
 
-use model::{Attributes, Privileges, TokenMode};
+use crate::kernels::KeptPages;
+use model::{Attributes, Privileges};
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,9 +40,8 @@ pub struct ReadTraces {
     /// Its bytes stay cached for the next reader. False: O_DIRECT, whose programs have their own
     /// cache; sequential readers still get read-ahead.
     pub cached: bool,
-    /// A kernel keeps the bytes, which are whole pages, until it is told to drop them. Exclusive: its programs may
-    /// change them without a word, in a mapping.
-    pub kept: Option<TokenMode>,
+    /// A kernel keeps the bytes, which are whole pages.
+    pub kept: Option<KeptPages>,
 }
 
 impl Default for ReadTraces {

@@ -5,8 +5,8 @@ use crate::rig::way::{Way, client_through};
 use crate::rig::{self, Node, run_patient as run, storm_seeds};
 use crate::sharing::{CELL, History, filled, values};
 use client::{Allocate, Client};
-use futures::future::join_all;
-use model::InodeId;
+use futures::future::{join, join_all};
+use model::{ErrorKind, InodeId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,6 +114,7 @@ pub(crate) async fn storm(world: World, node: Node, faults: u64) {
                 work(world.clone(), kernel.clone(), number, file, history.clone())
             });
             join_all(works).await;
+            assert_eq!(kernel.lost.load(Ordering::Relaxed), 0);
         }
     });
     join_all(nodes).await;
@@ -141,5 +142,177 @@ fn programs_load_from_mappings_what_others_stored_there_last() {
 fn programs_load_from_mappings_what_others_stored_there_last_whatever_gets_lost() {
     for seed in 0..storm_seeds(6) {
         run(9_950 + seed, |world, node| storm(world, node, 3));
+    }
+}
+
+/// Its page is changed and not written back when others get the bytes.
+#[test]
+fn what_a_node_that_lost_its_session_has_in_mappings_goes_and_is_not_written_back() {
+    run(9_990, |world, node| async move {
+        let here = &node.client;
+        let file = rig::file(here, "f").await;
+        here.write(file, 0, &[1; 2 * PAGE]).await.unwrap();
+        here.fsync(file, false).await.unwrap();
+        let way = Way::new(&world, &node.metanode, 0);
+        let cut = client_through(&node, &way).await;
+        let kernel = PageKernel::before(&node, &cut);
+        let open = kernel.open(file, true).await.unwrap();
+        for page in 0..2 {
+            let store = |bytes: &mut [u8]| bytes.fill(2);
+            kernel.touch(&open, page, true, store).await.unwrap();
+        }
+        way.cut.store(true, Ordering::Relaxed);
+        here.write(file, 0, &[3; PAGE]).await.unwrap();
+        way.cut.store(false, Ordering::Relaxed);
+        let begun = world.now();
+        while kernel.has(file, 0) || kernel.has(file, 1) {
+            assert!(world.now() - begun < Duration::from_secs(60));
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(cut.losses().sessions, 1);
+        assert_eq!(kernel.lost.load(Ordering::Relaxed), 2);
+        let first = |bytes: &mut [u8]| bytes[0];
+        let seen = kernel.touch(&open, 0, false, first).await;
+        assert_eq!(seen.unwrap_err().kind(), ErrorKind::SessionEnded);
+        kernel.close(open).await;
+        // Who opens it again sees what there is.
+        let open = kernel.open(file, true).await.unwrap();
+        for (page, value) in [(0, 3), (1, 1)] {
+            let seen = kernel.touch(&open, page, false, first).await;
+            assert_eq!(seen.unwrap(), value, "page {page}");
+        }
+        kernel.close(open).await;
+        cut.close().await.unwrap();
+        assert!(rig::read(here, file, 0, 2 * PAGE).await == [[3; PAGE], [1; PAGE]].concat());
+        node.check_and_close().await;
+    });
+}
+
+/// The second of two kernels of a client has a page that the first one asks for while others want it.
+#[test]
+fn each_kernel_of_a_client_drops_what_others_want() {
+    run(9_991, |world, node| async move {
+        let here = &node.client;
+        let file = rig::file(here, "f").await;
+        here.write(file, 0, &[1; 2 * PAGE]).await.unwrap();
+        let way = Way::new(&world, &node.metanode, 0);
+        let far = client_through(&node, &way).await;
+        let kernels = [(); 2].map(|()| PageKernel::before(&node, &far));
+        let mut opens = Vec::new();
+        for kernel in &kernels {
+            let open = kernel.open(file, false).await.unwrap();
+            let load = |bytes: &mut [u8]| assert_eq!(bytes[0], 1);
+            for page in 0..2 {
+                kernel.touch(&open, page, false, load).await.unwrap();
+            }
+            opens.push(open);
+        }
+        for value in 2..20 {
+            let bytes = [value; 2 * PAGE];
+            let written = here.write(file, 0, &bytes);
+            let loads = async {
+                let page = u64::from(value) % 2;
+                kernels[0]
+                    .touch(&opens[0], page, false, |bytes| bytes[0])
+                    .await
+            };
+            let (written, _) = join(written, loads).await;
+            written.unwrap();
+            for (kernel, open) in kernels.iter().zip(&opens) {
+                for page in 0..2 {
+                    let seen = kernel.touch(open, page, false, |bytes| bytes[0]).await;
+                    assert_eq!(seen.unwrap(), value, "page {page}");
+                }
+            }
+        }
+        for (kernel, open) in kernels.iter().zip(opens) {
+            kernel.close(open).await;
+        }
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// In opposite orders, so that each is asked for pages while it asks for others.
+#[test]
+fn kernels_that_want_each_others_pages_wait_for_no_deadline() {
+    for seed in 0..storm_seeds(12) {
+        run(9_960 + seed, |world, node| async move {
+            let file = rig::file(&node.client, "f").await;
+            node.client
+                .write(file, 0, &[0; PAGES * PAGE])
+                .await
+                .unwrap();
+            let mut kernels = Vec::new();
+            for _ in 0..2 {
+                let way = Way::new(&world, &node.metanode, 0);
+                let client = client_through(&node, &way).await;
+                kernels.push((PageKernel::before(&node, &client), client));
+            }
+            let works = kernels.iter().enumerate().map(|(number, (kernel, _))| {
+                let world = &world;
+                async move {
+                    let open = kernel.open(file, true).await.unwrap();
+                    for step in 0..200u64 {
+                        let page = match number {
+                            0 => step % PAGES as u64,
+                            _ => PAGES as u64 - 1 - step % PAGES as u64,
+                        };
+                        let begun = world.now();
+                        let store = |bytes: &mut [u8]| bytes[number] = step as u8;
+                        kernel.touch(&open, page, true, store).await.unwrap();
+                        assert!(world.now() - begun < Duration::from_secs(3));
+                    }
+                    kernel.close(open).await;
+                }
+            });
+            join_all(works).await;
+            for (_, client) in kernels {
+                client.close().await.unwrap();
+            }
+            node.check_and_close().await;
+        });
+    }
+}
+
+/// Would be broken if readers of pages that are going had all places that the kernel needs to write them back.
+#[test]
+fn pages_go_although_many_programs_ask_for_them_again() {
+    for seed in 0..storm_seeds(4) {
+        run(9_980 + seed, |world, node| async move {
+            let here = &node.client;
+            let file = rig::file(here, "f").await;
+            here.write(file, 0, &[1; 128 * PAGE]).await.unwrap();
+            let way = Way::new(&world, &node.metanode, 0);
+            let far = client_through(&node, &way).await;
+            let kernel = PageKernel::before(&node, &far);
+            let open = kernel.open(file, true).await.unwrap();
+            for page in 0..128 {
+                let store = |bytes: &mut [u8]| bytes.fill(2);
+                kernel.touch(&open, page, true, store).await.unwrap();
+            }
+            let begun = world.now();
+            let written = async {
+                here.write(file, 0, &[3; 128 * PAGE]).await.unwrap();
+                world.now() - begun
+            };
+            let loads = (0..128u64).map(|page| {
+                let (kernel, open, world) = (&kernel, &open, &world);
+                async move {
+                    for _ in 0..40 {
+                        kernel
+                            .touch(open, page, false, |bytes| bytes[0])
+                            .await
+                            .unwrap();
+                        world.sleep(Duration::from_millis(10)).await;
+                    }
+                }
+            });
+            let (took, _) = join(written, join_all(loads)).await;
+            assert!(took < Duration::from_secs(4), "{took:?}");
+            kernel.close(open).await;
+            far.close().await.unwrap();
+            node.check_and_close().await;
+        });
     }
 }

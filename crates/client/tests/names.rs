@@ -4,7 +4,7 @@
 use crate::rig::kernel::SimKernel;
 use crate::rig::way::{Way, client_through};
 use crate::rig::{Node, new_file, run_patient as run, storm_seeds};
-use client::{Client, Expired, Kernel};
+use client::{Client, Expired, Kernel, VALID_MAX};
 use futures::future::join_all;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
@@ -731,6 +731,21 @@ fn a_kernel_that_takes_no_notice_costs_no_session() {
         assert_eq!(first.losses().sessions, 0);
         for client in [&first, &second] {
             client.close().await.unwrap();
+        }
+        node.close().await;
+    });
+}
+
+/// Each name that a kernel forgets early costs a request: a node's own owner answers often.
+#[test]
+fn what_is_answered_to_the_kernel_of_a_single_node_is_valid_for_nearly_the_whole_time_of_a_token() {
+    run(9_340, |world, node| async move {
+        let client = &node.client;
+        for _ in 0..60 {
+            world.sleep(Duration::from_millis(170)).await;
+            let valid = client.valid_since(client.asked());
+            let least = VALID_MAX - Duration::from_millis(450);
+            assert!(valid >= least && valid <= VALID_MAX, "{valid:?}");
         }
         node.close().await;
     });

@@ -20,7 +20,8 @@ use crate::verbs::{
 };
 use bytes::Bytes;
 use client::{
-    Allocate, Asked, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek,
+    Allocate, Asked, Client, KeptPages, KernelNumber, LockDoor, LockOwner, LockTaker, OpenFlags,
+    ReadTraces, Seek,
 };
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
@@ -33,6 +34,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How long a program's first read of pages waits until its mount is complete.
+const REACHED_MAX: Duration = Duration::from_secs(30);
 
 /// Unit of statfs in bytes.
 const SPACE_UNIT_BYTES: u32 = 4096;
@@ -86,6 +91,9 @@ pub struct Door {
     kernel: OnceLock<Notifier>,
     /// What that kernel keeps of the client's answers.
     cached: OnceLock<Arc<KernelCache>>,
+    /// The kernel's number at the client, and who waits for it.
+    number: OnceLock<KernelNumber>,
+    reached: Notify,
     opens: Opens,
     listed: Listed,
     specials: Specials,
@@ -140,6 +148,8 @@ impl Door {
             siblings: Arc::clone(siblings),
             kernel: OnceLock::new(),
             cached: OnceLock::new(),
+            number: OnceLock::new(),
+            reached: Notify::new(),
             opens: Opens::default(),
             listed: Listed::new(settings.valid),
             specials: Specials::default(),
@@ -166,10 +176,27 @@ impl Door {
         let world = self.client.world();
         let cached = KernelCache::begin(world, notifier.clone(), self.root);
         let kernel: Arc<dyn client::Kernel> = self.cached.get_or_init(|| cached).clone();
-        self.client.add_kernel(Arc::downgrade(&kernel));
+        let number = self.client.add_kernel(Arc::downgrade(&kernel));
+        let _ = self.number.set(number);
+        self.reached.notify_waiters();
         if let Some(me) = self.sibling() {
             me.reach_by(notifier.clone());
         }
+    }
+
+    /// The kernel's number at the client. A program may be faster than [`Door::reach_by`].
+    async fn number(&self) -> Result<KernelNumber> {
+        let reached = async {
+            loop {
+                let reached = self.reached.notified();
+                match self.number.get() {
+                    Some(number) => return *number,
+                    None => reached.await,
+                }
+            }
+        };
+        let reached = self.client.world().timeout(REACHED_MAX, reached).await;
+        reached.map_err(|_| Error::new(ErrorKind::Unavailable, "the mount isn't complete"))
     }
 
     fn sibling(&self) -> Option<Arc<Sibling>> {
@@ -716,7 +743,13 @@ impl FileSystem for Door {
         let traces = ReadTraces {
             atime: !self.settings.no_atime && read.flags & libc::O_NOATIME == 0,
             cached: read.flags & libc::O_DIRECT == 0,
-            kept: read.kept,
+            kept: match read.kept {
+                Some(mode) => Some(KeptPages {
+                    by: self.number().await?,
+                    mode,
+                }),
+                None => None,
+            },
         };
         self.client
             .read_leaving(inode, offset, length, traces)

@@ -1,8 +1,8 @@
 //! Makes the kernel drop cached state. Dedicated threads send the notifications and hold no
 //! lock: a notification may block in the kernel until this mount has served a request.
 //!
-//! Pages that somebody waits for have a thread of their own ([`Notifier::tell`]): the kernel locks a page until its
-//! read is answered, which may take long, and names and attributes don't wait for that.
+//! Pages have threads of their own: the kernel locks a page until its
+//! read is answered, which may take long. Neither names and attributes nor other pages wait for that.
 
 use crate::abi::{self, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::device::Device;
@@ -17,6 +17,10 @@ use zerocopy::IntoBytes;
 
 /// Most queued notifications; more are refused (then use [`Notice::Everything`]).
 const QUEUE_MAX: usize = 16_384;
+
+/// Most threads that tell of pages: so many may wait for locks of pages at the same time, each for a read that waits for
+/// other clients.
+const PAGES_THREADS_MAX: usize = 64;
 
 /// The state that the kernel should drop.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,13 +60,20 @@ pub enum Notice {
 #[derive(Clone, Debug)]
 pub struct Notifier {
     queue: Arc<Queue>,
+    /// Of pages, for which nobody waits: equal ones that follow each other are one.
+    posted: Arc<Queue>,
     /// Of pages that somebody waits for.
     pages: Arc<Queue>,
     device: Arc<Device>,
 }
 
-#[derive(Debug, Default)]
+/// Notices that wait for the threads that send them.
+#[derive(Debug)]
 struct Queue {
+    name: &'static str,
+    threads_max: usize,
+    world: World,
+    device: Arc<Device>,
     state: Mutex<NotifierState>,
     wake: Condvar,
 }
@@ -70,21 +81,24 @@ struct Queue {
 #[derive(Debug, Default)]
 struct NotifierState {
     notices: VecDeque<(Notice, Option<oneshot::Sender<Result<()>>>)>,
+    threads: usize,
+    /// Threads that wait for notices.
+    idle: usize,
     closed: bool,
 }
 
 impl Notifier {
     pub(crate) fn start(world: &World, device: Arc<Device>) -> io::Result<Self> {
-        let start = |name| {
-            let queue = Arc::new(Queue::default());
-            let (served, sender) = (Arc::clone(&queue), Arc::clone(&device));
-            drop(world.try_spawn_thread(name, move || run(&served, &sender))?);
-            Ok::<_, io::Error>(queue)
-        };
-        let queue = start("shale-notify")?;
-        let pages = start("shale-pages").inspect_err(|_| queue.close())?;
+        let start = |name, threads_max| Queue::start(name, threads_max, world, &device);
+        let queue = start("shale-notify", 1)?;
+        let posted = start("shale-posted", 1).inspect_err(|_| queue.close())?;
+        let pages = start("shale-pages", PAGES_THREADS_MAX).inspect_err(|_| {
+            queue.close();
+            posted.close();
+        })?;
         Ok(Self {
             queue,
+            posted,
             pages,
             device,
         })
@@ -115,10 +129,7 @@ impl Notifier {
     /// `Busy`: the queue is full. `NotSupported`: the kernel is too old for this notice.
     /// `ShuttingDown`: the mount has ended.
     pub async fn tell(&self, notice: Notice) -> Result<()> {
-        let queue = match &notice {
-            Notice::Inode { offset, .. } if *offset >= 0 => &self.pages,
-            _ => &self.queue,
-        };
+        let queue = self.queue_of(&notice, &self.pages);
         let told = {
             let mut state = queue.state.lock();
             if state.closed {
@@ -132,6 +143,7 @@ impl Notifier {
             }
             let (tell, told) = oneshot::channel();
             state.notices.push_back((notice, Some(tell)));
+            queue.help(&mut state);
             told
         };
         queue.wake.notify_one();
@@ -142,7 +154,8 @@ impl Notifier {
     /// Queues a notification without waiting, so it may be called while answering requests. Returns
     /// false if the queue is full or the mount has ended.
     pub fn post(&self, notice: Notice) -> bool {
-        let mut state = self.queue.state.lock();
+        let queue = self.queue_of(&notice, &self.posted);
+        let mut state = queue.state.lock();
         if state.closed || state.notices.len() >= QUEUE_MAX {
             return false;
         }
@@ -151,37 +164,87 @@ impl Notifier {
             state.notices.push_back((notice, None));
         }
         drop(state);
-        self.queue.wake.notify_one();
+        queue.wake.notify_one();
         true
+    }
+
+    fn queue_of<'a>(&'a self, notice: &Notice, of_pages: &'a Arc<Queue>) -> &'a Arc<Queue> {
+        match notice {
+            Notice::Inode { offset, .. } if *offset >= 0 => of_pages,
+            _ => &self.queue,
+        }
     }
 
     pub(crate) fn close(&self) {
         self.queue.close();
+        self.posted.close();
         self.pages.close();
     }
 }
 
 impl Queue {
-    /// Its thread ends once what it sends is sent.
+    fn start(
+        name: &'static str,
+        threads_max: usize,
+        world: &World,
+        device: &Arc<Device>,
+    ) -> io::Result<Arc<Self>> {
+        let queue = Arc::new(Self {
+            name,
+            threads_max,
+            world: world.clone(),
+            device: Arc::clone(device),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        queue.add_thread(&mut queue.state.lock())?;
+        Ok(queue)
+    }
+
+    fn add_thread(self: &Arc<Self>, state: &mut NotifierState) -> io::Result<()> {
+        let queue = Arc::clone(self);
+        drop(
+            self.world
+                .try_spawn_thread(self.name, move || run(&queue))?,
+        );
+        state.threads += 1;
+        Ok(())
+    }
+
+    /// One more thread if those that there are may all be waiting in the kernel.
+    fn help(self: &Arc<Self>, state: &mut NotifierState) {
+        if state.idle < state.notices.len()
+            && state.threads < self.threads_max
+            && let Err(error) = self.add_thread(state)
+        {
+            tracing::warn!(%error, "no thread more to tell the kernel what it must drop");
+        }
+    }
+
+    /// Its threads end once what they send is sent.
     fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         state.notices.clear();
-        self.wake.notify_one();
+        self.wake.notify_all();
     }
 }
 
-fn run(queue: &Queue, device: &Device) {
+fn run(queue: &Queue) {
     loop {
         let mut state = queue.state.lock();
-        while state.notices.is_empty() && !state.closed {
+        while state.notices.is_empty() && !state.closed && state.idle == 0 {
+            state.idle += 1;
             queue.wake.wait(&mut state);
+            state.idle -= 1;
         }
         let Some((notice, tell)) = state.notices.pop_front() else {
+            // The mount has ended, or another thread waits already.
+            state.threads -= 1;
             return;
         };
         drop(state);
-        let result = match send(device, &notice) {
+        let result = match send(&queue.device, &notice) {
             Ok(()) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 // The kernel doesn't know the inode or the name: nothing to drop.
@@ -252,5 +315,110 @@ fn send(device: &Device, notice: &Notice) -> io::Result<()> {
             )
         }
         Notice::Everything => device.notify(abi::notify::INC_EPOCH, &[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
+    use tokio::runtime::Runtime;
+    use tokio::task::JoinHandle;
+    use zerocopy::FromBytes;
+
+    const SIZE: usize = size_of::<abi::OutHeader>() + size_of::<NotifyInvalInodeOut>();
+
+    fn of(inode: u64, offset: i64) -> Notice {
+        Notice::Inode {
+            inode: InodeId(inode),
+            offset,
+            length: 4096,
+        }
+    }
+
+    /// A kernel that takes nothing more before something is received from it.
+    fn full() -> (Arc<Device>, UnixDatagram) {
+        let (ours, kernel) = UnixDatagram::pair().expect("sockets");
+        ours.set_nonblocking(true).expect("a socket");
+        let device = Arc::new(Device::from_fd(ours.try_clone().expect("a socket").into()));
+        while send(&device, &of(1, -1)).is_ok() {}
+        ours.set_nonblocking(false).expect("a socket");
+        // Far more than a busy machine needs.
+        let patience = Some(Duration::from_secs(60));
+        kernel.set_read_timeout(patience).expect("a socket");
+        (device, kernel)
+    }
+
+    /// Waits for so many threads that tell of pages, and notices that wait for one.
+    fn wait_for(notifier: &Notifier, threads: usize, notices: usize) {
+        loop {
+            let state = notifier.pages.state.lock();
+            assert!(state.threads <= PAGES_THREADS_MAX);
+            if (state.threads, state.notices.len()) == (threads, notices) {
+                return;
+            }
+            drop(state);
+            std::thread::yield_now();
+        }
+    }
+
+    fn tell(runtime: &Runtime, notifier: &Notifier, notice: Notice) -> JoinHandle<Result<()>> {
+        let teller = notifier.clone();
+        runtime.spawn(async move { teller.tell(notice).await })
+    }
+
+    #[test]
+    fn a_notice_of_pages_that_waits_in_the_kernel_holds_up_no_other_one() {
+        let runtime = Runtime::new().expect("a runtime");
+        let _context = runtime.enter();
+        let (device, kernel) = full();
+        let notifier = Notifier::start(&World::real(), device).expect("threads");
+        let many = PAGES_THREADS_MAX as u64;
+        let tells = (0..2 * many).map(|number| tell(&runtime, &notifier, of(2 + number, 0)));
+        let tells: Vec<_> = tells.collect();
+        wait_for(&notifier, PAGES_THREADS_MAX, PAGES_THREADS_MAX);
+        // Attributes and posted notices have threads of their own.
+        let attributes = tell(&runtime, &notifier, of(1000, -1));
+        assert!(notifier.post(of(1001, 0)) && notifier.post(of(1001, 0)));
+        // The kernel goes on, and all are told.
+        let mut told = BTreeSet::new();
+        let mut notice = [0; SIZE];
+        while told.len() < tells.len() + 2 {
+            assert_eq!(kernel.recv(&mut notice).expect("a notice"), SIZE);
+            let body = &notice[size_of::<abi::OutHeader>()..];
+            let out = NotifyInvalInodeOut::read_from_bytes(body).expect("a notice");
+            if out.ino >= 2 {
+                assert!(told.insert(out.ino) || out.ino == 1001, "{} twice", out.ino);
+            }
+        }
+        for told in tells.into_iter().chain([attributes]) {
+            assert_eq!(runtime.block_on(told).expect("a task"), Ok(()));
+        }
+        wait_for(&notifier, 1, 0);
+        notifier.close();
+    }
+
+    #[test]
+    fn who_waits_for_a_notice_that_is_not_sent_hears_of_the_end() {
+        let runtime = Runtime::new().expect("a runtime");
+        let _context = runtime.enter();
+        let (device, kernel) = full();
+        let notifier = Notifier::start(&World::real(), device).expect("threads");
+        let many = PAGES_THREADS_MAX as u64;
+        for number in 0..many {
+            drop(tell(&runtime, &notifier, of(2 + number, 0)));
+        }
+        wait_for(&notifier, PAGES_THREADS_MAX, 0);
+        let told = tell(&runtime, &notifier, of(1000, 0));
+        wait_for(&notifier, PAGES_THREADS_MAX, 1);
+        notifier.close();
+        let told = runtime.block_on(told).expect("a task");
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::ShuttingDown);
+        assert!(!notifier.post(of(1, 0)));
+        // Threads in the kernel come back when the connection ends.
+        drop(kernel);
+        wait_for(&notifier, 0, 0);
     }
 }

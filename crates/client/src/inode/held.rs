@@ -160,7 +160,7 @@ impl Held {
 
     /// Whether these bytes are held. Then nobody else can have changed them or where in them the file ends, whoever
     /// holds the attributes.
-    pub(super) fn has_bytes(&self, range: Option<TokenRange>, mode: TokenMode) -> bool {
+    fn has_bytes(&self, range: Option<TokenRange>, mode: TokenMode) -> bool {
         range.is_none_or(|range| self.bytes.cover(range, mode)) && self.standing.is_current()
     }
 

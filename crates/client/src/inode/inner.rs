@@ -15,7 +15,6 @@ use crate::pages::memory::{Blocks, StateCharge};
 use crate::session::{Mark, Standing};
 use model::{
     Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, SessionId, Timestamp, TokenMode,
-    TokenRange,
 };
 use std::sync::Arc;
 use tokens::Pieces;
@@ -202,12 +201,6 @@ impl Inner {
             || (self.kernel_pages.are_dropping((offset, end)) && self.held.is_current())
     }
 
-    /// As [`Inner::may_fill`], of pages that are just going, and whoever wants them may hold the attributes.
-    pub(crate) fn may_fill_again(&mut self, pages: Span, mode: TokenMode) -> bool {
-        let bytes = TokenRange::new(pages.0, pages.1);
-        self.kernel_pages.held_until(pages).is_some() && self.held.has_bytes(bytes, mode)
-    }
-
     /// A kernel's request for pages is about to be answered. Nobody keeps account while no tokens are used.
     pub(crate) fn filled(&mut self, fill: u64, mode: TokenMode) {
         if !self.held.has_all() {
@@ -258,13 +251,18 @@ impl Inner {
     /// The attributes' token goes back. What was written under it is published; what a kernel has written back since,
     /// and what was written under another token, makes the file no longer than its own bytes do.
     pub(crate) fn forget_attributes(&mut self) {
+        self.cut_pending(0);
+        self.void_known();
+        self.plain = Plain::default();
+    }
+
+    /// Unpublished writes make the file no longer than this, or their own bytes.
+    fn cut_pending(&mut self, size: u64) {
         let runs = self.batches.iter().flat_map(Batch::runs);
         let end = runs.map(Frozen::end).fold(self.dirty.end(), u64::max);
         if let Some(pending) = &mut self.pending {
-            pending.size = end;
+            pending.size = end.max(size);
         }
-        self.void_known();
-        self.plain = Plain::default();
     }
 
     /// Whether it has no names.
@@ -455,9 +453,11 @@ impl Inner {
         self.dirty.write(offset, data, now)
     }
 
-    /// Drops the dirty bytes from `from` on. Returns their number.
+    /// Drops the dirty bytes from `from` on, where the file ends now. Returns their number.
     pub(crate) fn cut_dirty(&mut self, from: u64) -> u64 {
-        self.dirty.cut(from, u64::MAX)
+        let cut = self.dirty.cut(from, u64::MAX);
+        self.cut_pending(from);
+        cut
     }
 
     /// Takes all dirty bytes, to freeze them.
@@ -475,13 +475,12 @@ impl Inner {
         self.dirty.take_full_blocks(from, to)
     }
 
-    /// Makes a batch of runs just taken from the dirty ones. The last batch carries the full size;
-    /// earlier ones only the end of their bytes.
-    pub(crate) fn freeze(&mut self, runs: Vec<Frozen>, is_last: bool, mark: Mark) -> &Batch {
+    /// Makes a batch of runs just taken from the dirty ones. It makes the file no longer than its bytes do: what was
+    /// known of the size besides may be old when it is published.
+    pub(crate) fn freeze(&mut self, runs: Vec<Frozen>, mark: Mark) -> &Batch {
         let pending = self.pending;
         let pending = pending.expect("dirty bytes come with a pending change");
-        let end = runs.iter().map(Frozen::end).max().unwrap_or(0);
-        let size = if is_last { pending.size } else { end };
+        let size = runs.iter().map(Frozen::end).max().unwrap_or(0);
         self.batches.add(runs, Pending { size, ..pending }, mark)
     }
 
@@ -617,5 +616,46 @@ impl Inner {
     pub(crate) fn forget_all_extents(&mut self) {
         self.extents.forget_all();
         self.mapping += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{FileKind, InodeId};
+    use world::sim::Simulation;
+
+    #[test]
+    fn a_batch_makes_the_file_no_longer_than_its_own_bytes() {
+        let ended = Simulation::new(1).run(|world| async move {
+            let standing = Standing::new(world.clone(), SessionId(1));
+            standing.set_has_all(true);
+            let mut inner = Inner::new(Blocks::new(1 << 16, 16 << 20), standing);
+            let attributes = Attributes {
+                inode: InodeId::ROOT,
+                kind: FileKind::File,
+                mode: 0o644,
+                uid: 0,
+                gid: 0,
+                links: 1,
+                size: 100_000,
+                allocated: 0,
+                rdev: 0,
+                atime: Timestamp(0),
+                mtime: Timestamp(0),
+                ctime: Timestamp(0),
+                btime: Timestamp(0),
+                generation: 3,
+            };
+            let asked = inner.held_state();
+            inner.learn(&attributes, asked);
+            inner.write(10, &[1; 20], world.now(), Timestamp(7));
+            let runs = inner.take_dirty();
+            let made = inner.freeze(runs, Mark::of_none()).pending();
+            let seen = (made.size, made.written, made.generation);
+            assert_eq!(seen, (30, Timestamp(7), 3));
+            assert_eq!(inner.size(), Some(100_000), "programs see it all the same");
+        });
+        ended.finished();
     }
 }

@@ -1,7 +1,7 @@
 //! Fetching: extents from the owner, and bytes from the NSDs.
 
 use super::neighbours::{Together, together};
-use crate::inode::{InodeRef, Known};
+use crate::inode::InodeRef;
 use crate::page_pool::PagePool;
 use crate::pages::extents::Located;
 use crate::pages::memory::COPIED_MAX;
@@ -64,14 +64,14 @@ impl Fetcher {
     }
 
     /// Requests the extents between `from` and `to`, as far as tokens allow to keep them, and size and
-    /// times, from the owner. Returns these, which may be more than may be kept. `used_to`: the caller has claimed the bytes up to there.
+    /// times, from the owner. `used_to`: the caller has claimed the bytes up to there.
     pub(super) async fn ask_extents(
         &self,
         state: &InodeRef,
         (from, to): (u64, u64),
         used_to: Option<u64>,
         limit: u32,
-    ) -> Result<Known> {
+    ) -> Result<()> {
         self.pages.limit_extents();
         let inode = state.id();
         let (mapping, asked, to) = {
@@ -100,7 +100,7 @@ impl Fetcher {
                         inner.learn_extents(from, known_to.max(from), &extents);
                     }
                 }
-                Ok(Known::from(&attributes))
+                Ok(())
             }
             other => unexpected_reply(&other),
         }

@@ -2,16 +2,23 @@
 //! everything, and when a token is lost.
 
 use super::Tokens;
-use crate::inode::InodeRef;
-use crate::kernels::Expired;
+use crate::inode::{InodeRef, Why};
+use crate::kernels::{BELIEVED_MAX, Expired};
 use crate::session::Losses;
+use futures::StreamExt;
 use futures::future::join;
+use futures::stream;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::holder::FlushNumber;
 use world::{Planted, Point};
 
+/// Files of which pages are dropped at the same time when the client isn't alone any more.
+const DROPS_MAX: usize = 64;
+/// How long kernels may take for that, with what they write back: less than the minute for which a client waits that wants
+/// to be the second one.
+const ALL_DROPPED_MAX: Duration = Duration::from_secs(20);
 /// Pause after written data couldn't be published. It is tried again until the owner ends the session.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -26,8 +33,10 @@ impl Tokens {
     ) {
         // Most have gone before the recall began; some may have been on their way to a kernel. It writes back what was
         // changed, so that comes first.
-        if let TokenObject::Bytes(inode) = object {
-            self.drop_pages(inode, &ranges, keep).await;
+        if let TokenObject::Bytes(inode) = object
+            && !(self.drop_pages(inode, &ranges, keep).await).in_time
+        {
+            self.lose_pages(&self.pages.inode(inode));
         }
         if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
             && let Some(state) = self.pages.find_inode(inode)
@@ -114,24 +123,48 @@ impl Tokens {
         if let Err(error) = self.write_behind.publish_all().await {
             tracing::debug!(%error, "not all data can be published at once");
         }
-        let files = states.iter().map(|state| state.id()).collect();
-        let expired = self.kernels.expire_all(self.session.world(), files);
         let published = async {
             for state in &states {
                 self.publish(state).await;
-                let inode = state.id();
-                for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
-                    self.forget(state, object, &[TokenRange::ALL], None);
-                }
             }
         };
         // Nothing new is answered to kernels since the beginning, so their time runs meanwhile.
-        let (all_dropped, ()) = join(expired, published).await;
-        if all_dropped {
-            for state in &states {
-                state.lock().kernel_pages().set_unknown(false);
+        join(self.expire_all(&states), published).await;
+        // With what kernels have written back.
+        for state in &states {
+            self.publish(state).await;
+            let inode = state.id();
+            for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
+                self.forget(state, object, &[TokenRange::ALL], None);
             }
         }
+    }
+
+    /// Waits until kernels use nothing that they were answered until now: nobody knows which names and attributes they
+    /// have. They drop the pages of these files meanwhile.
+    async fn expire_all(&self, states: &[InodeRef]) {
+        if self.kernels.are_none() {
+            return;
+        }
+        let dropping = states.iter().cloned().map(|state| self.drop_all(state));
+        let dropping = stream::iter(dropping).buffer_unordered(DROPS_MAX).collect();
+        let world = self.session.world();
+        let dropping = world.timeout(ALL_DROPPED_MAX, dropping);
+        let (in_time, ()): (Result<(), _>, ()) = join(dropping, world.sleep(BELIEVED_MAX)).await;
+        if in_time.is_err() {
+            let is_left = |state: &&InodeRef| state.lock().kernel_pages().is_unknown();
+            states
+                .iter()
+                .filter(is_left)
+                .for_each(|state| self.lose_pages(state));
+        }
+    }
+
+    /// Kernels drop all pages of a file.
+    async fn drop_all(&self, state: InodeRef) {
+        let all = [TokenRange::ALL];
+        while !(self.drop_now(state.id(), &all, Why::Recalled).await).in_time {}
+        state.lock().kernel_pages().set_unknown(false);
     }
 
     /// Drops what was cached and changed of something that others may have changed since.
@@ -142,21 +175,12 @@ impl Tokens {
         let Some(state) = self.pages.find_inode(inode) else {
             return;
         };
-        // What programs have stored in mappings and kernels haven't written back is lost as well: programs hear of it.
-        let is_of_bytes = matches!(object, TokenObject::Bytes(_));
-        let mut inner = state.lock();
-        if is_of_bytes && inner.kernel_pages().may_be_changed() {
-            inner.note_lost_writes();
+        // What programs have stored in mappings and kernels haven't written back is lost as well.
+        if matches!(object, TokenObject::Bytes(_)) {
+            self.lose_pages(&state);
         }
-        drop(inner);
         self.lose_written(&state);
         self.forget(&state, object, ranges, None);
-        // Nobody waits for that: others have these bytes already.
-        if is_of_bytes && !self.kernels.are_none() {
-            let Some(it) = self.me.upgrade() else { return };
-            let expiring = async move { it.kernels.expire(Expired::all_bytes(inode)).await };
-            self.session.spawn("drops pages of lost bytes", expiring);
-        }
     }
 
     /// Drops what was written to an inode and isn't published.

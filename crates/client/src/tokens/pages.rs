@@ -3,28 +3,41 @@
 //! *A kernel asks for pages* ([`Tokens::begin_fill`]): whole ones, for which this client needs tokens, also behind the
 //! file's end; exclusive ones if programs may change them. *A recall* of bytes waits until kernels have dropped their
 //! pages of them ([`Tokens::drop_pages_first`]). The holder hears of it only then: what a kernel writes back
-//! meanwhile, and whoever it still answers, does that under the tokens that are to go. What is being answered by then
-//! ends before the holder flushes, and its pages go there.
+//! meanwhile, and whoever has begun to be answered, does that under the tokens that are to go. Who asks for such pages
+//! then waits until they have gone. What is being answered at the end of that ends before the holder flushes, and its
+//! pages go there.
 //!
-//! *A failure*: dropping may wait for a page whose reader waits for another client that waits for this one, and a
-//! kernel writes nothing back of a file whose size one of its programs is just setting. So it is given up after
-//! [`DROP_MAX`], and the token goes back without it: a mapping may then show old bytes for a while, and nobody hangs.
+//! *A failure*: a kernel writes nothing back of a file whose size one of its programs is just setting, and that may wait
+//! for another client that waits for this one; or a disk hangs that pages are being read from. So dropping is given up
+//! after [`DROP_MAX`], and again by who flushes. Then the token goes back without it, and nobody hangs: what may have been
+//! changed in these pages is lost, of which programs hear, and the kernel goes on being told.
 
 use super::{State, Tokens};
-use crate::inode::{Inner, InodeRef, PAGE_BYTES, Span, Step, pages_of};
-use crate::kernels::Expired;
+use crate::inode::{Inner, InodeRef, PAGE_BYTES, Span, Step, Why, pages_of};
+use crate::kernels::{Expired, KeptPages};
 use model::token::TokenRecall;
 use model::{Error, ErrorKind, InodeId, Result, TokenMode, TokenObject, TokenRange};
 use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use world::Planted;
+use world::{Planted, World};
 
 /// How long kernels may take to drop pages, with what they write back, for which a request may have to be sent again. An
 /// owner waits for a holder far longer than for this, again for what a recall asks for meanwhile, and for what is left
 /// when the holder flushes.
 const DROP_MAX: Duration = Duration::from_secs(4);
+/// How long a kernel is waited for that asks for a page which it is being told to drop: many times as long as that takes,
+/// with what it writes back, if no page is locked.
+const LOCKED_MAX: Duration = Duration::from_millis(20);
+/// How often kernels are told to drop pages that are lost.
+const LOST_ROUNDS_MAX: u32 = 30;
+/// Most requests for several pages that wait here: each has one of the 64 places that a kernel has for what no program
+/// asks for, and what it writes back needs one, too.
+const WAITING_MAX: usize = 32;
+/// Most requests for pages that wait for a drop: each has a thread of the door, and what is written back needs one, too.
+const HELD_MAX: usize = 128;
 /// The cause by which waits for kernels are listed.
 const DROP_WAIT: &str = "kernels that drop mapped pages";
 /// How often a recall may ask for more while pages go.
@@ -38,17 +51,6 @@ pub(crate) struct Filling {
     mode: TokenMode,
 }
 
-/// What a read may use.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Right {
-    /// Tokens must be claimed.
-    None,
-    /// The bytes. What is known of the size may be too little: it must be asked for.
-    Bytes,
-    /// The bytes, and where the file ends.
-    Full,
-}
-
 impl Filling {
     /// The bytes that it needs, and how.
     pub(crate) fn wants(&self) -> (u64, u64, TokenMode) {
@@ -56,19 +58,13 @@ impl Filling {
     }
 
     /// Whether it may be answered. `is_held`: what it needs was claimed.
-    pub(crate) fn right(&self, inner: &mut Inner, is_held: bool) -> Right {
-        let right = if is_held || inner.may_fill(self.pages, self.mode) {
-            Right::Full
-        } else if inner.may_fill_again(self.pages, self.mode) {
-            Right::Bytes
-        } else {
-            Right::None
-        };
-        match right {
-            Right::None => self.waits(inner),
-            _ => inner.kernel_pages().note_fill(self.number, true),
+    pub(crate) fn may_go(&self, inner: &mut Inner, is_held: bool) -> bool {
+        let may_go = is_held || inner.may_fill(self.pages, self.mode);
+        match may_go {
+            true => inner.kernel_pages().note_fill(self.number, true),
+            false => self.waits(inner),
         }
-        right
+        may_go
     }
 
     /// It waits for something.
@@ -78,25 +74,40 @@ impl Filling {
         self.state.signal();
     }
 
-    /// It must wait for tokens. Who has asked for several pages of which some are being dropped must not: others
-    /// that want these may wait for the pages that it has locked, and what it waits for may come after them.
+    /// It must wait for tokens; the guard is for as long as it does.
     ///
     /// # Errors
-    /// `Busy`: the kernel must ask for one page alone, which is dropped or isn't.
-    pub(crate) fn check_patience(&self) -> Result<()> {
-        let held = self.state.lock().kernel_pages().held_until(self.pages);
-        match held.is_some() && self.pages.1 - self.pages.0 > PAGE_BYTES {
-            true => Err(Error::new(
-                ErrorKind::Busy,
-                "some of these pages are being dropped",
-            )),
-            false => Ok(()),
+    /// `Busy`: too many for several pages wait already. The kernel asks for the one that a program needs alone, which has
+    /// no such place.
+    pub(crate) fn begin_wait(&self, tokens: &Tokens) -> Result<Option<Counted>> {
+        if self.pages.1 - self.pages.0 <= PAGE_BYTES {
+            return Ok(None);
         }
+        let counted = Counted::of(&tokens.waiting_fills, WAITING_MAX);
+        counted
+            .map(Some)
+            .ok_or_else(|| Error::new(ErrorKind::Busy, "too many requests for several pages wait"))
     }
 
     /// It is about to be answered.
     pub(crate) fn filled(&self, inner: &mut Inner) {
         inner.filled(self.number, self.mode);
+    }
+}
+
+/// One of a number of waits that has a limit.
+pub(crate) struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn of(number: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let counted = Self(number.clone());
+        (number.fetch_add(1, Ordering::Relaxed) < most).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -110,7 +121,7 @@ impl Drop for Filling {
 /// Pages that kernels have dropped. Until this is dropped, too, requests for them wait a little.
 pub(super) struct Dropped {
     going: Option<(InodeRef, u64)>,
-    in_time: bool,
+    pub(super) in_time: bool,
 }
 
 impl Drop for Dropped {
@@ -123,42 +134,44 @@ impl Drop for Dropped {
 }
 
 impl Tokens {
-    /// A kernel asks for these bytes, which are whole pages, and keeps them. Waits a little while such pages are being
-    /// dropped.
+    /// A kernel asks for these bytes, which are whole pages, and keeps them. Waits while such pages are being dropped.
     pub(crate) async fn begin_fill(
         &self,
         state: &InodeRef,
         offset: u64,
         length: usize,
-        mode: TokenMode,
-    ) -> Filling {
+        kept: KeptPages,
+    ) -> Result<Filling> {
         let pages = pages_of(offset, offset.saturating_add(length as u64));
         let mode = match self.session.world().has_planted(Planted::FillShared) {
             true => TokenMode::Shared,
-            false => mode,
+            false => kept.mode,
         };
-        loop {
-            let changed = state.changed();
-            let now = self.session.standing().now();
-            let held = {
-                let mut inner = state.lock();
-                let held = inner.kernel_pages().held_until(pages);
-                match held.map(|until| until.since(now)) {
-                    None | Some(Duration::ZERO) => {
-                        let is_only = !self.kernels.are_several();
-                        let number = inner.kernel_pages().begin_fill(pages, is_only);
-                        return Filling {
-                            state: state.clone(),
-                            number,
-                            pages,
-                            mode,
-                        };
+        let is_only = self.kernels.numbers() == [kept.by];
+        let number = (state.lock().kernel_pages()).begin_fill(kept.by, pages, is_only);
+        let filling = Filling {
+            state: state.clone(),
+            number,
+            pages,
+            mode,
+        };
+        let held = Counted::of(&self.held_fills, HELD_MAX);
+        if held.is_some() && state.lock().kernel_pages().are_going(pages) {
+            let _counted = filling.begin_wait(self)?;
+            // The kernel may just be waiting for the locks of these pages.
+            state.signal();
+            let gone = async {
+                loop {
+                    let changed = state.changed();
+                    if !state.lock().kernel_pages().are_going(pages) {
+                        return;
                     }
-                    Some(held) => held,
+                    changed.await;
                 }
             };
-            let _ = self.session.world().timeout(held, changed).await;
+            (self.session.wait(DROP_WAIT, Some(state.id()), gone)).await?;
         }
+        Ok(filling)
     }
 
     /// A recall; `None` if the kernels have to drop pages first. Files for which that has to begin are added to `begin`.
@@ -234,15 +247,46 @@ impl Tokens {
         ranges: &[TokenRange],
         keep: Option<TokenMode>,
     ) -> Dropped {
-        if !self.must_drop(inode, ranges, keep) {
-            return Dropped {
+        match self.must_drop(inode, ranges, keep) {
+            true => self.drop_now(inode, ranges, Why::Recalled).await,
+            false => Dropped {
                 going: None,
                 in_time: true,
-            };
+            },
         }
+    }
+
+    /// Others get bytes, or have them, of which kernels may have pages. Nothing of these is written back any more, and they
+    /// go without anybody waiting for it. Whoever has the file open hears of what may be lost.
+    pub(super) fn lose_pages(&self, state: &InodeRef) {
+        let mut inner = state.lock();
+        inner.kernel_pages().lose_drops();
+        if inner.kernel_pages().may_be_changed() {
+            inner.note_lost_writes();
+        }
+        drop(inner);
+        let Some(it) = self.me.upgrade().filter(|it| !it.kernels.are_none()) else {
+            return;
+        };
+        let inode = state.id();
+        let dropping = async move {
+            for _ in 0..LOST_ROUNDS_MAX {
+                if (it.drop_now(inode, &[TokenRange::ALL], Why::Lost).await).in_time {
+                    return;
+                }
+            }
+        };
+        self.session.spawn("drops pages of lost bytes", dropping);
+    }
+
+    pub(super) async fn drop_now(
+        &self,
+        inode: InodeId,
+        ranges: &[TokenRange],
+        why: Why,
+    ) -> Dropped {
         let state = self.pages.inode(inode);
-        let standing = self.session.standing();
-        let number = (state.lock().kernel_pages()).begin_drop(ranges, standing.now());
+        let number = state.lock().kernel_pages().begin_drop(ranges, why);
         let mut dropped = Dropped {
             going: Some((state.clone(), number)),
             in_time: true,
@@ -253,12 +297,22 @@ impl Tokens {
         let dropping = async {
             loop {
                 let changed = state.changed();
-                let step = state.lock().kernel_pages().step(number, standing.now());
+                let step = {
+                    let mut inner = state.lock();
+                    // Whose pages are in the account is among them.
+                    let kernels = self.kernels.numbers();
+                    inner.kernel_pages().step(number, &kernels)
+                };
                 match step {
                     Step::Done => return,
-                    Step::Tell((from, to)) => {
-                        let pages = Expired::Bytes { inode, from, to };
-                        self.kernels.expire(pages).await;
+                    Step::Tell(kernel, (from, to)) => {
+                        let told =
+                            (self.kernels).expire_in(kernel, Expired::Bytes { inode, from, to });
+                        tokio::select! {
+                            biased;
+                            () = told => state.lock().kernel_pages().told(number),
+                            () = locked(self.session.world(), &state, number) => {}
+                        }
                     }
                     Step::Wait => changed.await,
                 }
@@ -266,8 +320,22 @@ impl Tokens {
         };
         dropped.in_time = (self.session.world().timeout(DROP_MAX, dropping).await).is_ok();
         if !dropped.in_time {
-            tracing::warn!(%inode, "a kernel doesn't drop mapped pages that another client wants: mappings may show old bytes for a while");
+            tracing::warn!(%inode, ?why, "a kernel doesn't drop mapped pages in time that other clients want or have");
         }
         dropped
+    }
+}
+
+/// Waits until a kernel has locked what it is being told to drop, and has had time to be done with it all the same.
+async fn locked(world: &World, state: &InodeRef, number: u64) {
+    loop {
+        let changed = state.changed();
+        if state.lock().kernel_pages().is_locked(number) {
+            world.sleep(LOCKED_MAX).await;
+            if state.lock().kernel_pages().pass_locked(number) {
+                return;
+            }
+        }
+        changed.await;
     }
 }

@@ -61,7 +61,7 @@ impl Freezer {
             return self.in_batches(state, inner, runs);
         }
         let extents = runs.iter().map(inline_extent).collect();
-        self.freeze(inner, runs, true);
+        self.freeze(inner, runs);
         let batch = inner.batches_mut().newest();
         batch.expect("a batch was just frozen").place(Stored {
             extents,
@@ -90,11 +90,9 @@ impl Freezer {
         (offset, end): (u64, u64),
     ) -> Vec<Job> {
         let full = inner.take_full_blocks(offset, end);
-        let jobs = full.into_iter().map(|block| {
-            let is_last = inner.dirty().is_empty();
-            self.job(state, inner, vec![block], is_last)
-        });
-        jobs.collect()
+        let jobs = full.into_iter();
+        jobs.map(|block| self.job(state, inner, vec![block]))
+            .collect()
     }
 
     /// Makes batches of runs just taken from the dirty ones, in their order, so that neighbours in
@@ -108,28 +106,27 @@ impl Freezer {
                 batch.len() == BATCH_RUNS_MAX || bytes + run.bytes.len() > BATCH_BYTES_MAX;
             if is_full && !batch.is_empty() {
                 let batch = std::mem::take(&mut batch);
-                jobs.push(self.job(state, inner, batch, false));
+                jobs.push(self.job(state, inner, batch));
                 bytes = 0;
             }
             bytes += run.bytes.len();
             batch.push(run);
         }
         if !batch.is_empty() {
-            let is_last = inner.dirty().is_empty();
-            jobs.push(self.job(state, inner, batch, is_last));
+            jobs.push(self.job(state, inner, batch));
         }
         jobs
     }
 
-    fn job(&self, state: &InodeRef, inner: &mut Inner, runs: Vec<Frozen>, is_last: bool) -> Job {
-        self.freeze(inner, runs, is_last);
+    fn job(&self, state: &InodeRef, inner: &mut Inner, runs: Vec<Frozen>) -> Job {
+        self.freeze(inner, runs);
         let batch = inner.batches_mut().newest();
         Job::of(state, batch.expect("a batch was just frozen"))
     }
 
-    /// Makes a batch of runs just taken from the dirty ones; the last one empties them.
-    fn freeze(&self, inner: &mut Inner, runs: Vec<Frozen>, is_last: bool) {
-        let batch = inner.freeze(runs, is_last, self.session.mark());
+    /// Makes a batch of runs just taken from the dirty ones.
+    fn freeze(&self, inner: &mut Inner, runs: Vec<Frozen>) {
+        let batch = inner.freeze(runs, self.session.mark());
         self.pages.send_off(batch.bytes());
     }
 }

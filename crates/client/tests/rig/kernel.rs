@@ -1,7 +1,7 @@
 //! A kernel before a client: it keeps names and attributes for as long as it may, as Linux does with FUSE.
 
 use super::Node;
-use client::{Client, Expired, Found, Kernel};
+use client::{Client, Expired, Found, Kernel, KernelNumber};
 use futures::future::BoxFuture;
 use model::{Attributes, ErrorKind, FileName, InodeId, Result};
 use parking_lot::Mutex;
@@ -40,8 +40,8 @@ pub struct SimKernel {
 }
 
 /// The client tells the kernel what it must not use any more.
-pub fn connect(client: &Client, kernel: Arc<dyn Kernel>) {
-    client.add_kernel(Arc::downgrade(&kernel));
+pub fn connect(client: &Client, kernel: Arc<dyn Kernel>) -> KernelNumber {
+    client.add_kernel(Arc::downgrade(&kernel))
 }
 
 /// On its way for a part of `most`.

@@ -3,18 +3,21 @@
 
 use super::Node;
 use super::kernel::{connect, travel};
-use client::{Client, Expired, Kernel, OpenFlags, ReadTraces};
+use client::{Client, Expired, KeptPages, Kernel, KernelNumber, OpenFlags, ReadTraces};
 use futures::future::BoxFuture;
-use model::{InodeId, Result, TokenMode};
+use model::{ErrorKind, InodeId, Result, TokenMode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::sync::{OwnedMutexGuard, RwLock};
+use tokio::sync::{OwnedMutexGuard, RwLock, Semaphore, SemaphorePermit, oneshot};
 use world::World;
 
 pub const PAGE: usize = 4096;
 
+/// So many requests that no program asks for are sent at the same time: reads of several pages, and write-backs.
+const BACKGROUND_MAX: usize = 64;
 /// Requests, answers and notices take up to so long.
 const WAY: Duration = Duration::from_millis(5);
 
@@ -35,6 +38,11 @@ pub struct PageKernel {
     changers: Mutex<BTreeMap<InodeId, u32>>,
     /// Calls that go past the pages exclude those that use them: what Linux and `fuse` do there has its own tests.
     past: RwLock<()>,
+    background: Semaphore,
+    me: Weak<Self>,
+    number: OnceLock<KernelNumber>,
+    /// Pages that could not be written back because what was stored in them is lost.
+    pub lost: AtomicU64,
 }
 
 /// A program's open of a file.
@@ -45,19 +53,31 @@ pub struct Open {
 
 impl PageKernel {
     pub fn before(node: &Node, client: &Arc<Client>) -> Arc<Self> {
-        let kernel = Arc::new(Self {
+        let kernel = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            background: Semaphore::new(BACKGROUND_MAX),
+            number: OnceLock::new(),
+            lost: AtomicU64::new(0),
             world: node.world.clone(),
             client: client.clone(),
             slots: Mutex::default(),
             changers: Mutex::default(),
             past: RwLock::new(()),
         });
-        connect(client, kernel.clone());
+        let _ = kernel.number.set(connect(client, kernel.clone()));
         kernel
     }
 
     async fn travel(&self) {
         travel(&self.world, WAY).await;
+    }
+
+    /// A place for a request that no program asks for.
+    async fn place(&self, is_needed: bool) -> Option<SemaphorePermit<'_>> {
+        match is_needed {
+            true => self.background.acquire().await.ok(),
+            false => None,
+        }
     }
 
     fn slot(&self, inode: InodeId, page: u64) -> Slot {
@@ -129,17 +149,21 @@ impl PageKernel {
         }
         self.travel().await;
         let may_change = self.changers.lock().get(&inode).is_some_and(|it| *it > 0);
-        let kept = match may_change {
+        let mode = match may_change {
             true => TokenMode::Exclusive,
             false => TokenMode::Shared,
         };
+        let by = *self.number.get().expect("it is connected");
         let traces = ReadTraces {
-            kept: Some(kept),
+            kept: Some(KeptPages { by, mode }),
             ..ReadTraces::default()
         };
         let length = (1 + others.len()) * PAGE;
         let at = first * PAGE as u64;
-        let mut read = self.client.read_leaving(inode, at, length, traces).await;
+        let mut read = {
+            let _place = self.place(!others.is_empty()).await;
+            self.client.read_leaving(inode, at, length, traces).await
+        };
         if read.is_err() && !others.is_empty() {
             // As Linux does after reading ahead in vain.
             others.clear();
@@ -165,6 +189,7 @@ impl PageKernel {
         let Some(page) = page.as_mut().filter(|page| page.is_dirty) else {
             return Ok(());
         };
+        let _place = self.place(true).await;
         self.travel().await;
         let at = number * PAGE as u64;
         page.is_dirty = false;
@@ -197,10 +222,22 @@ impl PageKernel {
     async fn drop_pages(&self, inode: InodeId, from: u64, to: u64) {
         for (page, slot) in self.slots_of(inode, from, to) {
             let mut locked = slot.lock().await;
-            let written = self.write_back(inode, page, &mut locked).await;
-            written.unwrap_or_else(|error| panic!("page {page} of {inode}: {error}"));
+            match self.write_back(inode, page, &mut locked).await {
+                Ok(()) => {}
+                // The page goes all the same.
+                Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => panic!("page {page} of {inode}: {error}"),
+            }
             *locked = None;
         }
+    }
+
+    /// Whether there is a page, or somebody has locked it.
+    pub fn has(&self, inode: InodeId, page: u64) -> bool {
+        let slot = self.slot(inode, page);
+        slot.try_lock().map_or(true, |page| page.is_some())
     }
 
     /// A call that goes past the pages, as a read(2) or write(2) of a file that is opened so.
@@ -222,12 +259,20 @@ impl PageKernel {
 
 impl Kernel for PageKernel {
     fn expire(&self, what: Expired) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.travel().await;
+        // It goes on although nobody waits for it any more.
+        let Some(kernel) = self.me.upgrade() else {
+            return Box::pin(async {});
+        };
+        let (tell, told) = oneshot::channel();
+        let telling = async move {
+            kernel.travel().await;
             if let Expired::Bytes { inode, from, to } = what {
-                self.drop_pages(inode, from, to).await;
+                kernel.drop_pages(inode, from, to).await;
             }
-            self.travel().await;
-        })
+            kernel.travel().await;
+            let _ = tell.send(());
+        };
+        self.world.spawn("drops pages", telling).detach();
+        Box::pin(async move { drop(told.await) })
     }
 }

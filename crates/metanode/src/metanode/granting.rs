@@ -17,7 +17,7 @@ use world::Point;
 const SHOWN_ROUNDS_MAX: usize = 8;
 /// How often the tokens of a client are renewed that calls this owner in its own process, as a single node's does. It costs
 /// no message, and what kernels keep of the client's answers is valid for as long as its tokens.
-const RENEWED_HERE_EVERY: Duration = Duration::from_millis(500);
+const RENEWED_HERE_EVERY: Duration = Duration::from_millis(200);
 
 /// How an operation goes on that showed attributes of inodes.
 pub(super) enum Shown<'a> {
