@@ -6,6 +6,7 @@ use stateright::{Checker, Model, Property};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+use tokens::Planted;
 use tokens::holder::Want;
 
 fn hash(state: &Cluster) -> u64 {
@@ -78,15 +79,24 @@ pub(crate) fn directory(mode: TokenMode) -> Want {
     }
 }
 
-/// Explores everything and says how much that was.
-fn explore(name: &str, wants: Vec<Want>, budget: Budget) {
+/// Explores everything, with a fault planted or none; what is broken, and in how many states there are.
+fn look(wants: Vec<Want>, budget: Budget, planted: &[Planted]) -> (Vec<&'static str>, usize) {
     // One at a time: the long ones need the memory.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let start = Cluster::new(2, wants, budget, &[]);
+    let mut start = Cluster::new(2, wants, budget, &[]);
+    planted.iter().for_each(|fault| start.plant(*fault));
     let checker = Explored { start }.checker().spawn_bfs().join();
-    println!("{name}: {} states", checker.unique_state_count());
-    checker.assert_properties();
+    let broken = checker.discoveries().into_keys().collect();
+    (broken, checker.unique_state_count())
+}
+
+/// Explores everything, which must be at least so many states, and says how many they were.
+fn explore(name: &str, wants: Vec<Want>, budget: Budget, least: usize) {
+    let (broken, states) = look(wants, budget, &[]);
+    println!("{name}: {states} states");
+    assert!(broken.is_empty(), "{name}: {broken:?}");
+    assert!(states >= least, "{name}: only {states} states");
 }
 
 /// A bound of `make test-all`, or of `make test`. The former explores up to two million states in a
@@ -100,13 +110,58 @@ fn long_or(long: u32, short: u32) -> u32 {
 
 #[test]
 fn three_objects() {
-    use TokenMode::{Exclusive, Shared};
-    let wants = vec![inode(Exclusive), bytes(0, 10, Shared), directory(Exclusive)];
     let budget = Budget {
         claims: 2,
         ..Budget::default()
     };
-    explore("three objects", wants, budget);
+    explore("three objects", three(), budget, 10_000);
+}
+
+fn three() -> Vec<Want> {
+    use TokenMode::{Exclusive, Shared};
+    vec![inode(Exclusive), bytes(0, 10, Shared), directory(Exclusive)]
+}
+
+#[test]
+fn three_objects_and_a_lost_message() {
+    let budget = Budget {
+        claims: 1,
+        lost: 1,
+        ..Budget::default()
+    };
+    explore("three objects, a lost message", three(), budget, 1_000);
+}
+
+#[test]
+fn three_objects_under_a_new_owner() {
+    let budget = Budget {
+        claims: 1,
+        take_overs: 1,
+        ..Budget::default()
+    };
+    explore("three objects, take-over", three(), budget, 1_000);
+}
+
+/// Would pass without exploring anything if it found no fault that is there.
+#[test]
+fn exploring_finds_planted_faults() {
+    let claims = Budget {
+        claims: 1,
+        ..Budget::default()
+    };
+    let take_over = Budget {
+        take_overs: 1,
+        ..claims
+    };
+    for (planted, budget) in [
+        (Planted::GrantTwice, claims),
+        (Planted::ForgetUses, claims),
+        (Planted::ReturnEarly, claims),
+        (Planted::GrantInGrace, take_over),
+    ] {
+        let (broken, _) = look(three(), budget, &[planted]);
+        assert!(!broken.is_empty(), "{planted:?} isn't found");
+    }
 }
 
 #[test]
@@ -118,7 +173,7 @@ fn a_directory_and_operations_of_the_owner() {
         operations: 2,
         ..Budget::default()
     };
-    explore("a directory", wants, budget);
+    explore("a directory", wants, budget, 1_000);
 }
 
 #[test]
@@ -130,7 +185,7 @@ fn ranges_that_overlap_and_lost_messages() {
         lost: 1,
         ..Budget::default()
     };
-    explore("ranges, lost messages", wants, budget);
+    explore("ranges, lost messages", wants, budget, 100);
 }
 
 #[test]
@@ -141,7 +196,7 @@ fn two_claims_each() {
         claims: 2,
         ..Budget::default()
     };
-    explore("two claims each", wants, budget);
+    explore("two claims each", wants, budget, 1_000);
 }
 
 #[test]
@@ -153,7 +208,7 @@ fn messages_that_come_twice() {
         repeated: 1,
         ..Budget::default()
     };
-    explore("repeated messages", wants, budget);
+    explore("repeated messages", wants, budget, 1_000);
 }
 
 #[test]
@@ -165,7 +220,7 @@ fn tokens_that_run_out() {
         ..Budget::default()
     };
     let wants = vec![inode(TokenMode::Exclusive), inode(TokenMode::Shared)];
-    explore("time", wants, budget);
+    explore("time", wants, budget, 1_000);
 }
 
 #[test]
@@ -177,5 +232,10 @@ fn a_new_owner() {
         tick: Duration::from_secs(16),
         ..Budget::default()
     };
-    explore("take-over", vec![inode(TokenMode::Exclusive)], budget);
+    explore(
+        "take-over",
+        vec![inode(TokenMode::Exclusive)],
+        budget,
+        1_000,
+    );
 }
