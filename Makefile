@@ -39,7 +39,8 @@ help:
 	@echo "make deb       a Debian package in target/package"
 	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
-	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes)"
+	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes,calm,"; \
+	echo "               within,beyond,changing,shards)"
 	@echo "make bench     measured value, floor, ratio"
 	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls, managers"
 	@echo "make lint      format and lints"
@@ -106,27 +107,32 @@ test-all: export SHALE_LONG := 1
 test test-all: export RUST_TEST_THREADS := 4
 # Tests that this machine can't run are listed here and counted at the end.
 test test-all: export SHALE_SKIPPED := $(CURDIR)/target/skipped
+# What tests have measured or covered, shown at the end.
+test test-all: export SHALE_FIGURES := $(CURDIR)/target/figures
 # An empty list of this user's, also for what root adds; before any test.
 none-skipped:
-	@mkdir -p target && : > target/skipped
+	@mkdir -p target && : > target/skipped && : > target/figures
 test: none-skipped
 test test-all: test-deps
 	@result=0; \
 	$(CARGO) test --workspace --lib --bins --tests --no-fail-fast || result=$$?; \
 	SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast --test shale_tests -- $(addsuffix ::,$(MOUNT_TESTS)) || result=$$?; \
+	cat $(SHALE_FIGURES); \
 	if [ -s $(SHALE_SKIPPED) ]; then \
 		echo "SKIPPED: $$(wc -l < $(SHALE_SKIPPED)) tests or parts of tests can't run on this machine:"; \
 		sort $(SHALE_SKIPPED) | uniq -c; \
 	else echo "no test was skipped"; fi; \
 	exit $$result
 
-# Simulations from seeds of one's own; a failure prints the line that repeats it.
+# Simulations from seeds of one's own; a failure prints the line that repeats it, and with SHRINK=1 a smaller crowd that
+# fails as well.
 SEEDS ?= 100
 START ?= 0
-KINDS ?= storm,cut,erasure,nodes
+KINDS ?= storm,cut,erasure,nodes,calm,within,beyond,changing,shards
 sim: export SIM_SEEDS := $(SEEDS)
 sim: export SIM_START := $(START)
 sim: export SIM_KINDS := $(KINDS)
+sim: export SIM_SHRINK := $(SHRINK)
 sim: deps
 	@$(CARGO) test --quiet --workspace --test sim_tests -- --exact seeds::seeds_of_every_kind --nocapture
 

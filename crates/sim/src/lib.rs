@@ -7,6 +7,7 @@ mod log;
 pub mod recovered;
 pub mod scenario;
 pub mod seeds;
+pub mod shrink;
 pub mod storm;
 pub mod witness;
 

@@ -1,7 +1,7 @@
 //! Many seeds of every kind of run, on all cores, with a summary; what `make sim` does.
 
 use crate::{
-    cluster::{self, ClusterScenario},
+    cluster::{self, ClusterScenario, Coverage, CrowdReport, CrowdScenario, run_crowd},
     scenario::{self, Report, Scenario},
     storm,
 };
@@ -27,11 +27,31 @@ pub enum Kind {
     Erasure,
     /// Several nodes, 10,000 actions, five faults.
     Nodes,
+    /// Many programs on five nodes, and no faults.
+    Calm,
+    /// Many programs on five nodes, and faults that must not disturb them.
+    Within,
+    /// Many programs on five nodes, and two faults at a time.
+    Beyond,
+    /// Many programs on five nodes, of which NSDs come and go.
+    Changing,
+    /// Many programs of two shards on five nodes.
+    Shards,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: &[Self] = &[Self::Storm, Self::Cut, Self::Erasure, Self::Nodes];
+    pub const ALL: &[Self] = &[
+        Self::Storm,
+        Self::Cut,
+        Self::Erasure,
+        Self::Nodes,
+        Self::Calm,
+        Self::Within,
+        Self::Beyond,
+        Self::Changing,
+        Self::Shards,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -39,6 +59,11 @@ impl Kind {
             Self::Cut => "cut",
             Self::Erasure => "erasure",
             Self::Nodes => "nodes",
+            Self::Calm => "calm",
+            Self::Within => "within",
+            Self::Beyond => "beyond",
+            Self::Changing => "changing",
+            Self::Shards => "shards",
         }
     }
 
@@ -47,21 +72,84 @@ impl Kind {
     /// # Panics
     /// If a promise is broken.
     #[must_use]
-    pub fn run(self, seed: u64) -> Report {
+    pub fn run(self, seed: u64) -> Ran {
         match self {
-            Self::Storm => storm::run(seed, &Scenario::STORM),
-            Self::Cut => scenario::crash(seed, &Scenario::CUT),
-            Self::Erasure => scenario::crash(seed, &Scenario::ERASURE),
-            Self::Nodes => {
-                let run = cluster::run(seed, &ClusterScenario::USUAL);
-                let faults = run.faults.iter();
-                Report {
-                    trace: run.trace,
-                    steps: run.steps,
-                    time: run.time,
-                    faults: faults.map(|(kind, n)| (format!("{kind:?}"), *n)).collect(),
-                }
+            Self::Storm => storm::run(seed, &Scenario::STORM).into(),
+            Self::Cut => scenario::crash(seed, &Scenario::CUT).into(),
+            Self::Erasure => scenario::crash(seed, &Scenario::ERASURE).into(),
+            Self::Nodes => cluster::run(seed, &ClusterScenario::USUAL).into(),
+            Self::Calm | Self::Within | Self::Beyond | Self::Changing | Self::Shards => {
+                let scenario = self.crowd().expect("it is one");
+                run_crowd(seed, &scenario).into()
             }
+        }
+    }
+
+    /// The scenario of many programs.
+    #[must_use]
+    pub const fn crowd(self) -> Option<CrowdScenario> {
+        match self {
+            Self::Storm | Self::Cut | Self::Erasure | Self::Nodes => None,
+            Self::Calm => Some(CrowdScenario::CALM),
+            Self::Within => Some(CrowdScenario::WITHIN),
+            Self::Beyond => Some(CrowdScenario::BEYOND),
+            Self::Changing => Some(CrowdScenario::CHANGING),
+            Self::Shards => Some(CrowdScenario::TWO_SHARDS),
+        }
+    }
+}
+
+/// What a run of any kind was like.
+#[derive(Debug)]
+pub struct Ran {
+    /// Hash of everything that happened.
+    pub trace: u64,
+    /// Operations that were answered.
+    steps: usize,
+    /// Simulated time.
+    time: Duration,
+    faults: BTreeMap<String, usize>,
+    /// Of a crowd.
+    coverage: Option<Coverage>,
+}
+
+fn names<K: fmt::Debug>(faults: &BTreeMap<K, usize>) -> BTreeMap<String, usize> {
+    let faults = faults.iter();
+    faults.map(|(kind, n)| (format!("{kind:?}"), *n)).collect()
+}
+
+impl From<Report> for Ran {
+    fn from(report: Report) -> Self {
+        Self {
+            trace: report.trace,
+            steps: report.steps,
+            time: report.time,
+            faults: report.faults,
+            coverage: None,
+        }
+    }
+}
+
+impl From<cluster::Report> for Ran {
+    fn from(report: cluster::Report) -> Self {
+        Self {
+            trace: report.trace,
+            steps: report.steps,
+            time: report.time,
+            faults: names(&report.faults),
+            coverage: None,
+        }
+    }
+}
+
+impl From<CrowdReport> for Ran {
+    fn from(report: CrowdReport) -> Self {
+        Self {
+            trace: report.trace,
+            steps: report.steps,
+            time: report.time,
+            faults: names(&report.faults),
+            coverage: Some(report.coverage),
         }
     }
 }
@@ -94,6 +182,7 @@ struct Sum {
     /// The most expensive seed and its CPU time.
     worst: (Duration, u64),
     faults: BTreeMap<String, usize>,
+    coverage: Option<Coverage>,
 }
 
 /// The runs of all kinds, and those that failed.
@@ -134,7 +223,7 @@ fn cpu_time() -> Duration {
 }
 
 impl Summary {
-    fn add(&mut self, kind: Kind, seed: u64, cpu: Duration, report: Report) {
+    fn add(&mut self, kind: Kind, seed: u64, cpu: Duration, report: Ran) {
         let sum = self.sums.entry(kind).or_default();
         sum.seeds += 1;
         sum.steps += report.steps;
@@ -144,6 +233,25 @@ impl Summary {
         for (fault, count) in report.faults {
             *sum.faults.entry(fault).or_default() += count;
         }
+        if let Some(coverage) = report.coverage {
+            sum.coverage.get_or_insert_default().add(&coverage);
+        }
+    }
+
+    /// What all crowds together covered.
+    #[must_use]
+    pub fn coverage(&self) -> Coverage {
+        let mut all = Coverage::default();
+        for coverage in self.sums.values().filter_map(|sum| sum.coverage.as_ref()) {
+            all.add(coverage);
+        }
+        all
+    }
+
+    /// The runs that failed.
+    #[must_use]
+    pub fn failed(&self) -> &[(u64, Kind)] {
+        &self.failed
     }
 
     /// For each run that failed, the command that repeats it.
@@ -170,6 +278,10 @@ impl fmt::Display for Summary {
                 worst.as_secs_f64(),
                 sum.faults,
             )?;
+        }
+        let crowds = self.sums.values().filter(|sum| sum.coverage.is_some());
+        if crowds.count() > 0 {
+            writeln!(formatter, "{}", self.coverage())?;
         }
         write!(formatter, "{} runs failed", self.failed.len())
     }

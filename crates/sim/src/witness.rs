@@ -106,6 +106,27 @@ pub enum Call {
         cell: usize,
         cells: usize,
     },
+    /// Cells become zeros, also behind the end.
+    Zero {
+        inode: InodeId,
+        cell: usize,
+        cells: usize,
+    },
+    /// Cells get space, also behind the end.
+    Reserve {
+        inode: InodeId,
+        cell: usize,
+        cells: usize,
+    },
+    /// Cells become those of another file, which nobody changes: of one after the other, this number and the
+    /// following ones.
+    Copy {
+        from: (InodeId, usize),
+        inode: InodeId,
+        cell: usize,
+        cells: usize,
+        first: u32,
+    },
     Read {
         inode: InodeId,
         cell: usize,
@@ -242,6 +263,9 @@ impl Call {
             | Self::Append { inode, .. }
             | Self::Truncate { inode, .. }
             | Self::Punch { inode, .. }
+            | Self::Zero { inode, .. }
+            | Self::Reserve { inode, .. }
+            | Self::Copy { inode, .. }
             | Self::Read { inode, .. }
             | Self::Fsync { inode } => Some(*inode),
             Self::Create { .. }

@@ -4,6 +4,7 @@ use crate::catalogue::is_not_found_yet;
 use crate::space::{self, Trouble};
 use crate::{growing, jobs, stories};
 use sim::cluster::{ClusterScenario, CrowdScenario, FaultKind, Mix, run_crowd_with, run_with};
+use sim::shrink::shrink;
 use sim::{by_suite, each_seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::Planted;
@@ -224,4 +225,22 @@ fn stories_find_what_they_tell_of() {
     }
     finds(Planted::ApplyTwice, stories::applied_once);
     finds(Planted::DropSessionRecord, stories::without_names);
+}
+
+/// Would be broken if what is kept of a seed that failed hid the cause behind faults and steps that it doesn't need.
+#[test]
+fn a_crowd_that_fails_is_made_smaller() {
+    let scenario = CrowdScenario::WITHIN;
+    let planted = Some(Planted::GrantTwice);
+    let small = shrink(1_100, &scenario, planted).expect("it fails");
+    assert_eq!(
+        (small.cluster.faults, small.points),
+        (0, &[][..]),
+        "{small:?}"
+    );
+    assert!(small.steps < scenario.steps, "{small:?}");
+    assert!(
+        shrink(1_100, &small, None).is_none(),
+        "nothing else is wrong"
+    );
 }

@@ -2,6 +2,7 @@
 
 use sim::by_suite;
 use sim::seeds::{Kind, run_all};
+use sim::shrink::shrink;
 
 fn number(name: &str, otherwise: u64) -> u64 {
     let given = std::env::var(name).ok().filter(|text| !text.is_empty());
@@ -11,7 +12,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
     })
 }
 
-/// `SIM_SEEDS`, `SIM_START` and `SIM_KINDS` choose others.
+/// `SIM_SEEDS`, `SIM_START` and `SIM_KINDS` choose others; with `SIM_SHRINK` failing crowds are made smaller.
 #[test]
 fn seeds_of_every_kind() {
     let (seeds, start) = (
@@ -29,6 +30,14 @@ fn seeds_of_every_kind() {
     };
     let summary = run_all(&kinds, start..start + seeds);
     println!("{summary}");
+    if std::env::var("SIM_SHRINK").is_ok_and(|it| !it.is_empty()) {
+        for (seed, kind) in summary.failed() {
+            let crowd = kind.crowd();
+            if let Some(small) = crowd.and_then(|scenario| shrink(*seed, &scenario, None)) {
+                println!("seed {seed} of {kind} fails also in {small:#?}");
+            }
+        }
+    }
     let replays = summary.replays();
     assert!(replays.is_empty(), "failed; again:\n{}", replays.join("\n"));
 }

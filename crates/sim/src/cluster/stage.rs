@@ -158,6 +158,11 @@ impl Stage {
         self.machines.store.cut_off(self.machine(node).id);
     }
 
+    /// Coordination gets another leader.
+    pub fn change_leader(&self) {
+        self.machines.store.change_leader();
+    }
+
     /// No message goes from one node to another.
     pub fn cut_one_way(&self, from: usize, to: usize) {
         let (from, to) = (self.machine(from), self.machine(to));

@@ -163,6 +163,27 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             parts.extend(set(*cell, *cells, 0));
             *inode
         }
+        Call::Zero { inode, cell, cells } => {
+            parts.push((None, What::Raise((cell + cells) as u64)));
+            parts.extend(set(*cell, *cells, 0));
+            *inode
+        }
+        Call::Reserve { inode, cell, cells } => {
+            parts.push((None, What::Raise((cell + cells) as u64)));
+            *inode
+        }
+        Call::Copy {
+            inode,
+            cell,
+            cells,
+            first,
+            ..
+        } => {
+            parts.push((None, What::Raise((cell + cells) as u64)));
+            let copied = (*cell..cell + cells).zip(*first..);
+            parts.extend(copied.map(|(cell, value)| (Some(cell), What::Set(value.into()))));
+            *inode
+        }
         Call::Read { inode, cell, cells } if !is_unknown => {
             let Answer::Cells(read) = &event.answer else {
                 return None;

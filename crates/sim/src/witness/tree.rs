@@ -370,7 +370,10 @@ impl Node {
     fn new(kind: FileKind, parent: InodeId) -> Self {
         Self {
             kind,
-            mode: MODE,
+            mode: match kind {
+                FileKind::Symlink => 0o777,
+                _ => MODE,
+            },
             links: if kind == FileKind::Directory { 2 } else { 1 },
             xattr: None,
             names: BTreeMap::new(),

@@ -45,10 +45,13 @@ pub struct Coverage {
     interrupted: BTreeMap<Point, u64>,
 }
 
+/// Pairs that never met are listed if they aren't more.
+const LISTED_MAX: usize = 40;
+
 /// The operations, as they are counted.
-const VERBS: [&str; 17] = [
+const VERBS: [&str; 20] = [
     "create", "link", "unlink", "rmdir", "rename", "chmod", "setxattr", "lookup", "list", "stat",
-    "getxattr", "write", "append", "truncate", "punch", "read", "fsync",
+    "getxattr", "write", "append", "truncate", "punch", "zero", "reserve", "copy", "read", "fsync",
 ];
 
 fn verb(call: &Call) -> &'static str {
@@ -68,6 +71,9 @@ fn verb(call: &Call) -> &'static str {
         Call::Append { .. } => "append",
         Call::Truncate { .. } => "truncate",
         Call::Punch { .. } => "punch",
+        Call::Zero { .. } => "zero",
+        Call::Reserve { .. } => "reserve",
+        Call::Copy { .. } => "copy",
         Call::Read { .. } => "read",
         Call::Fsync { .. } => "fsync",
     }
@@ -178,6 +184,11 @@ impl fmt::Display for Coverage {
             );
             let times: u64 = times.map(|(_, count)| *count).sum();
             write!(formatter, "{relation:?} {pairs}/{possible} ({times}×) ")?;
+        }
+        let never = self.never_on_same();
+        write!(formatter, "\nnever on the same: {} pairs", never.len())?;
+        if never.len() <= LISTED_MAX {
+            write!(formatter, " {never:?}")?;
         }
         let (all, never) = (Point::ALL.len(), self.never_passed());
         let interrupted: u64 = self.interrupted.values().sum();

@@ -20,6 +20,9 @@ const DIRECTORIES_MAX: usize = 5;
 const FILES_MAX: usize = 6;
 /// Cells that random writes begin in.
 const CELLS: u64 = 9;
+/// Cells of the file from which programs copy, and the value of the first one; the others follow.
+pub(super) const TEMPLATE_CELLS: u64 = 12;
+pub(super) const TEMPLATE_VALUES: u32 = 1 << 30;
 /// Cells of a file from which on nothing is appended.
 const APPEND_BELOW: usize = 14;
 
@@ -35,6 +38,8 @@ pub(super) struct Known {
     /// All clients that were opened, and where.
     opened: BTreeMap<ClientNumber, (NodeId, Weak<Client>)>,
     lost: BTreeSet<ClientNumber>,
+    /// Those that use nothing any more: they are about to end, or have.
+    closing: BTreeSet<ClientNumber>,
     directories: Vec<InodeId>,
     files: Vec<InodeId>,
     /// What is known of the sizes of files, for appends.
@@ -49,6 +54,8 @@ pub(super) struct Known {
     broken: Option<String>,
     /// The file with the counters.
     pub(super) counters: Option<InodeId>,
+    /// The file from which programs copy; nobody changes it.
+    pub(super) template: Option<InodeId>,
     pub(super) locks: Locks,
     pub(super) heard: Arc<Mutex<Heard>>,
 }
@@ -77,6 +84,7 @@ impl Known {
             current: BTreeMap::new(),
             opened: BTreeMap::new(),
             lost: BTreeSet::new(),
+            closing: BTreeSet::new(),
             directories: vec![root],
             files: Vec::new(),
             cells: BTreeMap::new(),
@@ -88,6 +96,7 @@ impl Known {
             was_hit: false,
             broken: None,
             counters: None,
+            template: None,
             locks: Locks::default(),
             heard: Arc::default(),
         }))
@@ -106,6 +115,11 @@ impl Known {
         self.ticks
     }
 
+    /// Programs don't work on this file.
+    pub(super) fn forget(&mut self, inode: InodeId) {
+        self.files.retain(|file| *file != inode);
+    }
+
     /// A client is opened on a node.
     pub(super) fn new_client(&mut self, node: NodeId, client: &Arc<Client>) -> ClientNumber {
         self.clients += 1;
@@ -121,6 +135,16 @@ impl Known {
     ) -> impl Iterator<Item = (ClientNumber, &(NodeId, Weak<Client>))> {
         let open = self.opened.iter();
         open.map(|(number, client)| (*number, client))
+    }
+
+    /// A client begins to end. Its owner may have forgotten it before it knows.
+    pub(super) fn closes(&mut self, client: ClientNumber) {
+        self.closing.insert(client);
+    }
+
+    /// Whether it has not begun to end.
+    pub(super) fn is_used(&self, client: ClientNumber) -> bool {
+        !self.closing.contains(&client)
     }
 
     /// The client of a node is gone with its daemon.
@@ -176,7 +200,7 @@ impl Known {
     /// The file with the counters was made; other operations leave it alone.
     pub(super) fn has_counters(&mut self, inode: InodeId) {
         self.counters = Some(inode);
-        self.files.retain(|it| *it != inode);
+        self.forget(inode);
     }
 
     /// The first promise that a program saw broken.
@@ -218,7 +242,9 @@ impl Known {
         if let Answer::Inode(seen) = answer {
             let (list, most, first) = match seen.kind {
                 FileKind::Directory => (&mut self.directories, DIRECTORIES_MAX, 1),
-                _ => (&mut self.files, FILES_MAX, 0),
+                FileKind::File => (&mut self.files, FILES_MAX, 0),
+                // Used by their names only.
+                _ => return,
             };
             if !list.contains(&seen.inode) && seen.links > 0 {
                 if list.len() < most {
@@ -232,6 +258,11 @@ impl Known {
         let cells = match (&call, answer) {
             (
                 Call::Write {
+                    inode, cell, cells, ..
+                }
+                | Call::Zero { inode, cell, cells }
+                | Call::Reserve { inode, cell, cells }
+                | Call::Copy {
                     inode, cell, cells, ..
                 },
                 Answer::Done,
@@ -333,7 +364,8 @@ impl Known {
     fn draw_names(&mut self) -> Call {
         let (directory, name) = (self.directory(), self.name());
         match self.draw.below(20) {
-            0..4 => self.draw_create(FileKind::File),
+            0..3 => self.draw_create(FileKind::File),
+            3 => self.draw_create(FileKind::Symlink),
             4..6 => self.draw_create(FileKind::Directory),
             6..8 => match self.file() {
                 Some(inode) => Call::Link {
@@ -365,7 +397,12 @@ impl Known {
             self.draw.below(CELLS) as usize,
             1 + self.draw.below(3) as usize,
         );
-        match self.draw.below(20) {
+        // What has names can be a directory, too.
+        let named = match self.draw.below(4) {
+            0 => self.directory(),
+            _ => inode,
+        };
+        match self.draw.below(23) {
             0..5 => Call::Write {
                 inode,
                 cell,
@@ -386,17 +423,37 @@ impl Known {
             5..8 => Call::Truncate { inode, cells: cell },
             8 => Call::Punch { inode, cell, cells },
             9..14 => Call::Read { inode, cell, cells },
-            14..16 => Call::Stat { inode },
+            14..16 => Call::Stat { inode: named },
             16 => Call::Fsync { inode },
             17 => Call::SetMode {
-                inode,
+                inode: named,
                 mode: 0o600 + self.draw.below(0o100) as u32,
             },
             18 => {
                 let value = (self.draw.below(3) > 0).then(|| self.value());
-                Call::SetXattr { inode, value }
+                Call::SetXattr {
+                    inode: named,
+                    value,
+                }
             }
-            _ => Call::GetXattr { inode },
+            19 => Call::GetXattr { inode: named },
+            20 => Call::Zero { inode, cell, cells },
+            21 => Call::Reserve { inode, cell, cells },
+            _ => self.draw_copy(inode, cell, cells),
+        }
+    }
+
+    fn draw_copy(&mut self, inode: InodeId, cell: usize, cells: usize) -> Call {
+        let first = self.draw.below(TEMPLATE_CELLS - 2) as usize;
+        match self.template {
+            Some(template) => Call::Copy {
+                from: (template, first),
+                inode,
+                cell,
+                cells,
+                first: TEMPLATE_VALUES + first as u32,
+            },
+            None => Call::Stat { inode },
         }
     }
 }

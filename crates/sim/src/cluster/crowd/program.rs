@@ -1,7 +1,7 @@
 //! What programs do: random operations of a client that they share, and what they see.
 
 use super::CrowdScenario;
-use super::known::{Shared, lock};
+use super::known::{Shared, TEMPLATE_CELLS, TEMPLATE_VALUES, lock};
 use super::listening::{Listening, Of};
 use super::locks;
 use crate::action::Draw;
@@ -10,7 +10,9 @@ use bytes::Bytes;
 use client::{Allocate, Client, ClientSettings, OpenFlags};
 use futures::future::join_all;
 use model::operation::{NewInode, XattrMode};
-use model::{Advice, Attributes, Error, ErrorKind, FileKind, FileName, Result, SetAttributes};
+use model::{
+    Advice, Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes,
+};
 use node::Member;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +23,8 @@ const SPREAD: u32 = 0x9E37_79B1;
 const UNSPREAD: u32 = 0x0E8B_2F51;
 /// The extended attribute.
 const XATTR: &[u8] = b"user.witness";
+/// Where symlinks lead to.
+const TARGET: &[u8] = b"elsewhere";
 /// Permissions of what is made.
 const MODE: u32 = 0o755;
 /// Operations of a program on a file that it holds open.
@@ -37,6 +41,7 @@ pub(super) struct Programs {
 }
 
 /// The client has lost its session.
+#[derive(PartialEq, Eq, Debug)]
 pub(super) struct Lost;
 
 async fn open(member: &Member, known: &Shared, scenario: &CrowdScenario) -> Result<Programs> {
@@ -96,6 +101,7 @@ pub(super) async fn prepare(member: Arc<Member>, known: Shared, scenario: CrowdS
             _ => {}
         }
     }
+    programs.make_template(directory).await;
     programs.close().await;
 }
 
@@ -136,14 +142,24 @@ pub(super) async fn survey(member: Arc<Member>, known: Shared, cell_bytes: usize
                 lock(&known).breaks(format!("inode {inode} isn't found at the end"));
                 continue;
             };
-            let mut more = vec![Call::Stat { inode }, Call::GetXattr { inode }];
+            let mut more = vec![Call::Stat { inode }];
             match seen.kind {
-                FileKind::Directory => directories.push(inode),
-                _ => more.push(Call::Read {
-                    inode,
-                    cell: 0,
-                    cells: crate::witness::content::CELLS_MAX,
-                }),
+                FileKind::Directory => {
+                    more.push(Call::GetXattr { inode });
+                    directories.push(inode);
+                }
+                FileKind::Symlink => match programs.client.read_link(inode).await {
+                    Ok(target) if target == TARGET => {}
+                    other => lock(&known).breaks(format!("symlink {inode}: {other:?}")),
+                },
+                _ => {
+                    more.push(Call::GetXattr { inode });
+                    more.push(Call::Read {
+                        inode,
+                        cell: 0,
+                        cells: crate::witness::content::CELLS_MAX,
+                    });
+                }
             }
             for call in more {
                 let _ = programs.ask(false, call).await;
@@ -154,6 +170,35 @@ pub(super) async fn survey(member: Arc<Member>, known: Shared, cell_bytes: usize
 }
 
 impl Programs {
+    /// Makes the file from which programs copy, under a name that other operations don't use.
+    async fn make_template(&self, directory: InodeId) {
+        let call = Call::Create {
+            directory,
+            name: "template".to_string(),
+            kind: FileKind::File,
+        };
+        let Ok(Answer::Inode(seen)) = self.ask(false, call).await else {
+            return;
+        };
+        let inode = seen.inode;
+        // It isn't among those that programs change.
+        lock(&self.known).forget(inode);
+        for (cell, value) in (0..TEMPLATE_CELLS as usize).zip(TEMPLATE_VALUES..) {
+            let call = Call::Write {
+                inode,
+                cell,
+                cells: 1,
+                value,
+            };
+            if self.ask(false, call).await != Ok(Answer::Done) {
+                return;
+            }
+        }
+        if self.ask(false, Call::Fsync { inode }).await == Ok(Answer::Done) {
+            lock(&self.known).template = Some(inode);
+        }
+    }
+
     /// Bytes of a cell.
     pub(super) fn cell_bytes(&self) -> usize {
         self.scenario.cell_bytes
@@ -206,7 +251,8 @@ impl Programs {
         }
         for _ in 0..HELD_STEPS {
             let call = lock(&self.known).draw_content(seen.inode);
-            self.ask(true, call).await?;
+            let is_held = call.inode() == Some(seen.inode);
+            self.ask(is_held, call).await?;
         }
         self.client.release(seen.inode).await;
         Ok(())
@@ -373,6 +419,31 @@ impl Programs {
                 let punch = Allocate::Punch;
                 client.allocate(*inode, punch, offset, length).await?;
             }
+            Call::Zero { inode, cell, cells } => {
+                let (offset, length) = (at(*cell), at(*cells));
+                let zero = Allocate::Zero { keep_size: false };
+                client.allocate(*inode, zero, offset, length).await?;
+            }
+            Call::Reserve { inode, cell, cells } => {
+                let (offset, length) = (at(*cell), at(*cells));
+                let reserve = Allocate::Reserve { keep_size: false };
+                client.allocate(*inode, reserve, offset, length).await?;
+            }
+            Call::Copy {
+                from,
+                inode,
+                cell,
+                cells,
+                ..
+            } => {
+                let (source, target, length) = (at(from.1), at(*cell), at(*cells));
+                let copied = client
+                    .copy_range(from.0, source, *inode, target, length)
+                    .await?;
+                if copied != length {
+                    return Err(lie(format!("{copied} bytes of {length} were copied")));
+                }
+            }
             Call::Read { inode, cell, cells } => {
                 let length = cells * cell_bytes;
                 let pieces = client.read(*inode, at(*cell), length).await?;
@@ -424,6 +495,7 @@ impl Programs {
 
     /// Ends the client. What it can't write then is lost.
     async fn close(self) {
+        lock(&self.known).closes(self.number);
         if self.client.losses().sessions > 0 {
             lock(&self.known).lose_client(self.number);
         }
@@ -452,7 +524,10 @@ fn new(kind: FileKind) -> NewInode {
         uid: 0,
         gid: 0,
         rdev: 0,
-        target: Bytes::new(),
+        target: match kind {
+            FileKind::Symlink => Bytes::from_static(TARGET),
+            _ => Bytes::new(),
+        },
     }
 }
 

@@ -125,7 +125,8 @@ impl Crowd<'_> {
                 it.node.is_running() && !is_still
             })
         };
-        let open = known.open_clients().filter(|(_, it)| is_there(it.0));
+        let open = known.open_clients();
+        let open = open.filter(|(number, it)| known.is_used(*number) && is_there(it.0));
         open.filter_map(|(number, client)| Some((number, client.1.upgrade()?)))
             .collect()
     }
