@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use client::Client;
-use model::{FileKind, InodeId, Result, SetAttributes};
+use model::operation::RenameMode;
+use model::{ErrorKind, FileKind, InodeId, Result, SetAttributes};
 use sim::cluster::{ClusterScenario, Stage, client};
 use sim::{by_suite, each_seed};
 use std::sync::Arc;
@@ -187,6 +188,102 @@ fn a_node_that_is_cut_off_for_long_is_expelled_and_starts_anew_with_all_that_was
             stage.settled().await;
             let after = stage.run(victim, async |_, member| member.run());
             assert!(after.await > before, "seed {seed}: the run was expelled");
+        });
+    });
+}
+
+/// Would be broken if two moves that are checked one by one were carried out together: neither directory could be
+/// reached any more.
+#[test]
+fn directories_that_two_nodes_move_into_each_other_make_no_loop() {
+    each_seed(0..by_suite(4, 40), |seed| {
+        Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
+            let made = stage.run(0, async |_, member| {
+                let client = client(&member).await;
+                let mut made = Vec::new();
+                for directory in ["a", "b"] {
+                    let new = new_inode(FileKind::Directory);
+                    let directory = client.create(InodeId::ROOT, name(directory), new).await?;
+                    made.push(directory.inode);
+                }
+                client.close().await?;
+                Ok::<_, model::Error>(made)
+            });
+            let made = made.await.expect("made");
+            let moves = [(1, "a", made[1]), (2, "b", made[0])].map(|(node, from, into)| {
+                stage.start_task(node, async move |world, member| {
+                    let client = client(&member).await;
+                    let wait = Duration::from_micros(world.random_u64() % 5_000);
+                    world.sleep(wait).await;
+                    let mode = RenameMode::NoReplace;
+                    let root = InodeId::ROOT;
+                    let moved = (client.rename(root, name(from), into, name(from), mode)).await;
+                    client.close().await?;
+                    match moved {
+                        Ok(()) => Ok(true),
+                        // It would be inside itself, or its name isn't there any more.
+                        Err(error) => match error.kind() {
+                            ErrorKind::InvalidArgument | ErrorKind::NotFound => Ok(false),
+                            _ => Err(error),
+                        },
+                    }
+                })
+            });
+            let mut moved = 0;
+            for task in moves {
+                let done: Result<bool> = stage.end_of(task).await;
+                moved += usize::from(done.unwrap_or_else(|error| panic!("seed {seed}: {error}")));
+            }
+            assert_eq!(moved, 1, "seed {seed}: one of them is moved");
+        });
+    });
+}
+
+/// Would be broken if stat showed a size that its writer had only in its memory.
+#[test]
+fn a_size_that_somebody_saw_outlives_the_writer_that_dies() {
+    each_seed(0..by_suite(6, 60), |seed| {
+        Stage::play(seed, &ClusterScenario::USUAL, None, async move |stage| {
+            let file = stage.run(0, async |_, member| {
+                let client = client(&member).await;
+                let file = make(&client, "grows").await?;
+                client.close().await?;
+                Ok::<_, model::Error>(file)
+            });
+            let file = file.await.expect("made");
+            // Two write it at the same time, each its own blocks.
+            for node in 1..3_u64 {
+                drop(stage.start_task(node as usize, async move |world, member| {
+                    let client = client(&member).await;
+                    for block in 0..1_000 {
+                        let at = (block * 2 + node) * 4_096;
+                        client.write(file, at, &content(1, 4_096)).await?;
+                        world.sleep(Duration::from_millis(3)).await;
+                    }
+                    Ok::<_, model::Error>(())
+                }));
+            }
+            stage.sleep(ms(200 + seed * 83 % 900)).await;
+            let size = |node| {
+                let asked = stage.start_task(node, async move |_, member| {
+                    let client = client(&member).await;
+                    let size = client.get_attributes(file).await?.size;
+                    client.close().await?;
+                    Ok::<_, model::Error>(size)
+                });
+                async { stage.end_of(asked).await.expect("the size") }
+            };
+            let seen = size(0).await;
+            stage.kill(1);
+            stage.kill(2);
+            let later = size(0).await;
+            assert!(
+                seen > 0 && later >= seen,
+                "seed {seed}: {seen}, then {later}"
+            );
+            for node in 1..3 {
+                stage.start(node).await;
+            }
         });
     });
 }
