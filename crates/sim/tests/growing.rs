@@ -4,7 +4,7 @@
 use crate::stories::{find, make};
 use client::Client;
 use model::map::NsdState;
-use model::{NodeId, NsdId, Result, Scheme};
+use model::{NodeId, NsdId, Result, Scheme, SegmentId};
 use node::{Member, PoolChange, Removal};
 use pool::Pool;
 use sim::cluster::{ClusterScenario, Stage, client};
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testkit::content::content;
+use testkit::figures::figure;
 use world::sim::Answer;
 use world::{Planted, World};
 
@@ -24,8 +25,11 @@ const GROWING: ClusterScenario = ClusterScenario {
     nodes: NODES,
     first_nsds: 1,
     region_bytes: 256 << 20,
+    block_bytes: 4 * BLOCK_BYTES,
     ..ClusterScenario::USUAL
 };
+/// What the blocks of new data become.
+const BLOCK_BYTES: u32 = 64 * 1024;
 const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
 const FILES: u64 = 30;
 const FILE_BYTES: usize = 1_000_000;
@@ -156,18 +160,17 @@ pub(crate) fn has_one_generation(pool: &Pool) -> bool {
 
 /// No segment has another scheme than the pool's, no piece of one is in the same node as another, and every
 /// NSD has its share of the bytes, within a tenth: true once what the last fault left over is swept or moved.
-#[allow(clippy::print_stdout, reason = "says how even the shares are")]
 async fn must_be_spread(world: World, member: Arc<Member>, tolerance: usize) {
     for _ in 0..EVEN_MAX {
         let (mean, bytes) = shares(&member, tolerance).await;
         let differences = bytes.values().map(|it| (*it as f64 - mean).abs() / mean);
         let greatest = differences.fold(0.0, f64::max);
         if greatest <= 0.1 {
-            println!(
+            figure(&format!(
                 "{} NSDs: each holds {mean:.0} bytes within {:.1} %, all segments have the scheme",
                 bytes.len(),
                 100.0 * greatest
-            );
+            ));
             return;
         }
         world.sleep(ms(10_000)).await;
@@ -255,7 +258,7 @@ pub(crate) fn grown(seed: u64, planted: Option<Planted>) -> u64 {
         }
         let change = PoolChange {
             scheme: Some(WIDE),
-            block_bytes: Some(64 * 1024),
+            block_bytes: Some(BLOCK_BYTES),
         };
         let changed = stage.run(2, move |_, member| async move {
             member.change_pool(change).await
@@ -274,9 +277,45 @@ pub(crate) fn grown(seed: u64, planted: Option<Planted>) -> u64 {
         settled.await;
         let looked = stage.run(2, move |world, member| must_be_spread(world, member, 2));
         looked.await;
-
+        stage.run(5, must_write_new_blocks).await;
         must_read_all(&stage, 3).await;
     })
+}
+
+/// What is written now is in segments of the new block size.
+async fn must_write_new_blocks(_: World, member: Arc<Member>) {
+    let before = lengths(&member).await;
+    let client = client(&member).await;
+    let written = async {
+        let inode = make(&client, "after").await?;
+        client.write(inode, 0, &content(77, FILE_BYTES)).await?;
+        client.fsync(inode, false).await
+    };
+    written.await.expect("written");
+    let after = lengths(&member).await;
+    client.close().await.expect("closed");
+    let new = after.iter().filter(|(it, _)| !before.contains_key(it));
+    let new: Vec<u32> = new.map(|(_, length)| *length).collect();
+    let bytes: u64 = new.iter().copied().map(u64::from).sum();
+    let most = new.iter().copied().max();
+    assert!(
+        bytes >= FILE_BYTES as u64 && most <= Some(BLOCK_BYTES),
+        "{new:?}"
+    );
+    let longest = before.values().copied().max();
+    assert!(longest > Some(BLOCK_BYTES), "they were no longer before");
+}
+
+/// The bytes of each segment.
+async fn lengths(member: &Member) -> BTreeMap<SegmentId, u32> {
+    let pool = member.pool();
+    let mut lengths = BTreeMap::new();
+    for group in pool.map().all_groups() {
+        let survey = pool.survey(group, None, 100_000).await.expect("surveyed");
+        let places = survey.segments.iter().map(|it| it.place);
+        lengths.extend(places.map(|place| (place.segment, place.length)));
+    }
+    lengths
 }
 
 /// Would be broken if NSDs that fail together held two pieces of a segment.
