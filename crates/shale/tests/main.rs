@@ -10,6 +10,7 @@
 )]
 
 mod broken;
+mod coherence;
 mod command_line;
 mod degraded;
 mod fixture;

@@ -13,15 +13,16 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-const BYTES: usize = 1 << 20;
+pub(crate) const BYTES: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-struct Mapping {
+/// A file's first bytes in memory.
+pub(crate) struct Mapping {
     at: NonNull<u8>,
 }
 
 impl Mapping {
-    fn new(file: &File, flags: i32) -> Self {
+    pub(crate) fn new(file: &File, flags: i32) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping of an open file, at an address that the kernel chooses.
         let at = unsafe {
@@ -44,7 +45,7 @@ impl Mapping {
         }
     }
 
-    fn read(&self, at: usize, length: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, at: usize, length: usize) -> Vec<u8> {
         assert!(at + length <= BYTES);
         (at..at + length)
             // SAFETY: inside the mapping; no other thread runs while this test reads.
@@ -52,12 +53,28 @@ impl Mapping {
             .collect()
     }
 
-    fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= BYTES);
         for (index, byte) in bytes.iter().enumerate() {
             // SAFETY: as in `read`.
             unsafe { self.at.add(at + index).write_volatile(*byte) }
         }
+    }
+
+    /// Eight bytes at once, while others store them.
+    pub(crate) fn load(&self, at: usize) -> u64 {
+        self.number(at).load(Ordering::SeqCst)
+    }
+
+    /// Eight bytes at once, while others load them.
+    pub(crate) fn store(&self, at: usize, value: u64) {
+        self.number(at).store(value, Ordering::SeqCst);
+    }
+
+    fn number(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= BYTES);
+        // SAFETY: inside the mapping, which is aligned to a page.
+        unsafe { self.at.add(at).cast().as_ref() }
     }
 
     fn sync(&self) {
