@@ -118,10 +118,15 @@ fn look(seed: u64, planted: Planted, plant: bool) {
 /// the program may move it.
 fn first_seed(planted: Planted) -> u64 {
     match planted {
-        Planted::ForgetSeal => 13,
+        Planted::IgnoreSeal => 13,
+        Planted::ForgetSeal => 18,
         Planted::AcknowledgeEarly => 34,
+        Planted::ReplayShort => 2,
         Planted::PublishEarly => 12,
-        Planted::DiscardUnfenced => 50,
+        Planted::ApplyTwice => 17,
+        Planted::DiscardUnfenced => 56,
+        Planted::GrantInGrace => 8,
+        Planted::ArriveEarly => 7,
         Planted::AnswerLate => 243,
         Planted::KeepAttributes => 15,
         Planted::AnswerUndurable => 5,

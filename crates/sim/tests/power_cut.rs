@@ -22,8 +22,8 @@ fn a_long_run_survives_a_cut_anywhere() {
 
 #[test]
 fn very_many_actions_survive_a_cut_anywhere() {
-    // Each run has one cut. `random_actions` does two million steps without a cut.
-    let (seeds, steps) = by_suite((100, 6_000), (1_000, Scenario::MANY.steps));
+    // Each run has one cut. `random_actions` does nearly a million steps without a cut.
+    let (seeds, steps) = by_suite((60, 6_000), (1_000, Scenario::MANY.steps));
     let scenario = Scenario {
         steps,
         ..Scenario::MANY

@@ -5,7 +5,7 @@ use sim::{by_suite, each_seed};
 
 #[test]
 fn random_actions_see_what_the_model_sees() {
-    let (seeds, steps) = by_suite((4, 3_000), (40, 5_000));
+    let (seeds, steps) = by_suite((4, 1_500), (40, 5_000));
     let scenario = Scenario {
         steps,
         ..Scenario::LONG
@@ -15,10 +15,10 @@ fn random_actions_see_what_the_model_sees() {
     });
 }
 
-/// More than a million steps; twenty in the long run.
+/// Nearly a million steps; twenty in the long run.
 #[test]
 fn very_many_random_actions_see_what_the_model_sees() {
-    each_seed(1_000..1_000 + by_suite(60, 1_000), |seed| {
+    each_seed(1_000..1_000 + by_suite(40, 1_000), |seed| {
         run(seed, &Scenario::MANY);
     });
 }

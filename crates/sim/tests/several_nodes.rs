@@ -15,7 +15,7 @@ fn several_nodes_without_faults() {
 
 #[test]
 fn several_nodes_survive_faults() {
-    each_seed(100..100 + by_suite(40, 1_000), |seed| {
+    each_seed(100..100 + by_suite(24, 1_000), |seed| {
         let report = run(seed, &ClusterScenario::USUAL);
         assert_eq!(
             report.faults.values().sum::<usize>(),
@@ -34,7 +34,7 @@ fn a_client_goes_on_within_half_a_second_when_its_shard_moves() {
         mix: Mix(&[FaultKind::Move]),
         ..ClusterScenario::USUAL
     };
-    each_seed(0..by_suite(8, 100), |seed| {
+    each_seed(0..by_suite(4, 100), |seed| {
         let report = run(seed, &scenario);
         let moved = report.pauses[&FaultKind::Move];
         assert!(
@@ -54,7 +54,7 @@ fn a_client_goes_on_within_three_seconds_when_the_owner_is_killed() {
         ..ClusterScenario::USUAL
     };
     let seen = AtomicUsize::new(0);
-    each_seed(0..by_suite(8, 100), |seed| {
+    each_seed(0..by_suite(4, 100), |seed| {
         let report = run(seed, &scenario);
         let was_seen = report.owner_killed > Duration::ZERO;
         seen.fetch_add(usize::from(was_seen), Ordering::Relaxed);
