@@ -42,18 +42,6 @@ pub enum Expired {
     },
 }
 
-impl Expired {
-    /// All pages of a file.
-    #[must_use]
-    pub fn all_bytes(inode: InodeId) -> Self {
-        Self::Bytes {
-            inode,
-            from: 0,
-            to: u64::MAX,
-        }
-    }
-}
-
 /// Tells the kernels of a client apart. The default is of none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct KernelNumber(u64);

@@ -153,8 +153,10 @@ impl Reader {
                 Missing::Tokens => {
                     // What was fetched before may be old by now.
                     fetched.clear();
-                    let waits = fill.as_ref().map(|fill| fill.begin_wait(&self.tokens));
-                    let _waits = waits.transpose()?;
+                    let _waits = match &fill {
+                        Some(fill) => fill.begin_wait(&self.tokens)?,
+                        None => None,
+                    };
                     let (from, to, mode) = match &fill {
                         Some(fill) => fill.wants(),
                         None => (offset, end_of(offset, length), TokenMode::Shared),
@@ -213,10 +215,6 @@ impl Reader {
                     if !self.session.is_pause(&error, since) {
                         return Err(unreadable(inode, error));
                     }
-                    // Others must not wait for what may take long.
-                    if let Some(fill) = &fill {
-                        fill.waits(&mut state.lock());
-                    }
                     uses = None;
                     _turn = None;
                     fetched.clear();
@@ -244,7 +242,6 @@ impl Reader {
         let mut inner = state.lock();
         inner.check_lost()?;
         if inner.is_changing(offset, end_of(offset, length)) {
-            fill.inspect(|fill| fill.waits(&mut inner));
             return Ok(Missing::Change);
         }
         let end = end_of(offset, length);

@@ -201,6 +201,16 @@ impl Tokens {
         self.claim(state, wants).await
     }
 
+    /// What a kernel's write-back of pages needs: who wants the bytes may hold the inode.
+    pub(crate) async fn claim_write_back(
+        &self,
+        state: &InodeRef,
+        range: Option<TokenRange>,
+    ) -> Result<Uses> {
+        let bytes = bytes(state.id(), TokenMode::Exclusive, range);
+        self.claim(state, [bytes, None]).await
+    }
+
     /// Claims in the order of the objects, as owners do: no two operations wait for each other.
     async fn claim(&self, state: &InodeRef, wants: [Option<Want>; 2]) -> Result<Uses> {
         let mut uses = Uses {

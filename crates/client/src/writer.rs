@@ -126,7 +126,9 @@ impl Writer {
         mut right: Right,
     ) -> Result<Written> {
         let bytes = data.len() as u64;
-        if let Some(time) = self.pages.pace(bytes, self.session.now()) {
+        // Others may wait for what a kernel writes back.
+        let pace = (!right.is_kernels).then(|| self.pages.pace(bytes, self.session.now()));
+        if let Some(time) = pace.flatten() {
             // Boxed because it is rare: every write's future would be larger.
             Box::pin(self.session.world().sleep(time)).await;
         }
@@ -147,7 +149,10 @@ impl Writer {
                     });
                 }
                 Attempt::Unknown => {
-                    let asked = state.lock().held_state().if_claimed(uses.is_some());
+                    let asked = state
+                        .lock()
+                        .held_state()
+                        .if_claimed(uses.is_some() && !right.is_kernels);
                     let attributes = self.known_attributes(state.id()).await?;
                     state.lock().learn_first(&attributes, asked);
                     right.shown = right.is_kernels.then(|| Known::from(&attributes));
@@ -157,9 +162,14 @@ impl Writer {
                     let range = at.and_then(|at| TokenRange::new(at, at + bytes));
                     let losses = state.lock().losses();
                     // Boxed because it is rare: otherwise every write's future would contain it.
-                    let claimed = self.tokens.claim_write(state, range, at.is_none());
-                    uses = Some(Box::pin(claimed).await?);
-                    right.claimed = Some(losses);
+                    uses = match right.is_kernels {
+                        true => Box::pin(self.claim_write_back(state, range)).await?,
+                        false => {
+                            let claimed = self.tokens.claim_write(state, range, at.is_none());
+                            Some(Box::pin(claimed).await?)
+                        }
+                    };
+                    right.claimed = uses.is_some().then_some(losses);
                 }
                 Attempt::MayLose => {
                     // The owner may have to wait for others that wait for this client.
@@ -179,6 +189,33 @@ impl Writer {
                         .await?;
                 }
             }
+        }
+    }
+
+    /// Claims what a write-back needs; `None` if its pages have begun to go meanwhile, which is enough: who wants them may
+    /// be waiting for this write.
+    async fn claim_write_back(
+        &self,
+        state: &InodeRef,
+        range: Option<TokenRange>,
+    ) -> Result<Option<Uses>> {
+        let goes = async {
+            loop {
+                let changed = state.changed();
+                {
+                    let inner = state.lock();
+                    let may_go = range.is_some_and(|it| inner.may_write_back(it.start, it.end));
+                    if may_go || inner.check_lost().is_err() {
+                        return;
+                    }
+                }
+                changed.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            claimed = self.tokens.claim_write_back(state, range) => claimed.map(Some),
+            () = goes => Ok(None),
         }
     }
 

@@ -316,3 +316,61 @@ fn pages_go_although_many_programs_ask_for_them_again() {
         });
     }
 }
+
+/// Would be broken if a kernel had only so long for all that it writes back.
+#[test]
+fn what_a_kernel_writes_back_for_long_is_not_lost() {
+    run(9_992, |world, node| async move {
+        const MANY: usize = 2_000;
+        let here = &node.client;
+        let file = rig::file(here, "f").await;
+        here.write(file, 0, &vec![1; MANY * PAGE]).await.unwrap();
+        let way = Way::new(&world, &node.metanode, 0);
+        let far = client_through(&node, &way).await;
+        let kernel = PageKernel::before(&node, &far);
+        let open = kernel.open(file, true).await.unwrap();
+        for page in 0..MANY as u64 {
+            let store = |bytes: &mut [u8]| bytes.fill(2);
+            kernel.touch(&open, page, true, store).await.unwrap();
+        }
+        here.append(file, &[3]).await.unwrap();
+        assert_eq!(kernel.lost.load(Ordering::Relaxed), 0);
+        assert!(rig::read(here, file, 0, MANY * PAGE).await == vec![2; MANY * PAGE]);
+        kernel.close(open).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Its tokens had run out, so it waits for new ones; then somebody wants its page, and waits for it.
+#[test]
+fn a_write_back_that_waits_for_tokens_goes_on_when_its_page_must_go() {
+    run(9_993, |world, node| async move {
+        let here = &node.client;
+        let file = rig::file(here, "f").await;
+        here.write(file, 0, &[1; 2 * PAGE]).await.unwrap();
+        here.fsync(file, false).await.unwrap();
+        let way = Way::new(&world, &node.metanode, 0);
+        let far = client_through(&node, &way).await;
+        let kernel = PageKernel::before(&node, &far);
+        let open = kernel.open(file, true).await.unwrap();
+        let store = |bytes: &mut [u8]| bytes.fill(2);
+        kernel.touch(&open, 0, true, store).await.unwrap();
+        way.cut.store(true, Ordering::Relaxed);
+        world.sleep(Duration::from_millis(6_100)).await;
+        let others = async {
+            world.sleep(Duration::from_millis(20)).await;
+            way.cut.store(false, Ordering::Relaxed);
+            here.append(file, &[3]).await.unwrap();
+        };
+        let begun = world.now();
+        join(kernel.sync(file), others).await;
+        let took = world.now() - begun;
+        assert!(took < Duration::from_secs(3), "{took:?}");
+        assert_eq!(far.losses().sessions, 0);
+        assert!(rig::read(here, file, 0, PAGE).await == [2; PAGE][..]);
+        kernel.close(open).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}

@@ -21,6 +21,8 @@ const QUEUE_MAX: usize = 16_384;
 /// Most threads that tell of pages: so many may wait for locks of pages at the same time, each for a read that waits for
 /// other clients.
 const PAGES_THREADS_MAX: usize = 64;
+/// Most threads that tell of pages for which nobody waits.
+const POSTED_THREADS_MAX: usize = 8;
 
 /// The state that the kernel should drop.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,7 +93,7 @@ impl Notifier {
     pub(crate) fn start(world: &World, device: Arc<Device>) -> io::Result<Self> {
         let start = |name, threads_max| Queue::start(name, threads_max, world, &device);
         let queue = start("shale-notify", 1)?;
-        let posted = start("shale-posted", 1).inspect_err(|_| queue.close())?;
+        let posted = start("shale-posted", POSTED_THREADS_MAX).inspect_err(|_| queue.close())?;
         let pages = start("shale-pages", PAGES_THREADS_MAX).inspect_err(|_| {
             queue.close();
             posted.close();
@@ -162,6 +164,7 @@ impl Notifier {
         // Consecutive writes to one file share one notice.
         if state.notices.back().is_none_or(|(last, _)| *last != notice) {
             state.notices.push_back((notice, None));
+            queue.help(&mut state);
         }
         drop(state);
         queue.wake.notify_one();

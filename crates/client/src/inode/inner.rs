@@ -197,14 +197,18 @@ impl Inner {
 
     /// Whether a kernel may write these bytes back.
     pub(crate) fn may_write_back(&self, offset: u64, end: u64) -> bool {
-        self.held.may_write_back(offset, end)
-            || (self.kernel_pages.are_dropping((offset, end)) && self.held.is_current())
+        let pages = self.kernel_pages.page_by_page((offset, end));
+        pages.into_iter().all(|(from, to)| {
+            self.held.may_write_back(from, to)
+                || (self.kernel_pages.are_dropping((from, to)) && self.held.is_current())
+        })
     }
 
     /// A kernel's request for pages is about to be answered. Nobody keeps account while no tokens are used.
     pub(crate) fn filled(&mut self, fill: u64, mode: TokenMode) {
-        if !self.held.has_all() {
-            self.kernel_pages.filled(fill, mode);
+        match self.held.has_all() {
+            true => self.kernel_pages.answered(fill, mode),
+            false => self.kernel_pages.filled(fill, mode),
         }
     }
 
@@ -261,7 +265,7 @@ impl Inner {
         let runs = self.batches.iter().flat_map(Batch::runs);
         let end = runs.map(Frozen::end).fold(self.dirty.end(), u64::max);
         if let Some(pending) = &mut self.pending {
-            pending.size = end.max(size);
+            pending.size = end.max(size.min(pending.size));
         }
     }
 

@@ -18,13 +18,16 @@ use crate::kernels::KernelNumber;
 use crate::pages::ranges::Ranges;
 use model::{TokenMode, TokenRange};
 
+#[cfg(test)]
+mod tests;
+
 /// Bytes of a kernel's page.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Most ranges that are told apart; with more of them everything between the first and the last counts.
 const RANGES_MAX: usize = 32;
-/// Most bytes that a kernel is told to drop at a time: of what it locks elsewhere meanwhile nothing has to be told anew.
-const TOLD_MAX: u64 = 16 * PAGE_BYTES;
-/// How often a drop goes on without waiting for what a kernel is being told: each time a thread may wait there.
+/// Fewest bytes that a kernel is told to drop at a time: of what it locks elsewhere meanwhile nothing is told anew.
+const TOLD_MIN: u64 = 16 * PAGE_BYTES;
+/// Most notices of a drop that aren't waited for at the same time: a thread may wait in the kernel for each.
 const PASSED_MAX: u32 = 16;
 
 /// Some bytes of a file: from the first, to the one behind the last.
@@ -41,7 +44,7 @@ pub(crate) struct KernelPages {
     is_unknown: bool,
     /// Requests for pages that are under way; as many as kernels send.
     fills: Vec<Fill>,
-    drops: Vec<Drop>,
+    drops: Vec<Going>,
     last: u64,
 }
 
@@ -50,12 +53,13 @@ struct Fill {
     number: u64,
     kernel: KernelNumber,
     pages: Span,
-    /// It has what it needs, and is answered soon.
+    /// Its answer is on the way.
     goes: bool,
 }
 
+/// Pages that kernels are dropping.
 #[derive(Debug)]
-struct Drop {
+struct Going {
     number: u64,
     pages: Vec<Span>,
     why: Why,
@@ -63,8 +67,10 @@ struct Drop {
     tells: Vec<Tell>,
     /// What is just being told.
     telling: Option<Tell>,
-    /// How often that wasn't waited for.
+    /// Notices that aren't waited for, and are still out.
     passed: u32,
+    /// Bytes that are told next: twice as many after each part that the kernel drops quickly.
+    part: u64,
     /// A round has begun.
     began: bool,
     /// Pages were filled since the round began, or weren't told yet.
@@ -116,7 +122,7 @@ fn spans(ranges: &Ranges) -> Vec<Span> {
     spans
 }
 
-impl Drop {
+impl Going {
     fn concerns(&self, pages: Span) -> bool {
         self.pages.iter().any(|it| overlap(*it, pages))
     }
@@ -125,9 +131,15 @@ impl Drop {
 impl KernelPages {
     // Requests for pages.
 
-    /// Whether some of these pages are just being dropped: a request for them waits for that.
-    pub(crate) fn are_going(&self, pages: Span) -> bool {
+    /// Whether some of these pages are just being dropped.
+    fn are_going(&self, pages: Span) -> bool {
         self.drops.iter().any(|it| it.concerns(pages))
+    }
+
+    /// Whether a request for these pages waits until they have gone. Not if the drop waits for such requests itself.
+    pub(crate) fn must_wait(&self, pages: Span) -> bool {
+        let mut drops = self.drops.iter();
+        drops.any(|it| it.concerns(pages) && it.passed < PASSED_MAX)
     }
 
     /// A kernel asks for pages, which it doesn't have; nobody has if it is the only one. Returns the request's number;
@@ -146,9 +158,10 @@ impl KernelPages {
         self.last
     }
 
-    /// Kernels may have pages, changed ones too, of which nobody has kept account; or they have dropped these.
+    /// Kernels may have pages of which nobody has kept account; or they have dropped these.
     pub(crate) fn set_unknown(&mut self, is_unknown: bool) {
         self.is_unknown = is_unknown;
+        self.may_change &= self.may_be_some();
     }
 
     /// Whether nobody knows what they have.
@@ -156,26 +169,37 @@ impl KernelPages {
         self.is_unknown
     }
 
-    /// Programs may have changed bytes that aren't written back.
-    pub(crate) fn may_be_changed(&self) -> bool {
-        self.is_unknown || (self.may_change && self.may_be_some())
+    /// Whether programs may have changed some of these bytes that aren't written back.
+    pub(crate) fn may_be_changed_in(&self, ranges: &[TokenRange]) -> bool {
+        let mut spans = ranges.iter().map(|it| pages_of(it.start, it.end));
+        let may_be_some = |(from, to)| {
+            let next = self.filled.next_start(from);
+            next.is_some_and(|next| next < to) || self.are_going((from, to))
+        };
+        self.may_change && (self.is_unknown || spans.any(may_be_some))
     }
 
     /// Whether kernels may have pages, those that are just going included.
     fn may_be_some(&self) -> bool {
-        self.filled.len() > 0 || !self.drops.is_empty()
+        self.is_unknown || self.filled.len() > 0 || !self.drops.is_empty()
     }
 
-    /// The request has all the tokens that it needs, or waits for them.
-    pub(crate) fn note_fill(&mut self, number: u64, goes: bool) {
-        self.fill(number).goes = goes;
+    /// The request's answer isn't on the way, or not any more. Returns whether it was.
+    pub(crate) fn waits(&mut self, number: u64) -> bool {
+        std::mem::take(&mut self.fill(number).goes)
+    }
+
+    /// The request is about to be answered, of which nobody keeps account.
+    pub(crate) fn answered(&mut self, number: u64, mode: TokenMode) {
+        self.fill(number).goes = true;
+        self.may_change |= mode == TokenMode::Exclusive;
     }
 
     /// The request is about to be answered, under a token of this mode.
     pub(crate) fn filled(&mut self, number: u64, mode: TokenMode) {
+        self.answered(number, mode);
         let pages = self.fill(number).pages;
         self.add_filled(pages);
-        self.may_change |= mode == TokenMode::Exclusive;
         for drop in self.drops.iter_mut().filter(|it| it.concerns(pages)) {
             drop.refilled = true;
         }
@@ -225,13 +249,14 @@ impl KernelPages {
     pub(crate) fn begin_drop(&mut self, ranges: &[TokenRange], why: Why) -> u64 {
         self.last += 1;
         let pages = ranges.iter().map(|range| pages_of(range.start, range.end));
-        self.drops.push(Drop {
+        self.drops.push(Going {
             number: self.last,
             pages: pages.collect(),
             why,
             tells: Vec::new(),
             telling: None,
             passed: 0,
+            part: TOLD_MIN,
             began: false,
             refilled: true,
         });
@@ -249,7 +274,7 @@ impl KernelPages {
         } = self;
         let at = drops.iter().position(|it| it.number == number);
         let at = at.expect("it has begun");
-        let is_before = |it: &Drop| {
+        let is_before = |it: &Going| {
             it.number < number && drops[at].pages.iter().any(|pages| it.concerns(*pages))
         };
         // What that one is telling isn't in the account any more.
@@ -261,9 +286,9 @@ impl KernelPages {
             if let Some(mut tell) = drop.tells.pop() {
                 let (from, to) = tell.1;
                 // Nobody knows how much all that follows is.
-                if to < u64::MAX && to - from > TOLD_MAX {
-                    drop.tells.push((tell.0, (from + TOLD_MAX, to)));
-                    tell.1 = (from, from + TOLD_MAX);
+                if to < u64::MAX && to - from > drop.part {
+                    drop.tells.push((tell.0, (from + drop.part, to)));
+                    tell.1 = (from, from + drop.part);
                 }
                 let unlocked = unlocked(fills, tell);
                 if unlocked == [tell] {
@@ -297,8 +322,14 @@ impl KernelPages {
             if going.is_empty() && drop.refilled {
                 return Step::Wait;
             }
-            drop.began = true;
             going.iter().for_each(|span| filled.remove(span.0, span.1));
+            if !drop.began && *is_unknown {
+                // These may be answered without account.
+                for fill in fills.iter().filter(|it| it.goes && drop.concerns(it.pages)) {
+                    filled.add(fill.pages.0, fill.pages.1);
+                }
+            }
+            drop.began = true;
             let tells = |kernel: &KernelNumber| {
                 let kernel = *kernel;
                 going.iter().map(move |span| (kernel, *span))
@@ -308,8 +339,13 @@ impl KernelPages {
     }
 
     /// The kernel has dropped what it was told to.
-    pub(crate) fn told(&mut self, number: u64) {
-        self.drop(number).telling = None;
+    pub(crate) fn told(&mut self, number: u64, was_quick: bool) {
+        let drop = self.going(number);
+        drop.telling = None;
+        drop.part = match was_quick {
+            true => drop.part.saturating_mul(2),
+            false => TOLD_MIN,
+        };
     }
 
     /// Whether the kernel has locked some of what it is being told to drop, because it asks for it.
@@ -319,30 +355,56 @@ impl KernelPages {
         tell.is_some_and(|tell| unlocked(&self.fills, tell) != [tell])
     }
 
-    /// Then it isn't waited for any longer, and the rest is told anew: returns true. Not too often.
+    /// Then this notice isn't waited for any longer, and the rest is told anew: returns true. Not if too many are out:
+    /// then the requests that hold it up are answered ([`KernelPages::must_wait`]).
     pub(crate) fn pass_locked(&mut self, number: u64) -> bool {
-        let Some(tell) = self.drop(number).telling else {
+        let Some(tell) = self.going(number).telling else {
             return false;
         };
         let unlocked = unlocked(&self.fills, tell);
-        let drop = self.drop(number);
+        let drop = self.going(number);
         let passes = unlocked != [tell] && drop.passed < PASSED_MAX;
         if passes {
             drop.passed += 1;
+            drop.part = TOLD_MIN;
             drop.telling = None;
             drop.tells.extend(unlocked);
         }
         passes
     }
 
-    /// Others have the bytes of all that is just going.
-    pub(crate) fn lose_drops(&mut self) {
-        self.drops.iter_mut().for_each(|drop| drop.why = Why::Lost);
+    /// The kernel is done with a notice that wasn't waited for.
+    pub(crate) fn passed_ended(&mut self, number: u64) {
+        self.going(number).passed -= 1;
     }
 
-    fn drop(&mut self, number: u64) -> &mut Drop {
+    /// Others have these bytes: what is just going of them is lost.
+    pub(crate) fn lose_drops(&mut self, ranges: &[TokenRange]) {
+        for range in ranges {
+            let pages = pages_of(range.start, range.end);
+            for drop in self.drops.iter_mut().filter(|it| it.concerns(pages)) {
+                drop.why = Why::Lost;
+            }
+        }
+    }
+
+    fn going(&mut self, number: u64) -> &mut Going {
         let mut drops = self.drops.iter_mut();
         drops.find(|it| it.number == number).expect("it has begun")
+    }
+
+    /// These bytes by their pages if some are going; as they are if none is.
+    pub(crate) fn page_by_page(&self, bytes: Span) -> Vec<Span> {
+        if !self.are_going(bytes) {
+            return vec![bytes];
+        }
+        let (mut at, mut pages) = (bytes.0, Vec::new());
+        while at < bytes.1 {
+            let to = pages_of(at, at + 1).1.min(bytes.1);
+            pages.push((at, to));
+            at = to;
+        }
+        pages
     }
 
     /// Whether pages of all these bytes are going: what was changed in them may still be written back.
@@ -384,354 +446,4 @@ fn unlocked(fills: &[Fill], (kernel, pages): Tell) -> Vec<Tell> {
         .into_iter()
         .map(|span| (kernel, span))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernels::tests::kernels;
-    use TokenMode::{Exclusive, Shared};
-
-    fn bytes(from: u64, to: u64) -> [TokenRange; 1] {
-        [TokenRange::new(from, to).expect("not empty")]
-    }
-
-    const PAGE: u64 = PAGE_BYTES;
-
-    /// The pages of one kernel.
-    struct One {
-        pages: KernelPages,
-        all: Vec<KernelNumber>,
-    }
-
-    impl One {
-        fn new() -> Self {
-            Self {
-                pages: KernelPages::default(),
-                all: kernels(1),
-            }
-        }
-
-        fn with(pages: Span, mode: TokenMode) -> Self {
-            let mut one = Self::new();
-            one.fill(pages, mode);
-            one
-        }
-
-        fn ask(&mut self, pages: Span) -> u64 {
-            self.pages.begin_fill(self.all[0], pages, true)
-        }
-
-        fn fill(&mut self, pages: Span, mode: TokenMode) {
-            let fill = self.ask(pages);
-            self.pages.note_fill(fill, true);
-            self.pages.filled(fill, mode);
-            self.pages.end_fill(fill);
-        }
-
-        fn drop(&mut self, from: u64, to: u64) -> u64 {
-            self.pages.begin_drop(&bytes(from, to), Why::Recalled)
-        }
-
-        /// The next step; what is to be told.
-        fn step(&mut self, drop: u64) -> Step {
-            self.pages.step(drop, &self.all)
-        }
-
-        #[track_caller]
-        fn tells(&mut self, drop: u64, from: u64, to: u64) {
-            assert_eq!(self.step(drop), Step::Tell(self.all[0], (from, to)));
-        }
-
-        #[track_caller]
-        fn told(&mut self, drop: u64, from: u64, to: u64) {
-            self.tells(drop, from, to);
-            self.pages.told(drop);
-        }
-
-        #[track_caller]
-        fn ends(&mut self, drop: u64) {
-            assert_eq!(self.step(drop), Step::Done);
-            self.pages.end_drop(drop);
-        }
-
-        fn must_drop(&self, from: u64, to: u64) -> bool {
-            self.pages.must_drop(&bytes(from, to), None)
-        }
-    }
-
-    #[test]
-    fn whole_pages_of_what_goes_back_are_dropped_and_no_others() {
-        let mut one = One::with((0, 4 * PAGE), Shared);
-        assert!(!one.must_drop(4 * PAGE, 5 * PAGE));
-        assert!(one.must_drop(PAGE + 7, PAGE + 8));
-        let drop = one.drop(PAGE + 7, PAGE + 8);
-        one.told(drop, PAGE, 2 * PAGE);
-        one.ends(drop);
-        assert!(!one.must_drop(PAGE + 7, PAGE + 8));
-        assert!(one.must_drop(0, 1));
-    }
-
-    #[test]
-    fn pages_that_nobody_changes_stay_where_others_only_read() {
-        let one = One::with((0, PAGE), Shared);
-        assert!(!one.pages.must_drop(&bytes(0, 1), Some(Shared)));
-        let one = One::with((0, PAGE), Exclusive);
-        assert!(one.pages.must_drop(&bytes(0, 1), Some(Shared)));
-    }
-
-    #[test]
-    fn pages_that_wait_for_a_token_are_not_told_although_the_account_has_them() {
-        let all = kernels(1);
-        let mut pages = KernelPages::default();
-        let fill = pages.begin_fill(all[0], (0, 4 * PAGE), false);
-        pages.filled(fill, Shared);
-        pages.end_fill(fill);
-        // The kernel has dropped these by itself, and asks for them again.
-        pages.begin_fill(all[0], (PAGE, 3 * PAGE), false);
-        let drop = pages.begin_drop(&bytes(0, 4 * PAGE), Why::Recalled);
-        for span in [(3 * PAGE, 4 * PAGE), (0, PAGE)] {
-            assert_eq!(pages.step(drop, &all), Step::Tell(all[0], span));
-            pages.told(drop);
-        }
-        assert_eq!(pages.step(drop, &all), Step::Done);
-    }
-
-    #[test]
-    fn pages_that_are_just_going_may_have_been_changed_until_they_have_gone() {
-        let mut one = One::with((0, PAGE), Exclusive);
-        let first = one.drop(0, PAGE);
-        one.tells(first, 0, PAGE);
-        assert!(one.pages.may_be_changed(), "it isn't written back yet");
-        assert!(one.pages.must_drop(&bytes(0, 1), Some(Shared)));
-        let other = one.drop(4 * PAGE, 5 * PAGE);
-        one.ends(other);
-        one.pages.end_drop(first);
-        assert!(one.pages.may_be_changed(), "nobody knows");
-        assert!(one.pages.must_drop(&bytes(0, 1), Some(Shared)));
-        let last = one.drop(0, PAGE);
-        one.told(last, 0, PAGE);
-        one.ends(last);
-        assert!(!one.pages.may_be_changed());
-    }
-
-    #[test]
-    fn what_is_being_answered_delays_no_other_page() {
-        let mut one = One::with((4 * PAGE, 5 * PAGE), Shared);
-        let fill = one.ask((0, PAGE));
-        one.pages.note_fill(fill, true);
-        let drop = one.drop(0, 8 * PAGE);
-        one.told(drop, 4 * PAGE, 5 * PAGE);
-        assert_eq!(one.step(drop), Step::Wait);
-        one.pages.filled(fill, Shared);
-        one.pages.end_fill(fill);
-        one.told(drop, 0, PAGE);
-        one.ends(drop);
-    }
-
-    #[test]
-    fn much_is_told_in_parts_and_not_all_of_them_are_passed() {
-        let mut one = One::with((0, 4 * TOLD_MAX), Shared);
-        let drop = one.drop(0, 4 * TOLD_MAX);
-        one.tells(drop, 0, TOLD_MAX);
-        one.ask((TOLD_MAX, 2 * TOLD_MAX));
-        assert!(!one.pages.is_locked(drop), "it isn't among these");
-        one.pages.told(drop);
-        one.tells(drop, 2 * TOLD_MAX, 3 * TOLD_MAX);
-        let pages = (2 * TOLD_MAX..).step_by(PAGE as usize);
-        for page in pages.take(PASSED_MAX as usize - 1) {
-            one.ask((page, page + PAGE));
-            assert!(one.pages.is_locked(drop) && one.pages.pass_locked(drop));
-            one.tells(drop, page + PAGE, 3 * TOLD_MAX);
-        }
-        one.pages.told(drop);
-        one.tells(drop, 3 * TOLD_MAX, 4 * TOLD_MAX);
-        one.ask((3 * TOLD_MAX, 3 * TOLD_MAX + PAGE));
-        assert!(one.pages.pass_locked(drop));
-        one.tells(drop, 3 * TOLD_MAX + PAGE, 4 * TOLD_MAX);
-        one.ask((4 * TOLD_MAX - PAGE, 4 * TOLD_MAX));
-        assert!(one.pages.is_locked(drop));
-        assert!(!one.pages.pass_locked(drop), "its threads are too many");
-        one.pages.told(drop);
-        one.ends(drop);
-    }
-
-    #[test]
-    fn a_page_that_the_kernel_locks_meanwhile_is_passed_and_the_rest_told_anew() {
-        let mut one = One::with((0, 8 * PAGE), Exclusive);
-        let drop = one.drop(0, 8 * PAGE);
-        one.tells(drop, 0, 8 * PAGE);
-        assert!(!one.pages.pass_locked(drop), "nothing is locked");
-        let other = one.ask((9 * PAGE, 10 * PAGE));
-        assert!(!one.pages.pass_locked(drop), "it isn't among them");
-        one.pages.end_fill(other);
-
-        one.ask((2 * PAGE, 3 * PAGE));
-        assert!(one.pages.pass_locked(drop));
-        one.tells(drop, 3 * PAGE, 8 * PAGE);
-        // It stops once more, before it has come to what it was told first.
-        one.ask((6 * PAGE, 8 * PAGE));
-        assert!(one.pages.pass_locked(drop));
-        one.told(drop, 3 * PAGE, 6 * PAGE);
-        one.ask((0, PAGE));
-        one.told(drop, PAGE, 2 * PAGE);
-        one.ends(drop);
-        assert!(!one.must_drop(0, 8 * PAGE));
-    }
-
-    #[test]
-    fn a_page_that_is_just_being_answered_is_waited_for() {
-        let mut one = One::with((0, 2 * PAGE), Shared);
-        let fill = one.ask((0, PAGE));
-        let drop = one.drop(0, 2 * PAGE);
-        one.tells(drop, PAGE, 2 * PAGE);
-        // It had asked before, and gets its token now.
-        one.pages.note_fill(fill, true);
-        assert!(!one.pages.pass_locked(drop));
-        one.pages.filled(fill, Shared);
-        one.pages.told(drop);
-        assert_eq!(one.step(drop), Step::Wait, "the answer isn't out");
-        one.pages.end_fill(fill);
-        one.told(drop, 0, PAGE);
-        one.ends(drop);
-    }
-
-    #[test]
-    fn what_another_kernel_has_goes_also_while_one_asks_for_it() {
-        let all = kernels(2);
-        let mut pages = KernelPages::default();
-        for kernel in &all {
-            let fill = pages.begin_fill(*kernel, (0, 2 * PAGE), false);
-            pages.filled(fill, Shared);
-            pages.end_fill(fill);
-        }
-        pages.begin_fill(all[0], (0, PAGE), false);
-        assert!(pages.must_drop(&bytes(0, 1), None));
-        let drop = pages.begin_drop(&bytes(0, 2 * PAGE), Why::Recalled);
-        assert_eq!(
-            pages.step(drop, &all),
-            Step::Tell(all[1], (0, 2 * PAGE)),
-            "this one hasn't locked it"
-        );
-        assert!(!pages.pass_locked(drop));
-        pages.told(drop);
-        assert_eq!(pages.step(drop, &all), Step::Tell(all[0], (PAGE, 2 * PAGE)));
-        pages.told(drop);
-        assert_eq!(pages.step(drop, &all), Step::Done);
-    }
-
-    #[test]
-    fn a_drop_waits_for_the_one_before_of_the_same_pages() {
-        let mut one = One::with((0, 2 * PAGE), Shared);
-        let first = one.drop(0, PAGE);
-        one.tells(first, 0, PAGE);
-        assert!(one.must_drop(0, 1), "it isn't gone yet");
-        let second = one.drop(0, 2 * PAGE);
-        assert_eq!(one.step(second), Step::Wait);
-        let other = one.drop(4 * PAGE, 5 * PAGE);
-        assert_eq!(one.step(other), Step::Done);
-        one.pages.told(first);
-        one.ends(first);
-        one.tells(second, PAGE, 2 * PAGE);
-    }
-
-    #[test]
-    fn requests_for_what_is_going_wait_until_it_has_gone() {
-        let mut one = One::with((0, 2 * PAGE), Shared);
-        let drop = one.drop(PAGE, PAGE + 1);
-        assert!(one.pages.are_going((0, 4 * PAGE)));
-        assert!(!one.pages.are_going((0, PAGE)));
-        one.told(drop, PAGE, 2 * PAGE);
-        assert!(one.pages.are_going((PAGE, 2 * PAGE)));
-        one.ends(drop);
-        assert!(!one.pages.are_going((0, 4 * PAGE)));
-    }
-
-    #[test]
-    fn what_kernels_havent_dropped_in_time_stays_in_the_account() {
-        let mut one = One::with((0, PAGE), Exclusive);
-        one.fill((2 * PAGE, 3 * PAGE), Exclusive);
-        let drop = one.drop(0, 4 * PAGE);
-        one.tells(drop, 2 * PAGE, 3 * PAGE);
-        one.pages.end_drop(drop);
-        assert!(one.must_drop(0, 1), "it wasn't told");
-        assert!(one.must_drop(2 * PAGE, 3 * PAGE), "nobody knows");
-        assert!(one.pages.may_be_changed());
-    }
-
-    #[test]
-    fn what_is_filled_while_a_drop_ends_stays_in_the_account() {
-        let mut one = One::with((0, PAGE), Shared);
-        let fill = one.ask((PAGE, 2 * PAGE));
-        let drop = one.drop(0, 2 * PAGE);
-        one.told(drop, 0, PAGE);
-        assert_eq!(one.step(drop), Step::Done);
-        one.pages.filled(fill, Shared);
-        one.pages.end_drop(drop);
-        one.pages.end_fill(fill);
-        assert!(one.must_drop(PAGE, PAGE + 1));
-    }
-
-    #[test]
-    fn what_is_going_may_be_written_back_until_it_is_gone() {
-        let mut one = One::with((0, 4 * PAGE), Exclusive);
-        let ranges = [bytes(0, PAGE), bytes(PAGE, 2 * PAGE)].concat();
-        let drop = one.pages.begin_drop(&ranges, Why::Recalled);
-        assert!(one.pages.are_dropping((7, 2 * PAGE)));
-        assert!(!one.pages.are_dropping((PAGE, 2 * PAGE + 1)));
-        one.pages.end_drop(drop);
-        assert!(!one.pages.are_dropping((0, 1)));
-    }
-
-    #[test]
-    fn a_request_that_goes_is_waited_for_before_the_first_round() {
-        let mut one = One::new();
-        let fill = one.ask((0, PAGE));
-        one.pages.note_fill(fill, true);
-        assert!(one.must_drop(0, 1));
-        let drop = one.drop(0, 1);
-        assert_eq!(one.step(drop), Step::Wait);
-        // It turns out to need another token.
-        one.pages.note_fill(fill, false);
-        one.ends(drop);
-    }
-
-    #[test]
-    fn all_pages_are_told_where_nobody_has_kept_account() {
-        let mut one = One::new();
-        one.pages.set_unknown(true);
-        assert!(one.pages.may_be_changed() && one.must_drop(5 * PAGE, 6 * PAGE));
-        let drop = one.pages.begin_drop(&[TokenRange::ALL], Why::Recalled);
-        one.tells(drop, 0, u64::MAX);
-        one.ask((PAGE, 2 * PAGE));
-        assert!(one.pages.pass_locked(drop));
-        one.told(drop, 2 * PAGE, u64::MAX);
-        one.told(drop, 0, PAGE);
-        one.ends(drop);
-        one.pages.set_unknown(false);
-        assert!(!one.must_drop(0, 1));
-    }
-
-    #[test]
-    fn all_pages_of_lost_bytes_go_and_nothing_of_them_is_written_back() {
-        let mut one = One::with((0, PAGE), Exclusive);
-        let drop = one.pages.begin_drop(&bytes(0, 8 * PAGE), Why::Lost);
-        assert!(!one.pages.are_dropping((0, PAGE)));
-        assert!(one.pages.are_going((2 * PAGE, 3 * PAGE)));
-        one.told(drop, 0, 8 * PAGE);
-        one.ends(drop);
-        assert!(!one.must_drop(0, 8 * PAGE) && !one.pages.may_be_changed());
-    }
-
-    #[test]
-    fn far_more_ranges_than_are_told_apart_become_one() {
-        let mut one = One::new();
-        for page in 0..100 {
-            one.fill((page * 2 * PAGE, (page * 2 + 1) * PAGE), Shared);
-            assert!(one.pages.filled.len() <= RANGES_MAX);
-        }
-        for page in 0..100 {
-            assert!(one.must_drop(page * 2 * PAGE, page * 2 * PAGE + 1));
-        }
-    }
 }

@@ -33,10 +33,8 @@ impl Tokens {
     ) {
         // Most have gone before the recall began; some may have been on their way to a kernel. It writes back what was
         // changed, so that comes first.
-        if let TokenObject::Bytes(inode) = object
-            && !(self.drop_pages(inode, &ranges, keep).await).in_time
-        {
-            self.lose_pages(&self.pages.inode(inode));
+        if let TokenObject::Bytes(inode) = object {
+            self.drop_rest(inode, &ranges, keep).await;
         }
         if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
             && let Some(state) = self.pages.find_inode(inode)
@@ -152,19 +150,20 @@ impl Tokens {
         let dropping = world.timeout(ALL_DROPPED_MAX, dropping);
         let (in_time, ()): (Result<(), _>, ()) = join(dropping, world.sleep(BELIEVED_MAX)).await;
         if in_time.is_err() {
-            let is_left = |state: &&InodeRef| state.lock().kernel_pages().is_unknown();
-            states
-                .iter()
-                .filter(is_left)
-                .for_each(|state| self.lose_pages(state));
+            tracing::warn!("kernels haven't dropped all mapped pages in time for a second client");
         }
+        let is_left = |state: &&InodeRef| state.lock().kernel_pages().is_unknown();
+        let left = states.iter().filter(is_left);
+        left.for_each(|state| self.lose_pages(state, &[TokenRange::ALL]));
     }
 
     /// Kernels drop all pages of a file.
     async fn drop_all(&self, state: InodeRef) {
-        let all = [TokenRange::ALL];
-        while !(self.drop_now(state.id(), &all, Why::Recalled).await).in_time {}
-        state.lock().kernel_pages().set_unknown(false);
+        let (all, most) = ([TokenRange::ALL], ALL_DROPPED_MAX);
+        let dropped = (self.drop_now(state.id(), &all, Why::Recalled, most)).await;
+        if dropped.in_time {
+            state.lock().kernel_pages().set_unknown(false);
+        }
     }
 
     /// Drops what was cached and changed of something that others may have changed since.
@@ -177,7 +176,7 @@ impl Tokens {
         };
         // What programs have stored in mappings and kernels haven't written back is lost as well.
         if matches!(object, TokenObject::Bytes(_)) {
-            self.lose_pages(&state);
+            self.lose_pages(&state, ranges);
         }
         self.lose_written(&state);
         self.forget(&state, object, ranges, None);

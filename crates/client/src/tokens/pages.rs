@@ -8,13 +8,17 @@
 //! pages go there.
 //!
 //! *A failure*: a kernel writes nothing back of a file whose size one of its programs is just setting, and that may wait
-//! for another client that waits for this one; or a disk hangs that pages are being read from. So dropping is given up
-//! after [`DROP_MAX`], and again by who flushes. Then the token goes back without it, and nobody hangs: what may have been
-//! changed in these pages is lost, of which programs hear, and the kernel goes on being told.
+//! for another client that waits for this one. So dropping is given up if a part takes longer than [`PART_MAX`], or all of
+//! it longer than [`DROP_MAX`], and tried again by who flushes. Then the token goes back without it, and nobody hangs: what
+//! may have been changed in these pages is lost, of which programs hear, and the kernel goes on being told.
 
 use super::{State, Tokens};
 use crate::inode::{Inner, InodeRef, PAGE_BYTES, Span, Step, Why, pages_of};
 use crate::kernels::{Expired, KeptPages};
+use crate::session::Losses;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use model::token::TokenRecall;
 use model::{Error, ErrorKind, InodeId, Result, TokenMode, TokenObject, TokenRange};
 use parking_lot::MutexGuard;
@@ -24,15 +28,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use world::{Planted, World};
 
-/// How long kernels may take to drop pages, with what they write back, for which a request may have to be sent again. An
-/// owner waits for a holder far longer than for this, again for what a recall asks for meanwhile, and for what is left
-/// when the holder flushes.
-const DROP_MAX: Duration = Duration::from_secs(4);
-/// How long a kernel is waited for that asks for a page which it is being told to drop: many times as long as that takes,
-/// with what it writes back, if no page is locked.
+/// How long a kernel may take for a part of the pages that it drops, with what it writes back, for which a request may
+/// have to be sent again; and for all of them. As long as what is written back is published, an owner waits 45 s for a
+/// holder: for this, and for what is left when the holder flushes.
+const PART_MAX: Duration = Duration::from_secs(4);
+const DROP_MAX: Duration = Duration::from_secs(24);
+/// How long the rest may take that is left when the holder flushes.
+const REST_MAX: Duration = Duration::from_secs(8);
+/// How long a kernel goes on being told of pages that are lost.
+const LOST_MAX: Duration = Duration::from_secs(120);
+/// How long a notice is waited for although the kernel has asked for one of its pages meanwhile: many times as long as a
+/// notice takes, with what is written back, if the page isn't locked.
 const LOCKED_MAX: Duration = Duration::from_millis(20);
-/// How often kernels are told to drop pages that are lost.
-const LOST_ROUNDS_MAX: u32 = 30;
 /// Most requests for several pages that wait here: each has one of the 64 places that a kernel has for what no program
 /// asks for, and what it writes back needs one, too.
 const WAITING_MAX: usize = 32;
@@ -59,19 +66,11 @@ impl Filling {
 
     /// Whether it may be answered. `is_held`: what it needs was claimed.
     pub(crate) fn may_go(&self, inner: &mut Inner, is_held: bool) -> bool {
-        let may_go = is_held || inner.may_fill(self.pages, self.mode);
-        match may_go {
-            true => inner.kernel_pages().note_fill(self.number, true),
-            false => self.waits(inner),
+        // What was about to be answered may have been void.
+        if inner.kernel_pages().waits(self.number) {
+            self.state.signal();
         }
-        may_go
-    }
-
-    /// It waits for something.
-    pub(crate) fn waits(&self, inner: &mut Inner) {
-        inner.kernel_pages().note_fill(self.number, false);
-        // A drop needn't wait for it.
-        self.state.signal();
+        is_held || inner.may_fill(self.pages, self.mode)
     }
 
     /// It must wait for tokens; the guard is for as long as it does.
@@ -156,15 +155,18 @@ impl Tokens {
             mode,
         };
         let held = Counted::of(&self.held_fills, HELD_MAX);
-        if held.is_some() && state.lock().kernel_pages().are_going(pages) {
+        if held.is_some() && state.lock().kernel_pages().must_wait(pages) {
             let _counted = filling.begin_wait(self)?;
             // The kernel may just be waiting for the locks of these pages.
             state.signal();
             let gone = async {
                 loop {
                     let changed = state.changed();
-                    if !state.lock().kernel_pages().are_going(pages) {
-                        return;
+                    {
+                        let mut inner = state.lock();
+                        if inner.check_lost().is_err() || !inner.kernel_pages().must_wait(pages) {
+                            return;
+                        }
                     }
                     changed.await;
                 }
@@ -214,10 +216,12 @@ impl Tokens {
     }
 
     async fn recall_later(self: Arc<Self>, inode: InodeId) {
+        let began = self.session.now();
         for round in 1.. {
             let recall = self.state.lock().dropping.get(&inode).cloned();
             let Some(recall) = recall else { return };
-            let dropped = self.drop_pages(inode, &recall.ranges, recall.keep).await;
+            let most = DROP_MAX.saturating_sub(self.session.now() - began);
+            let dropped = (self.drop_pages(inode, &recall.ranges, recall.keep, most)).await;
             let state = self.state.lock();
             let asks_more = state.dropping.get(&inode) != Some(&recall);
             if asks_more && dropped.in_time && round < ROUNDS_MAX {
@@ -240,15 +244,31 @@ impl Tokens {
         self.act(state);
     }
 
-    /// Kernels drop their pages of these bytes, and write back what was changed in them.
-    pub(super) async fn drop_pages(
+    /// What kernels still have of bytes that the holder flushes goes, and is written back if it was changed. What isn't
+    /// dropped in time is lost.
+    pub(super) async fn drop_rest(
         &self,
         inode: InodeId,
         ranges: &[TokenRange],
         keep: Option<TokenMode>,
+    ) {
+        let dropped = self.drop_pages(inode, ranges, keep, REST_MAX).await;
+        if !dropped.in_time {
+            drop(dropped);
+            self.lose_pages(&self.pages.inode(inode), ranges);
+        }
+    }
+
+    /// Kernels drop their pages of these bytes, and write back what was changed in them.
+    async fn drop_pages(
+        &self,
+        inode: InodeId,
+        ranges: &[TokenRange],
+        keep: Option<TokenMode>,
+        most: Duration,
     ) -> Dropped {
         match self.must_drop(inode, ranges, keep) {
-            true => self.drop_now(inode, ranges, Why::Recalled).await,
+            true => self.drop_now(inode, ranges, Why::Recalled, most).await,
             false => Dropped {
                 going: None,
                 in_time: true,
@@ -256,24 +276,39 @@ impl Tokens {
         }
     }
 
-    /// Others get bytes, or have them, of which kernels may have pages. Nothing of these is written back any more, and they
-    /// go without anybody waiting for it. Whoever has the file open hears of what may be lost.
-    pub(super) fn lose_pages(&self, state: &InodeRef) {
+    /// Others get these bytes, or have them, of which kernels may have pages. Nothing of that is written back any more, and
+    /// the pages go without anybody waiting for it. If programs may have changed some, the file's open ones hear of it.
+    pub(super) fn lose_pages(&self, state: &InodeRef, ranges: &[TokenRange]) {
+        let inode = state.id();
         let mut inner = state.lock();
-        inner.kernel_pages().lose_drops();
-        if inner.kernel_pages().may_be_changed() {
+        let is_lost = inner.kernel_pages().may_be_changed_in(ranges);
+        let ranges = match is_lost {
+            true => vec![TokenRange::ALL],
+            false => ranges.to_vec(),
+        };
+        inner.kernel_pages().lose_drops(&ranges);
+        let is_new = is_lost && inner.is_open() && inner.check_lost().is_ok();
+        if is_lost {
             inner.note_lost_writes();
         }
         drop(inner);
+        state.signal();
+        if is_new {
+            tracing::error!(%inode, "what programs have changed in mapped pages may be lost: others have these bytes before a kernel has dropped them");
+            self.session.note_losses(Losses {
+                files_with_data: 1,
+                ..Losses::default()
+            });
+        }
         let Some(it) = self.me.upgrade().filter(|it| !it.kernels.are_none()) else {
             return;
         };
-        let inode = state.id();
         let dropping = async move {
-            for _ in 0..LOST_ROUNDS_MAX {
-                if (it.drop_now(inode, &[TokenRange::ALL], Why::Lost).await).in_time {
-                    return;
-                }
+            let dropped = it.drop_now(inode, &ranges, Why::Lost, LOST_MAX).await;
+            let state = it.pages.inode(inode);
+            let mut inner = state.lock();
+            if dropped.in_time && ranges == [TokenRange::ALL] && !inner.has_all() {
+                inner.kernel_pages().set_unknown(false);
             }
         };
         self.session.spawn("drops pages of lost bytes", dropping);
@@ -284,45 +319,83 @@ impl Tokens {
         inode: InodeId,
         ranges: &[TokenRange],
         why: Why,
+        most: Duration,
     ) -> Dropped {
         let state = self.pages.inode(inode);
         let number = state.lock().kernel_pages().begin_drop(ranges, why);
+        // What a kernel writes back of these pages needn't wait for tokens now.
+        state.signal();
         let mut dropped = Dropped {
             going: Some((state.clone(), number)),
             in_time: true,
         };
-        let _listed = self
-            .session
-            .list(DROP_WAIT, Some(inode), self.session.now());
-        let dropping = async {
-            loop {
-                let changed = state.changed();
-                let step = {
-                    let mut inner = state.lock();
-                    // Whose pages are in the account is among them.
-                    let kernels = self.kernels.numbers();
-                    inner.kernel_pages().step(number, &kernels)
-                };
-                match step {
-                    Step::Done => return,
-                    Step::Tell(kernel, (from, to)) => {
-                        let told =
-                            (self.kernels).expire_in(kernel, Expired::Bytes { inode, from, to });
-                        tokio::select! {
-                            biased;
-                            () = told => state.lock().kernel_pages().told(number),
-                            () = locked(self.session.world(), &state, number) => {}
-                        }
-                    }
-                    Step::Wait => changed.await,
-                }
+        let began = self.session.now();
+        let _listed = self.session.list(DROP_WAIT, Some(inode), began);
+        let _hurry = (why == Why::Recalled).then(|| self.write_behind.hurry(inode));
+        let mut passed = FuturesUnordered::new();
+        dropped.in_time = loop {
+            let rest = most.saturating_sub(self.session.now() - began);
+            let part_max = match why {
+                Why::Recalled => rest.min(PART_MAX),
+                Why::Lost => rest,
+            };
+            let part = self.drop_part(&state, number, &mut passed);
+            match self.session.world().timeout(part_max, part).await {
+                Ok(true) => break true,
+                Ok(false) => {}
+                Err(_) => break false,
             }
         };
-        dropped.in_time = (self.session.world().timeout(DROP_MAX, dropping).await).is_ok();
         if !dropped.in_time {
             tracing::warn!(%inode, ?why, "a kernel doesn't drop mapped pages in time that other clients want or have");
         }
         dropped
+    }
+
+    /// A kernel drops a part of them, or is known to have none of it. Returns whether none is left. `passed`: the notices
+    /// that aren't waited for.
+    async fn drop_part<'a>(
+        &'a self,
+        state: &InodeRef,
+        number: u64,
+        passed: &mut FuturesUnordered<BoxFuture<'a, ()>>,
+    ) -> bool {
+        let (inode, world) = (state.id(), self.session.world());
+        loop {
+            let changed = state.changed();
+            let step = {
+                let mut inner = state.lock();
+                // Asked for with the lock held: every kernel that has pages in the account is among them.
+                let kernels = self.kernels.numbers();
+                inner.kernel_pages().step(number, &kernels)
+            };
+            let (kernel, (from, to)) = match step {
+                Step::Done => return true,
+                Step::Wait => {
+                    changed.await;
+                    continue;
+                }
+                Step::Tell(kernel, pages) => (kernel, pages),
+            };
+            let begun = self.session.now();
+            let pages = Expired::Bytes { inode, from, to };
+            let mut told: BoxFuture<'a, ()> = Box::pin(self.kernels.expire_in(kernel, pages));
+            loop {
+                tokio::select! {
+                    biased;
+                    () = &mut told => {
+                        let was_quick = self.session.now() - begun < LOCKED_MAX;
+                        state.lock().kernel_pages().told(number, was_quick);
+                        return false;
+                    }
+                    Some(()) = passed.next() => state.lock().kernel_pages().passed_ended(number),
+                    () = locked(world, state, number) => {
+                        passed.push(told);
+                        return false;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -335,6 +408,10 @@ async fn locked(world: &World, state: &InodeRef, number: u64) {
             if state.lock().kernel_pages().pass_locked(number) {
                 return;
             }
+            // Who holds it up needn't wait for the drop now.
+            state.signal();
+            world.sleep(LOCKED_MAX).await;
+            continue;
         }
         changed.await;
     }

@@ -437,11 +437,16 @@ impl Programs {
                 ..
             } => {
                 let (source, target, length) = (at(from.1), at(*cell), at(*cells));
-                let copied = client
-                    .copy_range(from.0, source, *inode, target, length)
-                    .await?;
-                if copied != length {
-                    return Err(lie(format!("{copied} bytes of {length} were copied")));
+                let mut done = 0;
+                while done < length {
+                    let (source, target) = (source + done, target + done);
+                    let copied = client
+                        .copy_range(from.0, source, *inode, target, length - done)
+                        .await?;
+                    if copied == 0 {
+                        return Err(lie(format!("{done} bytes of {length} were copied")));
+                    }
+                    done += copied;
                 }
             }
             Call::Read { inode, cell, cells } => {
@@ -495,12 +500,14 @@ impl Programs {
 
     /// Ends the client. What it can't write then is lost.
     async fn close(self) {
-        lock(&self.known).closes(self.number);
         if self.client.losses().sessions > 0 {
             lock(&self.known).lose_client(self.number);
         }
         let is_lost = lock(&self.known).is_lost(self.number);
-        let Err(error) = self.client.close().await else {
+        let synced = self.client.sync_all().await;
+        lock(&self.known).closes(self.number);
+        let closed = self.client.close().await;
+        let Err(error) = synced.and(closed) else {
             return;
         };
         let known = &mut *lock(&self.known);
