@@ -5,7 +5,7 @@
 
 use crate::extended;
 use crate::file_system::FileSystem;
-use crate::kernel_cache::KernelCache;
+use crate::kernel_cache::{KernelCache, Number};
 use crate::listed::{Listed, ListedPage};
 use crate::listing::Listing;
 use crate::locks::{Interrupted, LockScope};
@@ -20,8 +20,7 @@ use crate::verbs::{
 };
 use bytes::Bytes;
 use client::{
-    Allocate, Asked, Client, KeptPages, KernelNumber, LockDoor, LockOwner, LockTaker, OpenFlags,
-    ReadTraces, Seek,
+    Allocate, Asked, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek,
 };
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
@@ -34,10 +33,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::sync::Notify;
-
-/// How long a program's first read of pages waits until its mount is complete.
-const REACHED_MAX: Duration = Duration::from_secs(30);
 
 /// Unit of statfs in bytes.
 const SPACE_UNIT_BYTES: u32 = 4096;
@@ -91,9 +86,7 @@ pub struct Door {
     kernel: OnceLock<Notifier>,
     /// What that kernel keeps of the client's answers.
     cached: OnceLock<Arc<KernelCache>>,
-    /// The kernel's number at the client, and who waits for it.
-    number: OnceLock<KernelNumber>,
-    reached: Notify,
+    number: Number,
     opens: Opens,
     listed: Listed,
     specials: Specials,
@@ -148,8 +141,7 @@ impl Door {
             siblings: Arc::clone(siblings),
             kernel: OnceLock::new(),
             cached: OnceLock::new(),
-            number: OnceLock::new(),
-            reached: Notify::new(),
+            number: Number::default(),
             opens: Opens::default(),
             listed: Listed::new(settings.valid),
             specials: Specials::default(),
@@ -177,26 +169,10 @@ impl Door {
         let cached = KernelCache::begin(world, notifier.clone(), self.root);
         let kernel: Arc<dyn client::Kernel> = self.cached.get_or_init(|| cached).clone();
         let number = self.client.add_kernel(Arc::downgrade(&kernel));
-        let _ = self.number.set(number);
-        self.reached.notify_waiters();
+        self.number.set(number);
         if let Some(me) = self.sibling() {
             me.reach_by(notifier.clone());
         }
-    }
-
-    /// The kernel's number at the client. A program may be faster than [`Door::reach_by`].
-    async fn number(&self) -> Result<KernelNumber> {
-        let reached = async {
-            loop {
-                let reached = self.reached.notified();
-                match self.number.get() {
-                    Some(number) => return *number,
-                    None => reached.await,
-                }
-            }
-        };
-        let reached = self.client.world().timeout(REACHED_MAX, reached).await;
-        reached.map_err(|_| Error::new(ErrorKind::Unavailable, "the mount isn't complete"))
     }
 
     fn sibling(&self) -> Option<Arc<Sibling>> {
@@ -743,13 +719,7 @@ impl FileSystem for Door {
         let traces = ReadTraces {
             atime: !self.settings.no_atime && read.flags & libc::O_NOATIME == 0,
             cached: read.flags & libc::O_DIRECT == 0,
-            kept: match read.kept {
-                Some(mode) => Some(KeptPages {
-                    by: self.number().await?,
-                    mode,
-                }),
-                None => None,
-            },
+            kept: self.number.keeps(self.client.world(), read.kept).await?,
         };
         self.client
             .read_leaving(inode, offset, length, traces)

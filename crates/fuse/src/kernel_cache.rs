@@ -3,16 +3,63 @@
 
 use crate::notifier::{Notice, Notifier};
 use crate::siblings::node_of;
-use client::{Expired, Kernel};
-use model::{ErrorKind, InodeId};
+use client::{Expired, KeptPages, Kernel, KernelNumber};
+use model::{Error, ErrorKind, InodeId, Result, TokenMode};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::Notify;
 use world::World;
 
 /// Pause after too many notices were waiting for the kernel.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a program's first read of pages waits until its mount is complete.
+const REACHED_MAX: Duration = Duration::from_secs(30);
+
+/// The number of the kernel behind a door at the client, once there is one.
+#[derive(Default)]
+pub(crate) struct Number {
+    known: OnceLock<KernelNumber>,
+    is_known: Notify,
+}
+
+impl Number {
+    pub(crate) fn set(&self, number: KernelNumber) {
+        // A door is mounted only once.
+        let _ = self.known.set(number);
+        self.is_known.notify_waiters();
+    }
+
+    /// Which pages the kernel keeps, for the client. Waits for the number: a program may be faster than who mounts.
+    ///
+    /// # Errors
+    /// `Unavailable`: there is none for long.
+    pub(crate) async fn keeps(
+        &self,
+        world: &World,
+        mode: Option<TokenMode>,
+    ) -> Result<Option<KeptPages>> {
+        let Some(mode) = mode else { return Ok(None) };
+        let known = async {
+            loop {
+                let is_known = self.is_known.notified();
+                match self.known.get() {
+                    Some(by) => return *by,
+                    None => is_known.await,
+                }
+            }
+        };
+        match world.timeout(REACHED_MAX, known).await {
+            Ok(by) => Ok(Some(KeptPages { by, mode })),
+            Err(_) => Err(Error::new(
+                ErrorKind::Unavailable,
+                "the mount isn't complete",
+            )),
+        }
+    }
+}
 
 /// The caches of the kernel behind a door.
 pub(crate) struct KernelCache {

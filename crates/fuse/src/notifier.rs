@@ -357,13 +357,13 @@ mod tests {
     /// Waits for so many threads that tell of pages, and notices that wait for one.
     fn wait_for(notifier: &Notifier, threads: usize, notices: usize) {
         loop {
-            let state = notifier.pages.state.lock();
+            let mut state = notifier.pages.state.lock();
             assert!(state.threads <= PAGES_THREADS_MAX);
             if (state.threads, state.notices.len()) == (threads, notices) {
                 return;
             }
-            drop(state);
-            std::thread::yield_now();
+            // Looks again when some may have gone on.
+            let _ = Condvar::new().wait_for(&mut state, Duration::from_millis(1));
         }
     }
 

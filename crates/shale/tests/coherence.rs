@@ -256,7 +256,7 @@ fn watch(path: &Path) {
     reader.read_exact_at(&mut cached, 0).unwrap();
     stores.write(5_000, &[2; 10]);
     assert_eq!(loads.read(5_000, 10), [2; 10]);
-    println!("stored");
+    std::io::stdout().write_all(b"stored\n").unwrap();
     std::io::stdin().read_exact(&mut [0]).unwrap();
     let there = [vec![2; 5], vec![3; 10], vec![1]].concat();
     assert_eq!(loads.read(5_000, 16), there);

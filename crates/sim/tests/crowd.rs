@@ -1,9 +1,9 @@
 //! Many programs at the same time on five nodes; a witness explains what they saw.
 
+use crate::figures::figure;
 use sim::by_suite;
 use sim::cluster::{Coverage, CrowdScenario, Relation, run_crowd};
 use sim::seeds::{Kind, run_all};
-use testkit::figures::figure;
 
 /// Runs seeds of a kind, and says what they were like. Returns what they covered.
 fn run(kind: Kind, seeds: std::ops::Range<u64>) -> Coverage {

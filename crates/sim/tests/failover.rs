@@ -1,6 +1,7 @@
 //! How long others pause when a node dies or falls silent that has everything: the shard, the manager's
 //! place, and a client with tokens. Nobody assigns anything by hand.
 
+use crate::figures::figure;
 use crate::stories::make;
 use client::Client;
 use coordination::Roster;
@@ -11,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::content::content;
-use testkit::figures::figure;
 use testkit::inodes::name;
 use world::{Instant, World};
 

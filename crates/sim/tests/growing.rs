@@ -1,6 +1,7 @@
 //! A pool grows from one NSD to those of eight nodes, changes its scheme and block size, and shrinks to one
 //! NSD, while programs read and write and nodes fail.
 
+use crate::figures::figure;
 use crate::stories::{find, make};
 use client::Client;
 use model::map::NsdState;
@@ -14,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testkit::content::content;
-use testkit::figures::figure;
 use world::sim::Answer;
 use world::{Planted, World};
 

@@ -6,6 +6,7 @@
 mod catalogue;
 mod crowd;
 mod failover;
+mod figures;
 mod file_systems;
 mod growing;
 mod jobs;

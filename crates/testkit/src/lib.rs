@@ -7,7 +7,6 @@
 
 pub mod content;
 pub mod disks;
-pub mod figures;
 pub mod forge;
 pub mod inodes;
 pub mod memory;

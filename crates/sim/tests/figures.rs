@@ -3,15 +3,12 @@
 use std::io::Write;
 
 /// Says a figure: a line, or several.
-///
-/// # Panics
-/// If the list that `SHALE_FIGURES` names can't be written.
 #[allow(clippy::print_stdout, reason = "the figure is for the reader")]
 #[allow(
     clippy::disallowed_methods,
     reason = "it is the judge's, not the simulated program's"
 )]
-pub fn figure(text: &str) {
+pub(crate) fn figure(text: &str) {
     println!("{text}");
     let Some(list) = std::env::var_os("SHALE_FIGURES") else {
         return;
