@@ -69,6 +69,9 @@ impl Opens {
         if flags.write && attributes.kind == FileKind::Directory {
             return Err(ErrorKind::IsDirectory.into());
         }
+        if flags.write {
+            self.pages.inode(inode).lock().note_open_to_write();
+        }
         if flags.truncate && attributes.kind == FileKind::File {
             let set = SetAttributes {
                 size: Some(0),
@@ -122,6 +125,7 @@ impl Opens {
 
     fn note_new(&self, state: &InodeRef, attributes: &Attributes, grants: u64, held: HeldState) {
         let mut inner = state.lock();
+        inner.note_open_to_write();
         if inner.learn_first(attributes, held) {
             inner.learn_empty();
             self.rights.note_made(attributes, &mut inner, grants);

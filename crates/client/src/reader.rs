@@ -129,6 +129,12 @@ impl Reader {
             let have = (&fetched[..], in_parts);
             let held = (uses.is_some(), fill.as_ref());
             let missing = self.put_together(&state, offset, length, held, have, &mut unnoted)?;
+            // A kernel keeps what it is answered, so that must be the newest by then: it is fetched under a use.
+            let is_unused = fill.is_some() && uses.is_none();
+            let missing = match missing {
+                Missing::Data(..) if is_unused && !state.lock().has_all() => Missing::Tokens,
+                missing => missing,
+            };
             let (wanted, mapping, known) = match missing {
                 // What was read under a token that is lost may be old.
                 Missing::Nothing(pieces) => match uses.take().is_none_or(Uses::end) {
@@ -193,7 +199,12 @@ impl Reader {
             fetched.extend(known);
             fetched.sort_unstable_by_key(|(at, _)| *at);
             let located = (&wanted[..], mapping);
+            let changes = self.session.standing().changes();
             match self.fetcher.fetch(&state, located, keep).await {
+                // The client has everything no longer, or again.
+                Ok(_) if is_unused && self.session.standing().changes() != changes => {
+                    fetched.clear();
+                }
                 Ok(pieces) => {
                     fetched.extend(pieces);
                     fetched.sort_unstable_by_key(|(at, _)| *at);
@@ -240,6 +251,9 @@ impl Reader {
         unnoted: &mut Option<bool>,
     ) -> Result<Missing<'a>> {
         let mut inner = state.lock();
+        if let Some(fill) = fill {
+            fill.begins_again(&mut inner);
+        }
         inner.check_lost()?;
         if inner.is_changing(offset, end_of(offset, length)) {
             return Ok(Missing::Change);

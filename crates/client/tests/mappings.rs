@@ -333,6 +333,11 @@ fn what_a_kernel_writes_back_for_long_is_not_lost() {
             let store = |bytes: &mut [u8]| bytes.fill(2);
             kernel.touch(&open, page, true, store).await.unwrap();
         }
+        // Quick ones first, so that a notice has many of the others.
+        let clean = MANY as u64..MANY as u64 + 4_000;
+        for page in clean {
+            kernel.touch(&open, page, false, |_| ()).await.unwrap();
+        }
         here.append(file, &[3]).await.unwrap();
         assert_eq!(kernel.lost.load(Ordering::Relaxed), 0);
         assert!(rig::read(here, file, 0, MANY * PAGE).await == vec![2; MANY * PAGE]);
@@ -369,6 +374,31 @@ fn a_write_back_that_waits_for_tokens_goes_on_when_its_page_must_go() {
         assert!(took < Duration::from_secs(3), "{took:?}");
         assert_eq!(far.losses().sessions, 0);
         assert!(rig::read(here, file, 0, PAGE).await == [2; PAGE][..]);
+        kernel.close(open).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if that had only as long as a part of a file, or as nobody keeps account.
+#[test]
+fn what_was_changed_while_a_client_was_alone_is_written_back_for_the_second_one() {
+    run(9_994, |world, node| async move {
+        const MANY: usize = 2_000;
+        let here = &node.client;
+        let file = rig::file(here, "f").await;
+        here.write(file, 0, &vec![1; MANY * PAGE]).await.unwrap();
+        let kernel = PageKernel::before(&node, here);
+        let open = kernel.open(file, true).await.unwrap();
+        for page in 0..MANY as u64 {
+            let store = |bytes: &mut [u8]| bytes.fill(2);
+            kernel.touch(&open, page, true, store).await.unwrap();
+        }
+        let way = Way::new(&world, &node.metanode, 0);
+        let far = client_through(&node, &way).await;
+        assert!(rig::read(&far, file, 0, MANY * PAGE).await == vec![2; MANY * PAGE]);
+        assert_eq!(kernel.lost.load(Ordering::Relaxed), 0);
+        kernel.touch(&open, 0, false, |_| ()).await.unwrap();
         kernel.close(open).await;
         far.close().await.unwrap();
         node.check_and_close().await;

@@ -23,6 +23,8 @@ use world::Instant;
 /// In-memory state of one inode. Its lock is never held across a wait.
 pub(crate) struct Inner {
     opens: u32,
+    /// One of them may write.
+    is_open_to_write: bool,
     /// The session that holds the inode at the owner, once for each open.
     holder: SessionId,
     /// Without names; deleted with its last holder, so its data needn't be written.
@@ -67,6 +69,7 @@ impl Inner {
     pub(super) fn new(blocks: Arc<Blocks>, standing: Arc<Standing>) -> Self {
         Self {
             opens: 0,
+            is_open_to_write: false,
             holder: standing.session(),
             orphan: false,
             known: None,
@@ -107,6 +110,16 @@ impl Inner {
         self.opens > 0
     }
 
+    /// Programs may write to it through one of their opens.
+    pub(crate) fn note_open_to_write(&mut self) {
+        self.is_open_to_write |= self.is_open();
+    }
+
+    /// Whether programs may write to it; at least as long as one has opened it so.
+    pub(crate) fn is_open_to_write(&self) -> bool {
+        self.is_open_to_write
+    }
+
     /// How often programs have it open.
     pub(crate) fn opens(&self) -> u32 {
         self.opens
@@ -140,6 +153,7 @@ impl Inner {
             return None;
         }
         self.opens -= 1;
+        self.is_open_to_write &= self.is_open();
         self.lost &= self.is_open();
         Some(self.holder)
     }
@@ -444,6 +458,7 @@ impl Inner {
         now: Instant,
         time: Timestamp,
     ) -> u64 {
+        self.kernel_pages.note_written_back();
         // A change of the size that is under way may be one that makes it less.
         if self.known.is_some() && self.held.may_change_size() && !self.exclusive {
             return self.write(offset, data, now, time);

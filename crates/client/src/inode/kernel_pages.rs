@@ -45,6 +45,8 @@ pub(crate) struct KernelPages {
     /// Requests for pages that are under way; as many as kernels send.
     fills: Vec<Fill>,
     drops: Vec<Going>,
+    /// How often kernels have written back.
+    written_back: u64,
     last: u64,
 }
 
@@ -138,8 +140,9 @@ impl KernelPages {
 
     /// Whether a request for these pages waits until they have gone. Not if the drop waits for such requests itself.
     pub(crate) fn must_wait(&self, pages: Span) -> bool {
-        let mut drops = self.drops.iter();
-        drops.any(|it| it.concerns(pages) && it.passed < PASSED_MAX)
+        let mut concerned = self.drops.iter().filter(|it| it.concerns(pages));
+        let may_wait = |it: &Going| it.passed < PASSED_MAX;
+        concerned.next().is_some_and(may_wait) && concerned.all(may_wait)
     }
 
     /// A kernel asks for pages, which it doesn't have; nobody has if it is the only one. Returns the request's number;
@@ -405,6 +408,16 @@ impl KernelPages {
             at = to;
         }
         pages
+    }
+
+    /// A kernel has written some bytes back.
+    pub(crate) fn note_written_back(&mut self) {
+        self.written_back += 1;
+    }
+
+    /// How often kernels have.
+    pub(crate) fn written_back(&self) -> u64 {
+        self.written_back
     }
 
     /// Whether pages of all these bytes are going: what was changed in them may still be written back.

@@ -152,7 +152,10 @@ impl Tokens {
         if in_time.is_err() {
             tracing::warn!("kernels haven't dropped all mapped pages in time for a second client");
         }
-        let is_left = |state: &&InodeRef| state.lock().kernel_pages().is_unknown();
+        let is_left = |state: &&InodeRef| {
+            let mut inner = state.lock();
+            inner.is_open() && inner.kernel_pages().is_unknown()
+        };
         let left = states.iter().filter(is_left);
         left.for_each(|state| self.lose_pages(state, &[TokenRange::ALL]));
     }

@@ -8,8 +8,8 @@
 //! pages go there.
 //!
 //! *A failure*: a kernel writes nothing back of a file whose size one of its programs is just setting, and that may wait
-//! for another client that waits for this one. So dropping is given up if a part takes longer than [`PART_MAX`], or all of
-//! it longer than [`DROP_MAX`], and tried again by who flushes. Then the token goes back without it, and nobody hangs: what
+//! for another client that waits for this one. So dropping is given up if nothing goes on for [`STILL_MAX`], or all of
+//! it takes longer than [`DROP_MAX`], and tried again by who flushes. Then the token goes back without it, and nobody hangs: what
 //! may have been changed in these pages is lost, of which programs hear, and the kernel goes on being told.
 
 use super::{State, Tokens};
@@ -28,10 +28,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use world::{Planted, World};
 
-/// How long a kernel may take for a part of the pages that it drops, with what it writes back, for which a request may
-/// have to be sent again; and for all of them. As long as what is written back is published, an owner waits 45 s for a
-/// holder: for this, and for what is left when the holder flushes.
-const PART_MAX: Duration = Duration::from_secs(4);
+/// How long a kernel may drop none of its pages and write nothing of them back, for which a request may have to be sent
+/// again; and how long all may take. As long as what is written back is published, an owner waits 45 s for a holder: for
+/// this, and for what is left when the holder flushes.
+const STILL_MAX: Duration = Duration::from_secs(4);
 const DROP_MAX: Duration = Duration::from_secs(24);
 /// How long the rest may take that is left when the holder flushes.
 const REST_MAX: Duration = Duration::from_secs(8);
@@ -65,12 +65,15 @@ impl Filling {
     }
 
     /// Whether it may be answered. `is_held`: what it needs was claimed.
-    pub(crate) fn may_go(&self, inner: &mut Inner, is_held: bool) -> bool {
-        // What was about to be answered may have been void.
+    pub(crate) fn may_go(&self, inner: &Inner, is_held: bool) -> bool {
+        is_held || inner.may_fill(self.pages, self.mode)
+    }
+
+    /// It isn't about to be answered: what was may have been void.
+    pub(crate) fn begins_again(&self, inner: &mut Inner) {
         if inner.kernel_pages().waits(self.number) {
             self.state.signal();
         }
-        is_held || inner.may_fill(self.pages, self.mode)
     }
 
     /// It must wait for tokens; the guard is for as long as it does.
@@ -281,7 +284,8 @@ impl Tokens {
     pub(super) fn lose_pages(&self, state: &InodeRef, ranges: &[TokenRange]) {
         let inode = state.id();
         let mut inner = state.lock();
-        let is_lost = inner.kernel_pages().may_be_changed_in(ranges);
+        let may_be_unknown = inner.kernel_pages().is_unknown() && inner.is_open_to_write();
+        let is_lost = may_be_unknown || inner.kernel_pages().may_be_changed_in(ranges);
         let ranges = match is_lost {
             true => vec![TokenRange::ALL],
             false => ranges.to_vec(),
@@ -303,11 +307,14 @@ impl Tokens {
         let Some(it) = self.me.upgrade().filter(|it| !it.kernels.are_none()) else {
             return;
         };
+        let changes = self.session.standing().changes();
         let dropping = async move {
             let dropped = it.drop_now(inode, &ranges, Why::Lost, LOST_MAX).await;
             let state = it.pages.inode(inode);
             let mut inner = state.lock();
-            if dropped.in_time && ranges == [TokenRange::ALL] && !inner.has_all() {
+            // Unless the client has had everything since.
+            let is_known = it.session.standing().changes() == changes && !inner.has_all();
+            if dropped.in_time && ranges == [TokenRange::ALL] && is_known {
                 inner.kernel_pages().set_unknown(false);
             }
         };
@@ -333,17 +340,25 @@ impl Tokens {
         let _listed = self.session.list(DROP_WAIT, Some(inode), began);
         let _hurry = (why == Why::Recalled).then(|| self.write_behind.hurry(inode));
         let mut passed = FuturesUnordered::new();
-        dropped.in_time = loop {
-            let rest = most.saturating_sub(self.session.now() - began);
-            let part_max = match why {
-                Why::Recalled => rest.min(PART_MAX),
-                Why::Lost => rest,
-            };
-            let part = self.drop_part(&state, number, &mut passed);
-            match self.session.world().timeout(part_max, part).await {
-                Ok(true) => break true,
-                Ok(false) => {}
-                Err(_) => break false,
+        dropped.in_time = 'all: loop {
+            let mut part = std::pin::pin!(self.drop_part(&state, number, &mut passed));
+            loop {
+                let written = state.lock().kernel_pages().written_back();
+                let rest = most.saturating_sub(self.session.now() - began);
+                let still = match why {
+                    Why::Recalled => rest.min(STILL_MAX),
+                    Why::Lost => rest,
+                };
+                match self.session.world().timeout(still, part.as_mut()).await {
+                    Ok(true) => break 'all true,
+                    Ok(false) => break,
+                    Err(_) => {
+                        let goes_on = state.lock().kernel_pages().written_back() != written;
+                        if !goes_on || still == rest {
+                            break 'all false;
+                        }
+                    }
+                }
             }
         };
         if !dropped.in_time {

@@ -59,7 +59,7 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
             }
             Ok(other) => unexpected_answer(&other),
             Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                if !tokens.begin_next_session().await {
+                if !tokens.begin_next_session(has_all).await {
                     tokens.begun.notify_waiters();
                     return;
                 }

@@ -26,15 +26,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const AT_ONCE: usize = 16;
 
 impl Tokens {
-    /// The session has ended: begins the next one. False if the client is closed first.
-    pub(super) async fn begin_next_session(&self) -> bool {
+    /// The session has ended, which had everything or not: begins the next one. False if the client is closed first.
+    pub(super) async fn begin_next_session(&self, had_all: bool) -> bool {
         let ended = self.session.id();
         let before = self.session.losses();
         self.lose_all(self.state.lock());
         if self.session.check_open().is_err() {
             return false;
         }
-        self.pages.each_inode(|state| self.lose_inode(state));
+        self.pages.each_inode(|state| {
+            if had_all && state.lock().is_open() && !self.kernels.are_none() {
+                // There are no tokens that are lost, and no account.
+                state.lock().kernel_pages().set_unknown(true);
+                self.lose_pages(state, &[TokenRange::ALL]);
+            }
+            self.lose_inode(state);
+        });
         let mut pause = PAUSE_MIN;
         let begun = loop {
             if self.session.check_open().is_err() {
