@@ -37,7 +37,7 @@ help:
 	@echo "make install   program, names for mount(8), systemd units, manual, completions (PREFIX, DESTDIR);"
 	@echo "               after make build"
 	@echo "make deb       a Debian package in target/package"
-	@echo "make test      everything that must hold (under 30 minutes on 2 cores)"
+	@echo "make test      everything that must hold (under 40 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
 	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes,calm,"; \
 	echo "               within,beyond,changing,shards)"

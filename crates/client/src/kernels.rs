@@ -42,8 +42,8 @@ pub enum Expired {
     },
 }
 
-/// Tells the kernels of a client apart. The default is of none.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+/// Tells the kernels of a client apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KernelNumber(u64);
 
 /// Pages that a kernel asks for and keeps until it is told to drop them.
@@ -148,6 +148,13 @@ impl Kernels {
     /// Whether there are none.
     pub(crate) fn are_none(&self) -> bool {
         self.all().is_empty()
+    }
+
+    /// Whether this is the only one.
+    pub(crate) fn is_only(&self, kernel: KernelNumber) -> bool {
+        let known = self.0.lock();
+        let there = known.all.iter().filter(|(_, it)| it.strong_count() > 0);
+        there.map(|(number, _)| *number).eq([kernel])
     }
 
     /// Which there are.

@@ -260,7 +260,7 @@ impl Reader {
         }
         let end = end_of(offset, length);
         let may_go = match fill {
-            Some(fill) => fill.may_go(&mut inner, is_held),
+            Some(fill) => fill.may_go(&inner, is_held),
             None => is_held || inner.may_read(offset, end),
         };
         if !may_go {

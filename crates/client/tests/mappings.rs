@@ -157,10 +157,7 @@ fn what_a_node_that_lost_its_session_has_in_mappings_goes_and_is_not_written_bac
         let cut = client_through(&node, &way).await;
         let kernel = PageKernel::before(&node, &cut);
         let open = kernel.open(file, true).await.unwrap();
-        for page in 0..2 {
-            let store = |bytes: &mut [u8]| bytes.fill(2);
-            kernel.touch(&open, page, true, store).await.unwrap();
-        }
+        kernel.store(&open, 0..2, 2).await;
         way.cut.store(true, Ordering::Relaxed);
         here.write(file, 0, &[3; PAGE]).await.unwrap();
         way.cut.store(false, Ordering::Relaxed);
@@ -287,10 +284,7 @@ fn pages_go_although_many_programs_ask_for_them_again() {
             let far = client_through(&node, &way).await;
             let kernel = PageKernel::before(&node, &far);
             let open = kernel.open(file, true).await.unwrap();
-            for page in 0..128 {
-                let store = |bytes: &mut [u8]| bytes.fill(2);
-                kernel.touch(&open, page, true, store).await.unwrap();
-            }
+            kernel.store(&open, 0..128, 2).await;
             let begun = world.now();
             let written = async {
                 here.write(file, 0, &[3; 128 * PAGE]).await.unwrap();
@@ -329,10 +323,7 @@ fn what_a_kernel_writes_back_for_long_is_not_lost() {
         let far = client_through(&node, &way).await;
         let kernel = PageKernel::before(&node, &far);
         let open = kernel.open(file, true).await.unwrap();
-        for page in 0..MANY as u64 {
-            let store = |bytes: &mut [u8]| bytes.fill(2);
-            kernel.touch(&open, page, true, store).await.unwrap();
-        }
+        kernel.store(&open, 0..MANY as u64, 2).await;
         // Quick ones first, so that a notice has many of the others.
         let clean = MANY as u64..MANY as u64 + 4_000;
         for page in clean {
@@ -359,8 +350,7 @@ fn a_write_back_that_waits_for_tokens_goes_on_when_its_page_must_go() {
         let far = client_through(&node, &way).await;
         let kernel = PageKernel::before(&node, &far);
         let open = kernel.open(file, true).await.unwrap();
-        let store = |bytes: &mut [u8]| bytes.fill(2);
-        kernel.touch(&open, 0, true, store).await.unwrap();
+        kernel.store(&open, 0..1, 2).await;
         way.cut.store(true, Ordering::Relaxed);
         world.sleep(Duration::from_millis(6_100)).await;
         let others = async {
@@ -390,10 +380,7 @@ fn what_was_changed_while_a_client_was_alone_is_written_back_for_the_second_one(
         here.write(file, 0, &vec![1; MANY * PAGE]).await.unwrap();
         let kernel = PageKernel::before(&node, here);
         let open = kernel.open(file, true).await.unwrap();
-        for page in 0..MANY as u64 {
-            let store = |bytes: &mut [u8]| bytes.fill(2);
-            kernel.touch(&open, page, true, store).await.unwrap();
-        }
+        kernel.store(&open, 0..MANY as u64, 2).await;
         let way = Way::new(&world, &node.metanode, 0);
         let far = client_through(&node, &way).await;
         assert!(rig::read(&far, file, 0, MANY * PAGE).await == vec![2; MANY * PAGE]);

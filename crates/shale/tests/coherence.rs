@@ -4,13 +4,13 @@
 //! The clients are in this process. The programs are processes of their own: a page fault holds the lock of its address
 //! space until it is answered, and who answers may need that lock.
 
-use crate::fixture::bounded;
+use crate::fixture::{bounded, open};
 use crate::mapping::{BYTES, Mapping};
 use client::{Client, ClientSettings, Owner};
 use fuse::{Door, DoorSettings, Mount, MountOptions, Unmount};
 use model::Scheme;
 use node::{Creation, Node, NodePaths};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -135,16 +135,6 @@ impl Cluster {
         };
         self.runtime.block_on(ending);
     }
-}
-
-fn open(path: &Path) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(path)
-        .unwrap()
 }
 
 /// This program again, as one that uses the file.

@@ -211,11 +211,13 @@ impl Inner {
 
     /// Whether a kernel may write these bytes back.
     pub(crate) fn may_write_back(&self, offset: u64, end: u64) -> bool {
-        let pages = self.kernel_pages.page_by_page((offset, end));
-        pages.into_iter().all(|(from, to)| {
+        let may_go = |(from, to)| {
             self.held.may_write_back(from, to)
                 || (self.kernel_pages.are_dropping((from, to)) && self.held.is_current())
-        })
+        };
+        // Of a part of it that goes, and one that is held, each may be written back.
+        may_go((offset, end))
+            || (self.kernel_pages.page_by_page((offset, end)).into_iter()).all(may_go)
     }
 
     /// A kernel's request for pages is about to be answered. Nobody keeps account while no tokens are used.
@@ -640,8 +642,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use super::super::known::tests::attributes;
     use super::*;
-    use model::{FileKind, InodeId};
     use world::sim::Simulation;
 
     #[test]
@@ -650,24 +652,8 @@ mod tests {
             let standing = Standing::new(world.clone(), SessionId(1));
             standing.set_has_all(true);
             let mut inner = Inner::new(Blocks::new(1 << 16, 16 << 20), standing);
-            let attributes = Attributes {
-                inode: InodeId::ROOT,
-                kind: FileKind::File,
-                mode: 0o644,
-                uid: 0,
-                gid: 0,
-                links: 1,
-                size: 100_000,
-                allocated: 0,
-                rdev: 0,
-                atime: Timestamp(0),
-                mtime: Timestamp(0),
-                ctime: Timestamp(0),
-                btime: Timestamp(0),
-                generation: 3,
-            };
             let asked = inner.held_state();
-            inner.learn(&attributes, asked);
+            inner.learn(&attributes(3, 0, 100_000), asked);
             inner.write(10, &[1; 20], world.now(), Timestamp(7));
             let runs = inner.take_dirty();
             let made = inner.freeze(runs, Mark::of_none()).pending();

@@ -175,11 +175,13 @@ impl KernelPages {
     /// Whether programs may have changed some of these bytes that aren't written back.
     pub(crate) fn may_be_changed_in(&self, ranges: &[TokenRange]) -> bool {
         let mut spans = ranges.iter().map(|it| pages_of(it.start, it.end));
-        let may_be_some = |(from, to)| {
-            let next = self.filled.next_start(from);
-            next.is_some_and(|next| next < to) || self.are_going((from, to))
-        };
-        self.may_change && (self.is_unknown || spans.any(may_be_some))
+        self.may_change && (self.is_unknown || spans.any(|pages| self.may_have(pages)))
+    }
+
+    /// Whether the account has some of these pages, those that are just going included.
+    fn may_have(&self, pages: Span) -> bool {
+        let next = self.filled.next_start(pages.0);
+        next.is_some_and(|next| next < pages.1) || self.are_going(pages)
     }
 
     /// Whether kernels may have pages, those that are just going included.
@@ -239,12 +241,9 @@ impl KernelPages {
             return false;
         }
         let mut spans = ranges.iter().map(|range| pages_of(range.start, range.end));
-        spans.any(|(from, to)| {
-            let next = self.filled.next_start(from);
+        spans.any(|pages| {
             let mut fills = self.fills.iter();
-            next.is_some_and(|next| next < to)
-                || self.are_going((from, to))
-                || fills.any(|fill| fill.goes && overlap(fill.pages, (from, to)))
+            self.may_have(pages) || fills.any(|fill| fill.goes && overlap(fill.pages, pages))
         })
     }
 

@@ -47,11 +47,11 @@ impl Known {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use model::InodeId;
 
-    fn attributes(generation: u32, ctime: i64, size: u64) -> Attributes {
+    pub(crate) fn attributes(generation: u32, ctime: i64, size: u64) -> Attributes {
         Attributes {
             inode: InodeId::ROOT,
             kind: FileKind::File,

@@ -120,7 +120,7 @@ impl Drop for Filling {
     }
 }
 
-/// Pages that kernels have dropped. Until this is dropped, too, requests for them wait a little.
+/// Pages that kernels have dropped. Until this is dropped, too, requests for them wait.
 pub(super) struct Dropped {
     going: Option<(InodeRef, u64)>,
     pub(super) in_time: bool,
@@ -149,16 +149,20 @@ impl Tokens {
             true => TokenMode::Shared,
             false => kept.mode,
         };
-        let is_only = self.kernels.numbers() == [kept.by];
-        let number = (state.lock().kernel_pages()).begin_fill(kept.by, pages, is_only);
+        let is_only = self.kernels.is_only(kept.by);
+        let (number, must_wait) = {
+            let mut inner = state.lock();
+            let account = inner.kernel_pages();
+            let number = account.begin_fill(kept.by, pages, is_only);
+            (number, account.must_wait(pages))
+        };
         let filling = Filling {
             state: state.clone(),
             number,
             pages,
             mode,
         };
-        let held = Counted::of(&self.held_fills, HELD_MAX);
-        if held.is_some() && state.lock().kernel_pages().must_wait(pages) {
+        if must_wait && let Some(_held) = Counted::of(&self.held_fills, HELD_MAX) {
             let _counted = filling.begin_wait(self)?;
             // The kernel may just be waiting for the locks of these pages.
             state.signal();

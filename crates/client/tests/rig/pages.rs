@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use model::{ErrorKind, InodeId, Result, TokenMode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -129,6 +130,14 @@ impl PageKernel {
         let page = locked.as_mut().expect("it has just been read");
         page.is_dirty |= stores;
         Ok(touch(&mut page.bytes))
+    }
+
+    /// Fills pages with a value in a mapping.
+    pub async fn store(&self, open: &Open, pages: Range<u64>, value: u8) {
+        for page in pages {
+            let store = |bytes: &mut [u8]| bytes.fill(value);
+            self.touch(open, page, true, store).await.unwrap();
+        }
     }
 
     /// Reads a page that is locked, and often some that follow.

@@ -394,3 +394,18 @@ fn only_what_was_changed_among_late_pages_is_lost() {
     assert!(!one.pages.may_be_changed_in(&bytes(8 * PAGE, 9 * PAGE)));
     assert!(one.pages.may_be_changed_in(&bytes(0, 9 * PAGE)));
 }
+
+#[test]
+fn who_holds_up_one_of_several_drops_waits_for_none() {
+    let mut one = One::with((0, 2 * TOLD_MIN), Shared);
+    let first = one.drop(0, 2 * TOLD_MIN);
+    for page in 0..u64::from(PASSED_MAX) {
+        let Step::Tell(_, (from, _)) = one.step(first) else {
+            panic!("{page} were passed");
+        };
+        one.ask((from, from + PAGE));
+        assert!(one.pages.pass_locked(first));
+    }
+    one.drop(0, PAGE);
+    assert!(!one.pages.must_wait((0, PAGE)));
+}
