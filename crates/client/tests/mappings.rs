@@ -1,6 +1,5 @@
 //! Programs that map files on several nodes: what one has stored the others load, at every moment.
 
-use crate::rig::pages::{PAGE, PageKernel};
 use crate::rig::way::{Way, client_through};
 use crate::rig::{self, Node, run_patient as run, storm_seeds};
 use crate::sharing::{CELL, History, filled, values};
@@ -8,6 +7,7 @@ use client::{Allocate, Client};
 use futures::future::{join, join_all};
 use model::{ErrorKind, InodeId};
 use parking_lot::Mutex;
+use simkernel::{PAGE, PageKernel};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn work(
                 let next = kernel.open(file, may_change).await.unwrap();
                 kernel.close(std::mem::replace(&mut open, next)).await;
             }
-            20 => kernel.sync(file).await,
+            20 => kernel.sync(file).await.unwrap(),
             21 => drop(client.get_attributes(file).await.unwrap()),
             _ => {
                 let pause = Duration::from_millis(draw >> 40 & 0xff);
@@ -108,7 +108,7 @@ pub(crate) async fn storm(world: World, node: Node, faults: u64) {
                 }
             };
             clients.lock().push(client.clone());
-            let kernel = PageKernel::before(node, &client);
+            let kernel = PageKernel::before(&client);
             let works = (0..3).map(|program| {
                 let number = 1 + number * 3 + program;
                 work(world.clone(), kernel.clone(), number, file, history.clone())
@@ -155,9 +155,9 @@ fn what_a_node_that_lost_its_session_has_in_mappings_goes_and_is_not_written_bac
         here.fsync(file, false).await.unwrap();
         let way = Way::new(&world, &node.metanode, 0);
         let cut = client_through(&node, &way).await;
-        let kernel = PageKernel::before(&node, &cut);
+        let kernel = PageKernel::before(&cut);
         let open = kernel.open(file, true).await.unwrap();
-        kernel.store(&open, 0..2, 2).await;
+        kernel.fill_with(&open, 0..2, 2).await;
         way.cut.store(true, Ordering::Relaxed);
         here.write(file, 0, &[3; PAGE]).await.unwrap();
         way.cut.store(false, Ordering::Relaxed);
@@ -194,7 +194,7 @@ fn each_kernel_of_a_client_drops_what_others_want() {
         here.write(file, 0, &[1; 2 * PAGE]).await.unwrap();
         let way = Way::new(&world, &node.metanode, 0);
         let far = client_through(&node, &way).await;
-        let kernels = [(); 2].map(|()| PageKernel::before(&node, &far));
+        let kernels = [(); 2].map(|()| PageKernel::before(&far));
         let mut opens = Vec::new();
         for kernel in &kernels {
             let open = kernel.open(file, false).await.unwrap();
@@ -244,7 +244,7 @@ fn kernels_that_want_each_others_pages_wait_for_no_deadline() {
             for _ in 0..2 {
                 let way = Way::new(&world, &node.metanode, 0);
                 let client = client_through(&node, &way).await;
-                kernels.push((PageKernel::before(&node, &client), client));
+                kernels.push((PageKernel::before(&client), client));
             }
             let works = kernels.iter().enumerate().map(|(number, (kernel, _))| {
                 let world = &world;
@@ -282,9 +282,9 @@ fn pages_go_although_many_programs_ask_for_them_again() {
             here.write(file, 0, &[1; 128 * PAGE]).await.unwrap();
             let way = Way::new(&world, &node.metanode, 0);
             let far = client_through(&node, &way).await;
-            let kernel = PageKernel::before(&node, &far);
+            let kernel = PageKernel::before(&far);
             let open = kernel.open(file, true).await.unwrap();
-            kernel.store(&open, 0..128, 2).await;
+            kernel.fill_with(&open, 0..128, 2).await;
             let begun = world.now();
             let written = async {
                 here.write(file, 0, &[3; 128 * PAGE]).await.unwrap();
@@ -321,9 +321,9 @@ fn what_a_kernel_writes_back_for_long_is_not_lost() {
         here.write(file, 0, &vec![1; MANY * PAGE]).await.unwrap();
         let way = Way::new(&world, &node.metanode, 0);
         let far = client_through(&node, &way).await;
-        let kernel = PageKernel::before(&node, &far);
+        let kernel = PageKernel::before(&far);
         let open = kernel.open(file, true).await.unwrap();
-        kernel.store(&open, 0..MANY as u64, 2).await;
+        kernel.fill_with(&open, 0..MANY as u64, 2).await;
         // Quick ones first, so that a notice has many of the others.
         let clean = MANY as u64..MANY as u64 + 4_000;
         for page in clean {
@@ -348,9 +348,9 @@ fn a_write_back_that_waits_for_tokens_goes_on_when_its_page_must_go() {
         here.fsync(file, false).await.unwrap();
         let way = Way::new(&world, &node.metanode, 0);
         let far = client_through(&node, &way).await;
-        let kernel = PageKernel::before(&node, &far);
+        let kernel = PageKernel::before(&far);
         let open = kernel.open(file, true).await.unwrap();
-        kernel.store(&open, 0..1, 2).await;
+        kernel.fill_with(&open, 0..1, 2).await;
         way.cut.store(true, Ordering::Relaxed);
         world.sleep(Duration::from_millis(6_100)).await;
         let others = async {
@@ -359,7 +359,8 @@ fn a_write_back_that_waits_for_tokens_goes_on_when_its_page_must_go() {
             here.append(file, &[3]).await.unwrap();
         };
         let begun = world.now();
-        join(kernel.sync(file), others).await;
+        let (synced, ()) = join(kernel.sync(file), others).await;
+        synced.unwrap();
         let took = world.now() - begun;
         assert!(took < Duration::from_secs(3), "{took:?}");
         assert_eq!(far.losses().sessions, 0);
@@ -378,9 +379,9 @@ fn what_was_changed_while_a_client_was_alone_is_written_back_for_the_second_one(
         let here = &node.client;
         let file = rig::file(here, "f").await;
         here.write(file, 0, &vec![1; MANY * PAGE]).await.unwrap();
-        let kernel = PageKernel::before(&node, here);
+        let kernel = PageKernel::before(here);
         let open = kernel.open(file, true).await.unwrap();
-        kernel.store(&open, 0..MANY as u64, 2).await;
+        kernel.fill_with(&open, 0..MANY as u64, 2).await;
         let way = Way::new(&world, &node.metanode, 0);
         let far = client_through(&node, &way).await;
         assert!(rig::read(&far, file, 0, MANY * PAGE).await == vec![2; MANY * PAGE]);

@@ -1,7 +1,6 @@
 //! Names that clients know: what one changes the others see at once, and what nobody changes is asked
 //! for once.
 
-use crate::rig::kernel::SimKernel;
 use crate::rig::way::{Way, client_through};
 use crate::rig::{Node, new_file, run_patient as run, storm_seeds};
 use client::{Client, Expired, Kernel, VALID_MAX};
@@ -9,6 +8,7 @@ use futures::future::join_all;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
 use parking_lot::Mutex;
+use simkernel::SimKernel;
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -610,7 +610,7 @@ async fn run_storm(world: World, node: Node, faults: u64, programs: usize, kerne
     let began = world.now();
     let asks = clients.iter().map(|client| Asks {
         client: client.clone(),
-        kernel: kernels.then(|| SimKernel::before(&node, client)),
+        kernel: kernels.then(|| SimKernel::before(client)),
     });
     let asks: Vec<_> = asks.collect();
     let all = (0..programs).flat_map(|_| asks.iter().enumerate());
@@ -680,7 +680,7 @@ fn programs_see_what_is_there_whatever_kernels_keep_and_whatever_gets_lost() {
 #[test]
 fn what_the_only_kernel_keeps_is_void_when_the_second_client_changes_something() {
     run(9_320, |world, node| async move {
-        let kernel = SimKernel::before(&node, &node.client);
+        let kernel = SimKernel::before(&node.client);
         let file = make(&node.client, ROOT, "f", new_file()).await;
         // Until the owner has answered it.
         world.sleep(Duration::from_secs(3)).await;

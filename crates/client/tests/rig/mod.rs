@@ -2,8 +2,6 @@
 
 #![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
-pub mod kernel;
-pub mod pages;
 pub mod way;
 
 use client::{Client, ClientSettings, Owner};

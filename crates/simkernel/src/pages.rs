@@ -1,11 +1,10 @@
 //! A kernel before a client that keeps pages of files, as Linux does with FUSE: programs load and store in mappings
 //! without a word, and it locks each page that it reads or writes back.
 
-use super::Node;
-use super::kernel::{connect, travel};
+use crate::{connect, travel};
 use client::{Client, Expired, KeptPages, Kernel, KernelNumber, OpenFlags, ReadTraces};
 use futures::future::BoxFuture;
-use model::{ErrorKind, InodeId, Result, TokenMode};
+use model::{InodeId, Result, TokenMode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,6 +14,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedMutexGuard, RwLock, Semaphore, SemaphorePermit, oneshot};
 use world::World;
 
+/// Bytes of a page.
 pub const PAGE: usize = 4096;
 
 /// So many requests that no program asks for are sent at the same time: reads of several pages, and write-backs.
@@ -23,6 +23,7 @@ const BACKGROUND_MAX: usize = 64;
 const WAY: Duration = Duration::from_millis(5);
 
 struct Page {
+    /// As many as the file had; a program that goes beyond gets a signal.
     bytes: Vec<u8>,
     is_dirty: bool,
 }
@@ -33,6 +34,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<Page>>>;
 /// The kernel of one client's node.
 pub struct PageKernel {
     world: World,
+    /// The client.
     pub client: Arc<Client>,
     slots: Mutex<BTreeMap<(InodeId, u64), Slot>>,
     /// Opens through which programs may change a mapping, as the door to this kernel knows them.
@@ -49,17 +51,28 @@ pub struct PageKernel {
 /// A program's open of a file.
 pub struct Open {
     inode: InodeId,
+    /// Whether it may store in a mapping.
     pub may_change: bool,
 }
 
+impl Open {
+    /// What is open.
+    #[must_use]
+    pub fn inode(&self) -> InodeId {
+        self.inode
+    }
+}
+
 impl PageKernel {
-    pub fn before(node: &Node, client: &Arc<Client>) -> Arc<Self> {
+    /// One before this client.
+    #[must_use]
+    pub fn before(client: &Arc<Client>) -> Arc<Self> {
         let kernel = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             background: Semaphore::new(BACKGROUND_MAX),
             number: OnceLock::new(),
             lost: AtomicU64::new(0),
-            world: node.world.clone(),
+            world: client.world().clone(),
             client: client.clone(),
             slots: Mutex::default(),
             changers: Mutex::default(),
@@ -87,6 +100,9 @@ impl PageKernel {
     }
 
     /// open(2) for mapping.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
     pub async fn open(&self, inode: InodeId, may_change: bool) -> Result<Open> {
         let flags = OpenFlags {
             write: may_change,
@@ -106,14 +122,20 @@ impl PageKernel {
     /// The last use of what was opened.
     pub async fn close(&self, open: Open) {
         if open.may_change {
-            self.sync(open.inode).await;
+            let _counted = self.sync(open.inode).await;
         }
         self.travel().await;
         *self.changers.lock().entry(open.inode).or_default() -= u32::from(open.may_change);
         self.client.release(open.inode).await;
     }
 
-    /// Loads from a page, or stores to it, in a moment in which it is mapped.
+    /// Loads from a page, or stores to it, in a moment in which it is mapped: as many bytes of it as the file has.
+    ///
+    /// # Errors
+    /// As [`Client::read`]; the program gets a signal.
+    ///
+    /// # Panics
+    /// If it stores through what was opened for reading.
     pub async fn touch<T>(
         &self,
         open: &Open,
@@ -133,10 +155,14 @@ impl PageKernel {
     }
 
     /// Fills pages with a value in a mapping.
-    pub async fn store(&self, open: &Open, pages: Range<u64>, value: u8) {
+    ///
+    /// # Panics
+    /// If one can't be read.
+    pub async fn fill_with(&self, open: &Open, pages: Range<u64>, value: u8) {
         for page in pages {
             let store = |bytes: &mut [u8]| bytes.fill(value);
-            self.touch(open, page, true, store).await.unwrap();
+            let stored = self.touch(open, page, true, store).await;
+            stored.expect("it is read");
         }
     }
 
@@ -179,13 +205,15 @@ impl PageKernel {
             self.travel().await;
             read = self.client.read_leaving(inode, at, PAGE, traces).await;
         }
-        let length = (1 + others.len()) * PAGE;
-        let mut bytes = read?.concat();
-        bytes.resize(length, 0);
+        let bytes = read?.concat();
         self.travel().await;
-        let mut pages = bytes.chunks(PAGE).map(|bytes| Page {
-            bytes: bytes.to_vec(),
-            is_dirty: false,
+        // A short read tells the kernel where the file ends.
+        let mut pages = (0..=others.len()).map(|number| {
+            let [from, to] = [number, number + 1].map(|page| bytes.len().min(page * PAGE));
+            Page {
+                bytes: bytes[from..to].to_vec(),
+                is_dirty: false,
+            }
         });
         **locked = pages.next();
         for mut other in others {
@@ -194,8 +222,12 @@ impl PageKernel {
         Ok(())
     }
 
+    /// Writes a page back if it was changed. What can't be written back is lost.
     async fn write_back(&self, inode: InodeId, number: u64, page: &mut Option<Page>) -> Result<()> {
-        let Some(page) = page.as_mut().filter(|page| page.is_dirty) else {
+        let Some(page) = page
+            .as_mut()
+            .filter(|it| it.is_dirty && !it.bytes.is_empty())
+        else {
             return Ok(());
         };
         let _place = self.place(true).await;
@@ -204,6 +236,8 @@ impl PageKernel {
         page.is_dirty = false;
         let written = self.client.write_back(inode, at, &page.bytes).await;
         self.travel().await;
+        let lost = u64::from(written.is_err());
+        self.lost.fetch_add(lost, Ordering::Relaxed);
         written
     }
 
@@ -218,26 +252,26 @@ impl PageKernel {
             .collect()
     }
 
-    /// msync(2): writes all changed pages back.
-    pub async fn sync(&self, inode: InodeId) {
+    /// msync(2), without fsync: writes all changed pages back.
+    ///
+    /// # Errors
+    /// As [`Client::write_back`], after all pages.
+    pub async fn sync(&self, inode: InodeId) -> Result<()> {
+        let mut synced = Ok(());
         for (page, slot) in self.slots_of(inode, 0, u64::MAX) {
             let mut locked = slot.lock().await;
-            let written = self.write_back(inode, page, &mut locked).await;
-            written.unwrap_or_else(|error| panic!("page {page} of {inode}: {error}"));
+            synced = synced.and(self.write_back(inode, page, &mut locked).await);
         }
+        synced
     }
 
     /// `invalidate_inode_pages2_range`.
     async fn drop_pages(&self, inode: InodeId, from: u64, to: u64) {
         for (page, slot) in self.slots_of(inode, from, to) {
             let mut locked = slot.lock().await;
-            match self.write_back(inode, page, &mut locked).await {
-                Ok(()) => {}
-                // The page goes all the same.
-                Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                    self.lost.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(error) => panic!("page {page} of {inode}: {error}"),
+            if let Err(error) = self.write_back(inode, page, &mut locked).await {
+                // It goes all the same.
+                tracing::debug!(%inode, page, %error, "a changed page is lost");
             }
             *locked = None;
         }

@@ -1,7 +1,7 @@
 //! A kernel before a client: it keeps names and attributes for as long as it may, as Linux does with FUSE.
 
-use super::Node;
-use client::{Client, Expired, Found, Kernel, KernelNumber};
+use crate::{connect, travel};
+use client::{Client, Expired, Found, Kernel};
 use futures::future::BoxFuture;
 use model::{Attributes, ErrorKind, FileName, InodeId, Result};
 use parking_lot::Mutex;
@@ -39,27 +39,17 @@ pub struct SimKernel {
     pub asked: AtomicU64,
 }
 
-/// The client tells the kernel what it must not use any more.
-pub fn connect(client: &Client, kernel: Arc<dyn Kernel>) -> KernelNumber {
-    client.add_kernel(Arc::downgrade(&kernel))
-}
-
-/// On its way for a part of `most`.
-pub async fn travel(world: &World, most: Duration) {
-    let nanos = world.random_u64() % most.as_nanos() as u64;
-    world.sleep(Duration::from_nanos(nanos)).await;
-}
-
 impl SimKernel {
     /// One before this client.
-    pub fn before(node: &Node, client: &Arc<Client>) -> Arc<Self> {
+    #[must_use]
+    pub fn before(client: &Arc<Client>) -> Arc<Self> {
         let kernel = Arc::new(Self {
-            world: node.world.clone(),
+            world: client.world().clone(),
             client: client.clone(),
             kept: Mutex::default(),
             asked: AtomicU64::new(0),
         });
-        connect(client, kernel.clone());
+        let _ = connect(client, kernel.clone());
         kernel
     }
 
@@ -81,6 +71,9 @@ impl SimKernel {
     }
 
     /// stat(2) of a path of one name.
+    ///
+    /// # Errors
+    /// As [`Client::lookup`].
     pub async fn stat(&self, directory: InodeId, name: &FileName) -> Result<Attributes> {
         let name = (directory, name.clone());
         let missing = || Err(ErrorKind::NotFound.into());
