@@ -16,6 +16,9 @@ pub(crate) struct Holders {
     /// The number of the last operation of each slot that made an inode without a name and was
     /// answered by this owner: a copy of it that comes later makes no use.
     made: Mutex<BTreeMap<(SessionId, u8), u64>>,
+    /// During the grace time: inodes without names whose last known use ended, and which weren't released because others
+    /// may have uses that aren't known yet. As many as there were such uses.
+    let_go: Mutex<Option<BTreeSet<InodeId>>>,
 }
 
 #[derive(Default)]
@@ -34,6 +37,7 @@ impl Default for Holders {
         Self {
             parts: std::array::from_fn(|_| Mutex::default()),
             made: Mutex::default(),
+            let_go: Mutex::new(Some(BTreeSet::new())),
         }
     }
 }
@@ -83,7 +87,30 @@ impl Holders {
             }
             table.held.remove(&inode);
         }
-        table.nameless.remove(&inode)
+        let is_last = table.nameless.remove(&inode);
+        if is_last {
+            self.note_let_go(inode);
+        }
+        is_last
+    }
+
+    fn note_let_go(&self, inode: InodeId) {
+        if let Some(let_go) = &mut *self.let_go.lock() {
+            let_go.insert(inode);
+        }
+    }
+
+    /// Whether the last known use of the inode ended during the grace time: nobody needs it for not having heard of it.
+    pub(crate) fn is_let_go(&self, inode: InodeId) -> bool {
+        let let_go = self.let_go.lock();
+        let_go
+            .as_ref()
+            .is_some_and(|let_go| let_go.contains(&inode))
+    }
+
+    /// The grace time is over, and what nobody uses is released.
+    pub(crate) fn end_grace(&self) {
+        *self.let_go.lock() = None;
     }
 
     /// A session of another node made an inode without a name, by the operation `number` of a slot,
@@ -137,6 +164,7 @@ impl Holders {
             held.retain(|inode, uses| {
                 uses.retain(|(holder, _)| !ends(*holder, *inode));
                 if uses.is_empty() && nameless.remove(inode) {
+                    self.note_let_go(*inode);
                     free.push(*inode);
                 }
                 !uses.is_empty()

@@ -216,6 +216,43 @@ fn a_file_without_a_name_outlives_the_owner_that_made_it() {
         .finished();
 }
 
+/// Its maker closes it while the new owner waits for another session, which may have it open too. Would be broken if it
+/// stayed because the last operation of a slot had made it.
+#[test]
+fn a_file_without_a_name_that_is_closed_during_the_grace_time_goes_when_that_ends() {
+    Simulation::new(60)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (session, read) = (rig.source.session(), rig.stamp());
+            rig.metanode.open_session().await.unwrap();
+            let unnamed = Operation::CreateUnnamed {
+                directory: ROOT,
+                new: rig::new_inode(FileKind::File),
+            };
+            let turn = Turn::Slot { slot: 0, number: 1 };
+            let stamp = Stamp { turn, ..read };
+            let made = rig.metanode.execute(&unnamed, &stamp).await.unwrap();
+            let Reply::Entry { attributes, .. } = made else {
+                panic!("{made:?}")
+            };
+            let inode = attributes.inode;
+            let new = next_owner(&rig).await;
+            let holds = Reclaimed {
+                holds: vec![(inode, 1)],
+                ..Reclaimed::default()
+            };
+            new.reclaim(session, &holds, true).await.unwrap();
+            new.unhold(inode, &read).await.unwrap();
+            assert!(exists(&new, inode, &read).await, "others may have it open");
+            world.sleep(Duration::from_secs(20)).await;
+            drain(&new).await;
+            assert!(!exists(&new, inode, &read).await);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
 /// Its maker has heard that it is gone: a new owner doesn't bring it back because of a slot.
 #[test]
 fn a_file_without_a_name_that_was_closed_stays_gone() {

@@ -160,7 +160,8 @@ impl Metanode {
             from = successor(last);
             let is_unnamed = |key: &Key, record: &Record| match (key, record) {
                 (Key::Orphan(inode), Record::Orphan(it)) => {
-                    it.linkable && !self.holders.is_held(*inode)
+                    let may_be_asked_for = !self.holders.is_let_go(*inode);
+                    it.linkable && may_be_asked_for && !self.holders.is_held(*inode)
                 }
                 _ => false,
             };

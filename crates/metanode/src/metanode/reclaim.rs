@@ -332,6 +332,7 @@ impl Metanode {
         let shard = self.shard();
         self.release_orphans(&shard).await?;
         std::mem::forget(begun);
+        self.holders.end_grace();
         Ok(1)
     }
 }
