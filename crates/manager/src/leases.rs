@@ -1,7 +1,8 @@
 //! How long nodes may act, by the manager's clock.
 //!
 //! The table lives in the manager's memory only. A new manager knows nobody's last heartbeat, so it
-//! takes its own start for it: nobody is silent before a whole lease has passed since then.
+//! takes its own start for it: nobody is silent before a whole lease has passed since then. Only the manager before
+//! has less: its lease counts from when it kept its place, so that much of it is over when another one has that.
 
 use model::member::NODE_LEASE;
 use model::{Moment, NodeRun};

@@ -32,6 +32,9 @@ pub struct Start {
     pub own: NodeRun,
     /// Until when its place lasts by this machine's clock, whatever the clock of coordination does.
     pub own_until: Moment,
+    /// How long the place lasts at least after it was kept, by this machine's clock whatever others do. The lease of
+    /// the manager before counts from when it kept the place, which it has lost since.
+    pub place_lasts: Duration,
     /// The membership, and its version in coordination; 0 if there is none.
     pub record: Membership,
     /// That version.
@@ -160,6 +163,8 @@ pub struct Manager {
     assigning: BTreeMap<ShardId, Option<Moment>>,
     /// From when runs that were never heard are counted.
     began: Moment,
+    /// The manager before, and how long its lease may still last from then on.
+    former: Option<(NodeRun, Duration)>,
     /// When its term was stored; heartbeats are answered from then on.
     since: Option<Moment>,
     last_move: Moment,
@@ -194,6 +199,11 @@ impl Manager {
             Some(Planted::CountEarly) => Moment(now.0.saturating_sub(NODE_LEASE)),
             _ => now,
         };
+        let former = start.record.manager.filter(|run| *run != start.own);
+        let rest = match planted {
+            Some(Planted::ForgetFormer) => Duration::ZERO,
+            _ => LEASE_BY_ANY_CLOCK.saturating_sub(start.place_lasts),
+        };
         let mut manager = Self {
             own: start.own,
             own_until: start.own_until,
@@ -202,6 +212,7 @@ impl Manager {
             storing: None,
             assigning: BTreeMap::new(),
             began,
+            former: former.map(|run| (run, rest)),
             since: None,
             last_move: now,
             leases: Leases::default(),
@@ -469,6 +480,8 @@ impl Manager {
         let of_interest: Vec<_> = members.chain(assigned).collect();
         let lease = self.lease();
         for run in of_interest {
+            let former = self.former.filter(|former| former.0 == run);
+            let lease = former.map_or(lease, |(_, rest)| rest);
             self.leases.expect_first(run, self.began, lease);
             let newest = self.facts.newest.get(&run.node);
             if newest.is_some_and(|newest| run < *newest) {

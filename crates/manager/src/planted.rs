@@ -22,6 +22,8 @@ faults! {
     NoMargin,
     /// A new manager counts leases from when its term was vacant, not from its own start.
     CountEarly,
+    /// A new manager takes the lease of the one before for ended when it has lost its place.
+    ForgetFormer,
     /// A run that is being expelled gets its lease renewed.
     RenewCondemned,
     /// A dead node's shards get new owners before the membership says that it is expelled.

@@ -332,6 +332,7 @@ impl Cluster {
         let start = Start {
             own,
             own_until: now.plus(PLACE_BY_ANY_CLOCK),
+            place_lasts: PLACE_BY_ANY_CLOCK,
             record: store.membership.clone(),
             version: store.version,
             shards: shards
@@ -553,9 +554,14 @@ impl Cluster {
                 let now = self.now;
                 let node = self.node_mut(to.node);
                 let clock = node.clock(now);
+                // That a manager hears itself says nothing.
+                let counted = match from == to.node {
+                    true => sent.min(node.kept),
+                    false => sent,
+                };
                 // Later ones are dropped by who asked.
                 if clock.since(sent) < Duration::from_secs(5) {
-                    node.lease.answered(reply, sent, clock);
+                    node.lease.answered(reply, counted, clock);
                 }
                 if node.asked == Some(sent) {
                     node.asked = None;

@@ -183,6 +183,8 @@ impl Crowd {
         Start {
             own,
             own_until: Moment(Duration::MAX),
+            // A stub doesn't turn to another manager before its next heartbeat is due.
+            place_lasts: Duration::ZERO,
             record: record.clone(),
             version,
             shards: shards

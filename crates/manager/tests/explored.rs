@@ -320,6 +320,12 @@ fn exploring_finds_a_plan_that_marks_only_one_of_two_that_it_expels() {
 /// Would pass without exploring anything if it found no fault that is there.
 #[test]
 fn exploring_finds_a_manager_that_counts_from_the_wrong_moment() {
-    let budget = Budget { cut: 1, ..NONE };
-    assert!(!explore("planted", budget, Some(Planted::CountEarly)));
+    let budget = Budget {
+        killed: 1,
+        passed: 2,
+        ..NONE
+    };
+    let planted = Some(Planted::CountEarly);
+    let cluster = Cluster::new(&[24, -24, 0], 3, planted).spread();
+    assert!(!explore_from("planted", cluster, budget));
 }

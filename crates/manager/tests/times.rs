@@ -80,12 +80,12 @@ fn shards_of_a_silent_node_have_owners_within_nine_seconds() {
 }
 
 #[test]
-fn shards_of_a_silent_manager_have_owners_within_thirteen_seconds() {
+fn shards_of_a_silent_manager_have_owners_within_nine_seconds() {
     let mut cluster = at_rest(&SKEWED);
     let at = place(&cluster);
     cluster.nodes[at].life = Life::Paused;
     let time = served_again(&mut cluster, at);
-    assert!(time <= Duration::from_secs(13), "{time:?}");
+    assert!(time <= Duration::from_secs(9), "{time:?}");
 }
 
 #[test]

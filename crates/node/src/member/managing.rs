@@ -118,23 +118,26 @@ pub(super) async fn manage(parts: Arc<Parts>) {
     while !parts.lease.has_ended() {
         if let Some(won) = place::win(&parts).await {
             let lease = won.lease;
-            tokio::select! {
-                () = rule(&parts, won) => {}
-                () = spaces::lend(&parts) => {}
+            let has_ruled = tokio::select! {
+                has_ruled = rule(&parts, won) => has_ruled,
+                () = spaces::lend(&parts) => true,
+            };
+            // The next manager waits for this run's lease no longer than for one that lost its place by time.
+            if !has_ruled || parts.lease.has_ended() {
+                place::give_up(&parts, lease).await;
             }
-            place::give_up(&parts, lease).await;
         }
     }
 }
 
-/// Is the manager until it resigns.
-async fn rule(parts: &Parts, won: Won) {
+/// Is the manager until it resigns. Returns whether it may have been it at all.
+async fn rule(parts: &Parts, won: Won) -> bool {
     let Ok(Ok(roster)) = parts
         .world
         .timeout(STEP_MAX, Roster::read(&parts.coordination))
         .await
     else {
-        return;
+        return false;
     };
     let office = &parts.office;
     let start = start(parts, &won, &roster);
@@ -150,7 +153,7 @@ async fn rule(parts: &Parts, won: Won) {
     let mut known = parts.roster.subscribe();
     work.push(place::keep(parts, won.lease));
     if !perform(parts, first, &mut work) {
-        return;
+        return true;
     }
     let mut next_tick = parts.world.now();
     loop {
@@ -185,7 +188,7 @@ async fn rule(parts: &Parts, won: Won) {
             },
             changed = known.changed() => match changed {
                 Ok(()) => told.news(&known.borrow_and_update().clone()),
-                Err(_) => return,
+                Err(_) => return true,
             },
             () = parts.world.sleep(next_tick - parts.world.now()) => Vec::new(),
         };
@@ -197,11 +200,11 @@ async fn rule(parts: &Parts, won: Won) {
         for event in events {
             let actions = office.on(event, parts.moment());
             if !perform(parts, actions, &mut work) {
-                return;
+                return true;
             }
         }
         if parts.lease.has_ended() {
-            return;
+            return true;
         }
     }
 }
@@ -212,6 +215,7 @@ fn start(parts: &Parts, won: &Won, roster: &Roster) -> Start {
     Start {
         own: parts.run,
         own_until: won.until,
+        place_lasts: place::LASTS,
         record: members.map_or_else(Membership::default, |it| it.value.clone()),
         version: members.map_or(0, |it| it.version),
         shards: shards

@@ -12,7 +12,7 @@ use std::time::Duration;
 use world::Deadline;
 
 /// The place lasts so long by the slowest clock that a manager may have, from when it was asked for.
-const LASTS: Duration = Duration::from_millis(PLACE_LEASE.as_millis() as u64 * 19 / 20);
+pub(super) const LASTS: Duration = Duration::from_millis(PLACE_LEASE.as_millis() as u64 * 19 / 20);
 /// How often it is kept.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// Pause after an attempt to win it that failed.
