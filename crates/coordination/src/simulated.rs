@@ -14,6 +14,8 @@
 //!   all the same. Every lease has its full TTL again, and an election time more. Without a quorum
 //!   no lease ends.
 //! * A node whose member is cut off gets no answers, and its watches say nothing.
+//! * Its members may run on nodes of the cluster ([`Simulated::put_members_on`]): then most of them must be heard by
+//!   each other, and when the one that leads isn't heard any more another is elected.
 //! * A compaction ends watches that are behind it. History is kept for 1,024 changes at most.
 //! * Watches are late, by up to 20 ms without a fault.
 //!
@@ -129,6 +131,30 @@ impl Simulated {
     /// The members are back, and elect a leader.
     pub fn regain_quorum(&self) {
         self.server.lock().regain_quorum();
+    }
+
+    /// The members run on these nodes; the first one leads.
+    pub fn put_members_on(&self, nodes: impl IntoIterator<Item = NodeId>) {
+        let nodes = nodes.into_iter().collect();
+        self.server.lock().put_members_on(nodes);
+    }
+
+    /// The member on this node leads from now on, as if it always had.
+    ///
+    /// # Panics
+    /// If there is none, or it has stopped.
+    pub fn lead_from(&self, node: NodeId) {
+        self.server.lock().lead_from(node);
+    }
+
+    /// The member on this node isn't heard any more by the others; nothing if there is none.
+    pub fn stop_member(&self, node: NodeId) {
+        self.server.lock().stop_member(node);
+    }
+
+    /// It is heard again.
+    pub fn start_member(&self, node: NodeId) {
+        self.server.lock().start_member(node);
     }
 
     /// Cuts the node's link to the store: what is on its way to the node is lost as well.

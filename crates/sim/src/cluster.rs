@@ -33,6 +33,8 @@ pub struct ClusterScenario {
     pub scheme: Scheme,
     /// Nodes.
     pub nodes: u32,
+    /// Whether each node has a member of coordination, which stops with its machine. Otherwise they run elsewhere.
+    pub members: bool,
     /// Nodes that have an NSD from the beginning.
     pub first_nsds: u32,
     /// Actions of all turns together.
@@ -56,6 +58,7 @@ impl ClusterScenario {
     pub const USUAL: Self = Self {
         scheme: Scheme::Replicate(2),
         nodes: 3,
+        members: true,
         first_nsds: u32::MAX,
         steps: 10_000,
         turn_steps: 1_500,

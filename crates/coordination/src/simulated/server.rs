@@ -102,6 +102,14 @@ pub(super) struct Server {
     ends: BTreeMap<LeaseId, Instant>,
 
     leader: Leader,
+    /// The nodes that the members of the store run on; none: they are outside of all nodes.
+    members: BTreeSet<NodeId>,
+    /// Members that the others don't hear.
+    down: BTreeSet<NodeId>,
+    /// The member that leads, or led.
+    leads: Option<NodeId>,
+    /// The judge has stopped most members, wherever they are.
+    is_stopped: bool,
     cut_off: BTreeSet<NodeId>,
     /// Nodes whose watches say nothing until then.
     silent: BTreeMap<NodeId, Instant>,
@@ -134,6 +142,10 @@ impl Server {
             history: History::new(1),
             ends: BTreeMap::new(),
             leader: Leader::Leads,
+            members: BTreeSet::new(),
+            down: BTreeSet::new(),
+            leads: None,
+            is_stopped: false,
             cut_off: BTreeSet::new(),
             silent: BTreeMap::new(),
             numbers: 0,
@@ -162,13 +174,57 @@ impl Server {
 
     pub(super) fn lose_quorum(&mut self) {
         self.advance();
+        self.is_stopped = true;
         self.leave();
         self.leader = Leader::NoQuorum;
     }
 
     pub(super) fn regain_quorum(&mut self) {
         self.advance();
-        if self.leader == Leader::NoQuorum {
+        self.is_stopped = false;
+        self.elect_if_possible();
+    }
+
+    pub(super) fn put_members_on(&mut self, nodes: BTreeSet<NodeId>) {
+        self.advance();
+        self.leads = nodes.first().copied();
+        self.members = nodes;
+    }
+
+    pub(super) fn lead_from(&mut self, node: NodeId) {
+        self.advance();
+        assert!(self.members.contains(&node) && !self.down.contains(&node));
+        self.leads = Some(node);
+    }
+
+    pub(super) fn stop_member(&mut self, node: NodeId) {
+        self.advance();
+        if !self.members.contains(&node) || !self.down.insert(node) {
+            return;
+        }
+        if !self.has_quorum() {
+            if self.leader != Leader::NoQuorum {
+                self.leave();
+                self.leader = Leader::NoQuorum;
+            }
+        } else if self.leads == Some(node) && self.leader == Leader::Leads {
+            self.elect();
+        }
+    }
+
+    pub(super) fn start_member(&mut self, node: NodeId) {
+        self.advance();
+        self.down.remove(&node);
+        self.elect_if_possible();
+    }
+
+    fn has_quorum(&self) -> bool {
+        let up = self.members.difference(&self.down).count();
+        !self.is_stopped && (self.members.is_empty() || up * 2 > self.members.len())
+    }
+
+    fn elect_if_possible(&mut self) {
+        if self.leader == Leader::NoQuorum && self.has_quorum() {
             self.elect();
         }
     }
@@ -199,9 +255,9 @@ impl Server {
         self.chances = Chances::NONE;
         self.cut_off.clear();
         self.silent.clear();
-        if self.leader == Leader::NoQuorum {
-            self.elect();
-        }
+        self.down.clear();
+        self.is_stopped = false;
+        self.elect_if_possible();
     }
 
     pub(super) fn record(&mut self, revision: u64) -> Vec<Recorded> {
@@ -342,6 +398,11 @@ impl Server {
 
     fn lead(&mut self) {
         self.leader = Leader::Leads;
+        let mut able: Vec<NodeId> = self.members.difference(&self.down).copied().collect();
+        if !able.is_empty() {
+            let chosen = self.chance.number() as usize % able.len();
+            self.leads = Some(able.swap_remove(chosen));
+        }
         let leases: Vec<(LeaseId, Duration)> = self
             .state
             .leases

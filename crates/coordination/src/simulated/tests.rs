@@ -167,3 +167,47 @@ fn a_silent_watch_goes_on_later_and_a_compaction_ends_one_that_is_behind() {
         assert_eq!(watch.next(Duration::from_secs(1)).await, News::Lost);
     });
 }
+
+#[test]
+fn members_on_nodes_answer_while_most_of_them_hear_each_other() {
+    run(20, |world, store, [a, _]| async move {
+        let nodes = [1, 2, 3].map(NodeId);
+        store.put_members_on(nodes);
+        let answers = async || world.timeout(Duration::from_secs(2), a.get("key")).await;
+        // Not the one that leads.
+        store.stop_member(nodes[2]);
+        let begun = world.now();
+        answers().await.unwrap().unwrap();
+        assert!(world.now() - begun < Duration::from_millis(100));
+        store.stop_member(nodes[1]);
+        for _ in 0..10 {
+            assert!(!matches!(answers().await, Ok(Ok(_))));
+        }
+        store.start_member(nodes[2]);
+        world.sleep(Duration::from_secs(2)).await;
+        answers().await.unwrap().unwrap();
+        // Another one leads, or this one is the last that can.
+        store.stop_member(nodes[2]);
+        store.start_member(nodes[1]);
+        world.sleep(Duration::from_secs(2)).await;
+        answers().await.unwrap().unwrap();
+    });
+}
+
+/// A lease that would end meanwhile gets its full time again, as with every new leader.
+#[test]
+fn a_leader_that_is_not_heard_any_more_is_followed_by_another() {
+    run(21, |world, store, [a, b]| async move {
+        store.put_members_on([1, 2, 3].map(NodeId));
+        store.lead_from(NodeId(2));
+        let lease = a.grant(Duration::from_secs(5)).await.unwrap();
+        let put = Change::put_leased("key", 0, "x", lease.id);
+        a.transaction(vec![put]).await.unwrap();
+        world.sleep(Duration::from_secs(4)).await;
+        store.stop_member(NodeId(2));
+        world.sleep(Duration::from_secs(5)).await;
+        assert!(b.get("key").await.unwrap().found.is_some());
+        world.sleep(Duration::from_secs(5)).await;
+        assert!(b.get("key").await.unwrap().found.is_none());
+    });
+}

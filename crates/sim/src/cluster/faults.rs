@@ -126,29 +126,27 @@ impl Machines {
                 }
             }
             FaultKind::Pause => {
-                victim.node.pause();
+                victim.pause();
                 judge.sleep(time).await;
-                victim.node.resume();
+                victim.resume();
             }
             FaultKind::PauseOwner => {
                 let victim = self.owner_or(victim);
-                victim.node.pause();
+                victim.pause();
                 judge.sleep(time / 4).await;
                 self.move_from(judge, draw, victim).await;
                 judge.sleep(time).await;
-                victim.node.resume();
+                victim.resume();
             }
             FaultKind::Isolate => {
                 let owned = self.owns(judge, victim).await;
-                self.cluster.wires().isolate(&victim.node);
-                self.store.cut_off(victim.id);
+                self.isolate(victim);
                 judge.sleep(time / 4).await;
                 if owned && draw.below(2) == 0 {
                     self.move_from(judge, draw, victim).await;
                 }
                 judge.sleep(time).await;
-                self.cluster.wires().heal_all();
-                self.store.reconnect(victim.id);
+                self.reconnect(victim);
             }
             FaultKind::CutOneWay => {
                 let other = self.another(draw, victim);

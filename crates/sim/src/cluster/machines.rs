@@ -66,6 +66,9 @@ impl Machines {
         }));
         let clock = clock.lock().expect("one thread").take();
         let store = Simulated::new(&clock.expect("the program has begun"), seed);
+        if scenario.members {
+            store.put_members_on((1..=scenario.nodes).map(NodeId));
+        }
         let machine = |number| {
             let node = cluster.node(&format!("node{number}"));
             let first = (NsdId(number), PathBuf::from(REGION));
@@ -181,6 +184,20 @@ impl Machines {
         self.nodes.iter().find(hosts)
     }
 
+    /// Cuts all links of a machine, with that of its member of coordination.
+    pub(super) fn isolate(&self, machine: &Machine) {
+        self.cluster.wires().isolate(&machine.node);
+        self.store.cut_off(machine.id);
+        self.store.stop_member(machine.id);
+    }
+
+    /// All links work again; this machine reaches coordination.
+    pub(super) fn reconnect(&self, machine: &Machine) {
+        self.cluster.wires().heal_all();
+        self.store.reconnect(machine.id);
+        self.store.start_member(machine.id);
+    }
+
     /// Runs a task of the script with coordination.
     pub(super) fn ask<T, F>(
         &self,
@@ -249,8 +266,9 @@ impl Machine {
             .await;
     }
 
-    /// Starts the daemon; it tries until it has joined.
+    /// Starts the daemon, and its machine if that was off; it tries until it has joined.
     pub(super) fn start(&self) {
+        self.store.start_member(self.id);
         let settings = MemberSettings {
             node: self.id,
             listen: self.node.port(PORT),
@@ -279,7 +297,19 @@ impl Machine {
         })
     }
 
-    /// Kills the daemon; it stays down until it is started.
+    /// The machine stands still.
+    pub(super) fn pause(&self) {
+        self.node.pause();
+        self.store.stop_member(self.id);
+    }
+
+    /// It goes on.
+    pub(super) fn resume(&self) {
+        self.node.resume();
+        self.store.start_member(self.id);
+    }
+
+    /// Kills the daemon; it stays down until it is started. Coordination is another process.
     pub(super) fn kill(&self) {
         self.has_ended.store(false, Ordering::Relaxed);
         self.node.kill();
@@ -289,6 +319,7 @@ impl Machine {
     pub(super) fn cut_power(&self) {
         self.has_ended.store(false, Ordering::Relaxed);
         self.node.cut_power();
+        self.store.stop_member(self.id);
     }
 
     /// Waits until the daemon has joined.

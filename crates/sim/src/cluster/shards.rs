@@ -204,15 +204,13 @@ impl Run<'_> {
             Act::Isolate => {
                 let (shard, _) = *draw.one_of(&SHARDS).expect("there are two");
                 let victim = script::owner_of(machines, judge, shard).await;
-                machines.cluster.wires().isolate(&victim.node);
-                machines.store.cut_off(victim.id);
+                machines.isolate(victim);
                 judge.sleep(time / 4).await;
                 if draw.below(2) == 0 {
                     self.give(shard, machines.another(draw, victim)).await;
                 }
                 judge.sleep(time).await;
-                machines.cluster.wires().heal_all();
-                machines.store.reconnect(victim.id);
+                machines.reconnect(victim);
             }
             Act::CutOneWay => {
                 let from = machines.any(draw);

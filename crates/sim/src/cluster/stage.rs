@@ -138,24 +138,27 @@ impl Stage {
 
     /// The daemon stands still, as by SIGSTOP.
     pub fn pause(&self, node: usize) {
-        self.machine(node).node.pause();
+        self.machine(node).pause();
     }
 
     /// It goes on.
     pub fn resume(&self, node: usize) {
-        self.machine(node).node.resume();
+        self.machine(node).resume();
     }
 
     /// No message goes to the node or comes from it, coordination's included.
     pub fn isolate(&self, node: usize) {
-        let machine = self.machine(node);
-        self.machines.cluster.wires().isolate(&machine.node);
-        self.machines.store.cut_off(machine.id);
+        self.machines.isolate(self.machine(node));
     }
 
     /// The node doesn't reach coordination, and nothing else is wrong.
     pub fn cut_off_coordination(&self, node: usize) {
         self.machines.store.cut_off(self.machine(node).id);
+    }
+
+    /// The member of coordination on this node is the one that leads.
+    pub fn lead_from(&self, node: usize) {
+        self.machines.store.lead_from(self.machine(node).id);
     }
 
     /// Coordination gets another leader.
@@ -174,9 +177,8 @@ impl Stage {
 
     /// All links and coordination work again.
     pub fn heal(&self) {
-        self.machines.cluster.wires().heal_all();
         for machine in &self.machines.nodes {
-            self.machines.store.reconnect(machine.id);
+            self.machines.reconnect(machine);
         }
     }
 
