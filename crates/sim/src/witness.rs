@@ -46,6 +46,10 @@ pub enum Call {
         name: String,
         kind: FileKind,
     },
+    /// A file without a name, which its program holds open.
+    CreateUnnamed {
+        directory: InodeId,
+    },
     Link {
         inode: InodeId,
         directory: InodeId,
@@ -67,6 +71,15 @@ pub enum Call {
     SetMode {
         inode: InodeId,
         mode: u32,
+    },
+    SetOwner {
+        inode: InodeId,
+        owner: u32,
+    },
+    /// The time of a file's last change becomes this one, which no clock shows.
+    SetTime {
+        inode: InodeId,
+        time: u32,
     },
     /// The one extended attribute that the witness knows; `None` removes it.
     SetXattr {
@@ -132,8 +145,24 @@ pub enum Call {
         cell: usize,
         cells: usize,
     },
+    /// Where data begins, from this cell on.
+    Seek {
+        inode: InodeId,
+        cell: usize,
+    },
     Fsync {
         inode: InodeId,
+    },
+    /// A store in a mapping: at one moment, which no daemon sees.
+    Store {
+        inode: InodeId,
+        cell: usize,
+        value: u32,
+    },
+    /// A load from a mapping.
+    Load {
+        inode: InodeId,
+        cell: usize,
     },
 }
 
@@ -145,9 +174,16 @@ pub struct Seen {
     pub kind: FileKind,
     pub mode: u32,
     pub links: u32,
+    pub owner: u32,
     /// Of a file, in cells; `None` where the answer doesn't say it exactly.
     pub cells: Option<usize>,
+    /// The time of a file's last change, if a program has set it; [`NOW`] for one of a clock, `None` as for
+    /// `cells`.
+    pub time: Option<u32>,
 }
+
+/// A time of a clock.
+pub const NOW: u32 = 0;
 
 /// What a program was answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -164,6 +200,8 @@ pub enum Answer {
     Xattr(Option<u32>),
     /// The cells of a read; fewer than asked for at the file's end.
     Cells(Vec<u32>),
+    /// Up to this cell there are only zeros.
+    ZerosTo(usize),
     /// Where an append begins.
     At(usize),
     /// An error of the operation itself.
@@ -242,11 +280,13 @@ impl Call {
         matches!(
             self,
             Self::Create { .. }
+                | Self::CreateUnnamed { .. }
                 | Self::Link { .. }
                 | Self::Unlink { .. }
                 | Self::RemoveDirectory { .. }
                 | Self::Rename { .. }
                 | Self::SetMode { .. }
+                | Self::SetOwner { .. }
                 | Self::SetXattr { .. }
         )
     }
@@ -256,6 +296,11 @@ impl Call {
     pub fn inode(&self) -> Option<InodeId> {
         match self {
             Self::SetMode { inode, .. }
+            | Self::SetOwner { inode, .. }
+            | Self::SetTime { inode, .. }
+            | Self::Seek { inode, .. }
+            | Self::Store { inode, .. }
+            | Self::Load { inode, .. }
             | Self::SetXattr { inode, .. }
             | Self::Stat { inode }
             | Self::GetXattr { inode }
@@ -269,6 +314,7 @@ impl Call {
             | Self::Read { inode, .. }
             | Self::Fsync { inode } => Some(*inode),
             Self::Create { .. }
+            | Self::CreateUnnamed { .. }
             | Self::Link { .. }
             | Self::Unlink { .. }
             | Self::RemoveDirectory { .. }

@@ -18,6 +18,8 @@ mod known;
 mod listening;
 mod locking;
 mod locks;
+mod mapping;
+mod performing;
 mod program;
 mod standing;
 mod storage;
@@ -83,6 +85,8 @@ pub struct CrowdScenario {
     /// Bytes of a cell: no part of a page, so that neighbours share pages. Each second seed has five
     /// times as many: its files are stored in segments, the others' travel in the log.
     pub cell_bytes: usize,
+    /// Whether programs of some nodes map files.
+    pub maps: bool,
     /// Whether NSDs come and go.
     pub storage_changes: bool,
     /// The points at which daemons are interrupted.
@@ -104,6 +108,7 @@ impl CrowdScenario {
         together: 1,
         patience: Duration::from_secs(120),
         cell_bytes: 1_000,
+        maps: true,
         storage_changes: false,
         points: Point::ALL,
     };

@@ -1,22 +1,29 @@
-//! Explains what programs read: each cell of each file, and each size, is an object of its own.
+//! Explains what programs read: each cell of each file, each size, and each time of a last change, is an object of
+//! its own.
 //!
 //! That is weaker than to ask for one order of whole operations: a read of several cells isn't asked to
 //! be of one moment. It is right for each cell: no read may show an older one than another read, or than
 //! a write that was answered before.
 
 use super::linear::{self, Step, What};
-use super::{Answer, Call, ClientNumber, Event, History, NEVER, Tick};
+use super::{Answer, Call, ClientNumber, Event, History, NEVER, NOW, Tick};
 use model::InodeId;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Cells of the longest file.
 pub const CELLS_MAX: usize = 64;
 
-/// The objects of a file, with their steps.
-struct File {
-    size: Vec<Step>,
-    cells: Vec<Vec<Step>>,
+/// An object of a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Object {
+    Size,
+    /// When it was last changed.
+    Time,
+    Cell(usize),
 }
+
+/// The objects of a file, with their steps.
+type File = BTreeMap<Object, Vec<Step>>;
 
 /// Explains content and sizes. Returns how many steps that took.
 pub(super) fn explain(history: &History) -> Result<usize, String> {
@@ -27,21 +34,20 @@ pub(super) fn explain(history: &History) -> Result<usize, String> {
         let Some((inode, parts)) = parts(event) else {
             continue;
         };
-        let file = files.entry(inode).or_insert_with(|| File {
-            size: Vec::new(),
-            cells: vec![Vec::new(); CELLS_MAX],
-        });
+        let file = files.entry(inode).or_default();
         let is_lost = history.lost.contains(&event.client);
         let is_durable = || {
             let fsyncs = synced.get(&(event.client, inode));
             fsyncs.is_some_and(|fsyncs| fsyncs.range(event.ended..).next().is_some())
         };
-        let is_write = matches!(event.call, Call::Write { .. } | Call::Append { .. });
+        // What programs store in mappings is written back in any order.
+        let is_store = matches!(event.call, Call::Store { .. });
+        let is_write = is_store || matches!(event.call, Call::Write { .. } | Call::Append { .. });
         // What a client writes to a file is kept in its order: what another one has seen isn't there
         // without what was written before.
         let is_before_seen = || {
             let newest = newest_seen.get(&(event.client, inode));
-            newest.is_some_and(|newest| event.ended < *newest)
+            !is_store && newest.is_some_and(|newest| event.ended < *newest)
         };
         // It may be gone with its client, as if it had never been.
         let may_be_lost = is_write && is_lost && !is_durable() && !is_before_seen();
@@ -49,11 +55,8 @@ pub(super) fn explain(history: &History) -> Result<usize, String> {
         let sees_lost = is_lost && !is_write && event.answer != Answer::Done;
         let is_optional = may_be_lost || sees_lost || event.answer == Answer::Unknown;
         for (object, what) in parts {
-            let steps = match object {
-                None => &mut file.size,
-                Some(cell) => &mut file.cells[cell],
-            };
-            steps.push(Step {
+            let is_optional = is_optional || object == Object::Time && may_leave_time(&event.call);
+            file.entry(object).or_default().push(Step {
                 begun: event.begun,
                 ended: if is_optional { NEVER } else { event.ended },
                 is_optional,
@@ -64,15 +67,21 @@ pub(super) fn explain(history: &History) -> Result<usize, String> {
     }
     let mut count = 0;
     for (inode, file) in files {
-        let objects = std::iter::once((None, file.size));
-        let cells = file.cells.into_iter().enumerate();
-        for (cell, steps) in objects.chain(cells.map(|(cell, steps)| (Some(cell), steps))) {
+        for (object, steps) in file {
             count += steps.len();
             linear::explain(steps.clone(), 0)
-                .map_err(|event| describe(history, inode, cell, &steps, event))?;
+                .map_err(|event| describe(history, inode, object, &steps, event))?;
         }
     }
     Ok(count)
+}
+
+/// Whether a change of a file may leave its time, or set it later: when a page is written back.
+fn may_leave_time(call: &Call) -> bool {
+    matches!(
+        call,
+        Call::Store { .. } | Call::Reserve { .. } | Call::Punch { .. }
+    )
 }
 
 /// When each client began the fsyncs of a file that succeeded.
@@ -91,13 +100,18 @@ fn syncs(history: &History) -> BTreeMap<(ClientNumber, InodeId), BTreeSet<Tick>>
 fn newest_seen(history: &History) -> BTreeMap<(ClientNumber, InodeId), Tick> {
     let mut written = BTreeMap::new();
     for event in &history.events {
-        if let Call::Write { inode, value, .. } | Call::Append { inode, value, .. } = &event.call {
+        if let Call::Write { inode, value, .. }
+        | Call::Append { inode, value, .. }
+        | Call::Store { inode, value, .. } = &event.call
+        {
             written.insert((*inode, *value), (event.client, event.begun));
         }
     }
     let mut newest: BTreeMap<_, Tick> = BTreeMap::new();
     for event in &history.events {
-        let (Call::Read { inode, .. }, Answer::Cells(cells)) = (&event.call, &event.answer) else {
+        let (Call::Read { inode, .. } | Call::Load { inode, .. }, Answer::Cells(cells)) =
+            (&event.call, &event.answer)
+        else {
             continue;
         };
         for cell in cells {
@@ -112,17 +126,18 @@ fn newest_seen(history: &History) -> BTreeMap<(ClientNumber, InodeId), Tick> {
     newest
 }
 
-type Part = (Option<usize>, What);
+type Part = (Object, What);
 
-/// What an event does to the size (`None`) and the cells of a file, or says of them.
+/// What an event does to the objects of a file, or says of them.
 fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
     if matches!(event.answer, Answer::Refused(_)) {
         return None;
     }
     let is_unknown = event.answer == Answer::Unknown;
     let set = |cell: usize, cells: usize, value: u32| {
-        (cell..cell + cells).map(move |cell| (Some(cell), What::Set(value.into())))
+        (cell..cell + cells).map(move |cell| (Object::Cell(cell), What::Set(value.into())))
     };
+    let now = (Object::Time, What::Set(NOW.into()));
     let mut parts = Vec::new();
     let inode = match &event.call {
         Call::Write {
@@ -131,8 +146,18 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             cells,
             value,
         } => {
-            parts.push((None, What::Raise((cell + cells) as u64)));
+            parts.push((Object::Size, What::Raise((cell + cells) as u64)));
             parts.extend(set(*cell, *cells, *value));
+            parts.push(now);
+            *inode
+        }
+        Call::Store { inode, cell, value } => {
+            parts.extend(set(*cell, 1, *value));
+            parts.push(now);
+            *inode
+        }
+        Call::SetTime { inode, time } => {
+            parts.push((Object::Time, What::Set((*time).into())));
             *inode
         }
         Call::Append {
@@ -143,33 +168,38 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             match event.answer {
                 Answer::At(at) => {
                     let (from, to) = (at as u64, (at + cells) as u64);
-                    parts.push((None, What::Move(from, to)));
+                    parts.push((Object::Size, What::Move(from, to)));
                     parts.extend(set(at, *cells, *value));
                 }
                 _ => {
-                    parts.push((None, What::Grow(*cells as u64)));
+                    parts.push((Object::Size, What::Grow(*cells as u64)));
                     // Anywhere.
                     parts.extend(set(0, CELLS_MAX, *value));
                 }
             }
+            parts.push(now);
             *inode
         }
         Call::Truncate { inode, cells } => {
-            parts.push((None, What::Set(*cells as u64)));
+            parts.push((Object::Size, What::Set(*cells as u64)));
             parts.extend(set(*cells, CELLS_MAX - cells, 0));
+            parts.push(now);
             *inode
         }
         Call::Punch { inode, cell, cells } => {
             parts.extend(set(*cell, *cells, 0));
+            parts.push(now);
             *inode
         }
         Call::Zero { inode, cell, cells } => {
-            parts.push((None, What::Raise((cell + cells) as u64)));
+            parts.push((Object::Size, What::Raise((cell + cells) as u64)));
             parts.extend(set(*cell, *cells, 0));
+            parts.push(now);
             *inode
         }
         Call::Reserve { inode, cell, cells } => {
-            parts.push((None, What::Raise((cell + cells) as u64)));
+            parts.push((Object::Size, What::Raise((cell + cells) as u64)));
+            parts.push(now);
             *inode
         }
         Call::Copy {
@@ -179,9 +209,10 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             first,
             ..
         } => {
-            parts.push((None, What::Raise((cell + cells) as u64)));
+            parts.push((Object::Size, What::Raise((cell + cells) as u64)));
             let copied = (*cell..cell + cells).zip(*first..);
-            parts.extend(copied.map(|(cell, value)| (Some(cell), What::Set(value.into()))));
+            parts.push(now);
+            parts.extend(copied.map(|(cell, value)| (Object::Cell(cell), What::Set(value.into()))));
             *inode
         }
         Call::Read { inode, cell, cells } if !is_unknown => {
@@ -190,13 +221,13 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             };
             let at = |number: usize| read.get(number).copied().unwrap_or(0);
             for number in 0..*cells {
-                parts.push((Some(cell + number), What::Is(at(number).into())));
+                parts.push((Object::Cell(cell + number), What::Is(at(number).into())));
             }
             if read.len() < *cells {
                 // It ended there, or before: the file had no more.
                 let end = cell + read.len();
                 parts.push((
-                    None,
+                    Object::Size,
                     match read.is_empty() {
                         true => What::AtMost(end as u64),
                         false => What::Is(end as u64),
@@ -205,11 +236,28 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             }
             *inode
         }
+        Call::Load { inode, cell } if !is_unknown => {
+            let Answer::Cells(read) = &event.answer else {
+                return None;
+            };
+            let value = *read.first()?;
+            parts.push((Object::Cell(*cell), What::Is(value.into())));
+            *inode
+        }
+        Call::Seek { inode, cell } if !is_unknown => {
+            let Answer::ZerosTo(data) = event.answer else {
+                return None;
+            };
+            let zeros = *cell..data;
+            parts.extend(zeros.map(|cell| (Object::Cell(cell), What::Is(0))));
+            *inode
+        }
         Call::Stat { inode } if !is_unknown => {
             let Answer::Inode(seen) = &event.answer else {
                 return None;
             };
-            parts.push((None, What::Is(seen.cells? as u64)));
+            parts.push((Object::Size, What::Is(seen.cells? as u64)));
+            parts.push((Object::Time, What::Is(seen.time?.into())));
             *inode
         }
         _ => return None,
@@ -220,11 +268,10 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
 fn describe(
     history: &History,
     inode: InodeId,
-    cell: Option<usize>,
+    object: Object,
     steps: &[Step],
     event: usize,
 ) -> String {
-    let object = cell.map_or("the size".to_string(), |cell| format!("cell {cell}"));
     let mut around: Vec<_> = steps.iter().collect();
     around.sort_by_key(|step| step.begun);
     let at = around.iter().position(|step| step.event == event);
@@ -239,7 +286,7 @@ fn describe(
         })
         .collect();
     format!(
-        "no order explains {object} of inode {inode}, with {:?}; near it: {near:#?}",
+        "no order explains {object:?} of inode {inode}, with {:?}; near it: {near:#?}",
         history.events[event]
     )
 }

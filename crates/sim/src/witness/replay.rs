@@ -6,7 +6,7 @@
 //! explains an answer, latest places first.
 
 use super::tree::Tree;
-use super::{Answer, Event, Explained, History};
+use super::{Answer, Call, Event, Explained, History};
 use model::operation::Rank;
 
 /// Most states that a search visits before it gives up.
@@ -58,6 +58,8 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
             (Answer::Unknown, _) if !is_change => {}
             (Answer::Refused(_), _) => looks.push(event),
             (_, Some(_)) if is_change => changes.push(event),
+            // Nobody has seen it.
+            (Answer::Unknown, None) if matches!(event.call, Call::CreateUnnamed { .. }) => {}
             (Answer::Unknown, None) => unknown.push(event),
             (_, None) if is_change => {
                 return Err(format!("a change has neither rank nor refusal: {event:?}"));

@@ -112,7 +112,9 @@ fn with_links(inode: InodeId, links: u32) -> Answer {
         kind: FileKind::File,
         mode: tree::MODE,
         links,
+        owner: 0,
         cells: None,
+        time: None,
     })
 }
 
@@ -177,7 +179,9 @@ fn a_removed_directory_has_no_names_as_long_as_it_is_there() {
         kind,
         mode: tree::MODE,
         links: 2,
+        owner: 0,
         cells: None,
+        time: None,
     });
     script.add(1, create, made, rank(2));
     let link = Call::Link {
@@ -418,6 +422,138 @@ fn a_file_that_is_held_open_never_goes() {
     let last = script.history.events.len() - 1;
     script.history.events[last].is_held = true;
     script.refused();
+}
+
+fn stat_of(cells: usize, time: u32, owner: u32, links: u32) -> Answer {
+    Answer::Inode(Seen {
+        inode: FILE,
+        kind: FileKind::File,
+        mode: tree::MODE,
+        links,
+        owner,
+        cells: Some(cells),
+        time: Some(time),
+    })
+}
+
+/// A publish that overtakes utimes(2), or undoes it, would show the clock's time.
+#[test]
+fn a_time_that_a_program_has_set_stays_until_the_next_change() {
+    let stat = Call::Stat { inode: FILE };
+    let set = Call::SetTime {
+        inode: FILE,
+        time: 9,
+    };
+    let mut script = Script::new();
+    script.add(1, write(0, 7), Answer::Done, None);
+    script.add(2, set, Answer::Done, None);
+    script.add(1, stat.clone(), stat_of(1, 9, 0, 1), None);
+    script.explained();
+    let mut undone = Script { ..script };
+    undone.add(1, stat.clone(), stat_of(1, NOW, 0, 1), None);
+    assert!(undone.refused().contains("Time"));
+    undone.history.events.pop();
+    undone.add(2, write(0, 8), Answer::Done, None);
+    undone.add(1, stat, stat_of(1, NOW, 0, 1), None);
+    undone.explained();
+}
+
+/// A page that is written back sets the time, whenever that is.
+#[test]
+fn what_is_stored_in_a_mapping_is_there_at_once_and_may_set_the_time_later() {
+    let stat = || Call::Stat { inode: FILE };
+    let store = Call::Store {
+        inode: FILE,
+        cell: 0,
+        value: 8,
+    };
+    let load = Call::Load {
+        inode: FILE,
+        cell: 0,
+    };
+    let set = Call::SetTime {
+        inode: FILE,
+        time: 9,
+    };
+    let mut script = Script::new();
+    script.add(1, write(0, 7), Answer::Done, None);
+    script.add(1, store, Answer::Done, None);
+    script.add(2, load.clone(), cells(&[8]), None);
+    script.add(2, set, Answer::Done, None);
+    script.add(1, stat(), stat_of(1, 9, 0, 1), None);
+    script.add(1, stat(), stat_of(1, NOW, 0, 1), None);
+    script.explained();
+    script.add(2, load, cells(&[7]), None);
+    assert!(script.refused().contains("Cell(0)"));
+}
+
+/// Pages go in any order, so another client may see the newer of two stores only.
+#[test]
+fn a_store_that_is_lost_with_its_client_need_not_be_the_newest() {
+    let store = |cell, value| Call::Store {
+        inode: FILE,
+        cell,
+        value,
+    };
+    let mut script = Script::new();
+    script.add(1, store(0, 7), Answer::Done, None);
+    script.add(1, store(1, 8), Answer::Done, None);
+    script.add(2, read(1, 1), cells(&[8]), None);
+    script.add(
+        2,
+        Call::Load {
+            inode: FILE,
+            cell: 0,
+        },
+        cells(&[0]),
+        None,
+    );
+    assert!(explain(&script.history).is_err());
+    script.history.lost.insert(1);
+    script.explained();
+}
+
+#[test]
+fn a_file_without_a_name_can_get_one_and_has_an_owner() {
+    let link = |name: &str| Call::Link {
+        inode: OTHER,
+        directory: ROOT,
+        name: name.to_string(),
+    };
+    let chown = Call::SetOwner {
+        inode: FILE,
+        owner: 5,
+    };
+    let mut script = Script::new();
+    let unnamed = Call::CreateUnnamed { directory: ROOT };
+    script.add(1, unnamed, with_links(OTHER, 0), rank(2));
+    script.add(1, link("o"), Answer::Done, rank(3));
+    script.add(2, lookup("o"), made(OTHER), rank(3));
+    script.add(2, unlink("o"), Answer::Done, rank(4));
+    script.add(1, link("o"), missing(), None);
+    script.add(2, chown, Answer::Done, rank(5));
+    script.add(1, Call::Stat { inode: FILE }, stat_of(0, NOW, 5, 1), None);
+    script.explained();
+    let mut named_twice = Script { ..script };
+    named_twice.add(1, link("o"), Answer::Done, rank(6));
+    named_twice.refused();
+    named_twice.history.events.pop();
+    named_twice.add(1, Call::Stat { inode: FILE }, stat_of(0, NOW, 0, 1), None);
+    named_twice.refused();
+}
+
+#[test]
+fn a_seek_passes_zeros_only() {
+    let seek = || Call::Seek {
+        inode: FILE,
+        cell: 0,
+    };
+    let mut script = Script::new();
+    script.add(1, write(3, 7), Answer::Done, None);
+    script.add(2, seek(), Answer::ZerosTo(3), None);
+    script.explained();
+    script.add(2, seek(), Answer::ZerosTo(content::CELLS_MAX), None);
+    assert!(script.refused().contains("Cell(3)"));
 }
 
 #[test]

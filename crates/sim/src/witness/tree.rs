@@ -13,6 +13,9 @@ struct Node {
     kind: FileKind,
     mode: u32,
     links: u32,
+    owner: u32,
+    /// Made without a name, and never given one: that can still be done.
+    is_unnamed: bool,
     xattr: Option<u32>,
     names: BTreeMap<String, InodeId>,
     parent: InodeId,
@@ -52,6 +55,9 @@ impl Tree {
                 let is_taken = entry(*directory, name).is_some();
                 reasons.extend(is_taken.then_some(ErrorKind::Exists));
             }
+            Call::CreateUnnamed { directory } => {
+                reasons.extend(self.not_a_directory(*directory));
+            }
             Call::Link {
                 inode,
                 directory,
@@ -60,7 +66,8 @@ impl Tree {
                 if entry(*directory, name).is_some() {
                     reasons.push(ErrorKind::Exists);
                 }
-                match self.alive(*inode) {
+                let node = self.nodes.get(inode);
+                match node.filter(|node| node.links > 0 || node.is_unnamed) {
                     None => reasons.push(ErrorKind::NotFound),
                     Some(node) if node.kind == FileKind::Directory => {
                         reasons.push(ErrorKind::NotPermitted);
@@ -101,7 +108,11 @@ impl Tree {
                     reasons.push(reason);
                 }
             }
-            Call::SetMode { inode, .. } | Call::Stat { inode } | Call::GetXattr { inode } => {
+            Call::SetMode { inode, .. }
+            | Call::SetOwner { inode, .. }
+            | Call::SetTime { inode, .. }
+            | Call::Stat { inode }
+            | Call::GetXattr { inode } => {
                 let is_missing = !self.nodes.contains_key(inode);
                 reasons.extend(is_missing.then_some(ErrorKind::NotFound));
             }
@@ -207,27 +218,25 @@ impl Tree {
                 name,
                 kind,
             } => {
-                let seen = match answer {
-                    Answer::Inode(seen) => Some(seen.inode),
-                    Answer::Leads(inode) => Some(*inode),
-                    _ => None,
-                };
-                let made = match seen {
-                    Some(inode) if !tree.nodes.contains_key(&inode) => inode,
-                    Some(_) => return None,
-                    None => {
-                        tree.unseen += 1;
-                        InodeId(tree.unseen)
-                    }
-                };
+                let made = tree.number(answer)?;
                 tree.nodes.insert(made, Node::new(*kind, *directory));
                 tree.put(*directory, name, made);
+            }
+            Call::CreateUnnamed { directory } => {
+                let made = tree.number(answer)?;
+                let node = Node {
+                    links: 0,
+                    is_unnamed: true,
+                    ..Node::new(FileKind::File, *directory)
+                };
+                tree.nodes.insert(made, node);
             }
             Call::Link {
                 inode,
                 directory,
                 name,
             } => {
+                tree.node(*inode).is_unnamed = false;
                 tree.node(*inode).links += 1;
                 tree.node(*directory).names.insert(name.clone(), *inode);
             }
@@ -235,6 +244,7 @@ impl Tree {
             Call::RemoveDirectory { directory, name } => tree.drop_name(*directory, name),
             Call::Rename { from, to, mode } => tree.rename(from, to, *mode),
             Call::SetMode { inode, mode } => tree.node(*inode).mode = *mode,
+            Call::SetOwner { inode, owner } => tree.node(*inode).owner = *owner,
             Call::SetXattr { inode, value } => tree.node(*inode).xattr = *value,
             _ => unreachable!("no change of the tree"),
         }
@@ -243,6 +253,19 @@ impl Tree {
             _ => true,
         };
         seen(answer).then_some(tree)
+    }
+
+    /// The number of an inode that was made, if it can have this one.
+    fn number(&mut self, answer: &Answer) -> Option<InodeId> {
+        let seen = match answer {
+            Answer::Inode(seen) => seen.inode,
+            Answer::Leads(inode) => *inode,
+            _ => {
+                self.unseen += 1;
+                InodeId(self.unseen)
+            }
+        };
+        (!self.nodes.contains_key(&seen)).then_some(seen)
     }
 
     fn node(&mut self, inode: InodeId) -> &mut Node {
@@ -302,7 +325,8 @@ impl Tree {
     fn shows(&self, seen: &Seen) -> bool {
         let node = self.nodes.get(&seen.inode);
         node.is_some_and(|node| {
-            (node.kind, node.mode, node.links) == (seen.kind, seen.mode, seen.links)
+            (node.kind, node.mode, node.links, node.owner)
+                == (seen.kind, seen.mode, seen.links, seen.owner)
         })
     }
 
@@ -375,6 +399,8 @@ impl Node {
                 _ => MODE,
             },
             links: if kind == FileKind::Directory { 2 } else { 1 },
+            owner: 0,
+            is_unnamed: false,
             xattr: None,
             names: BTreeMap::new(),
             parent,

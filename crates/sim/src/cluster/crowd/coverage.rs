@@ -49,19 +49,23 @@ pub struct Coverage {
 const LISTED_MAX: usize = 40;
 
 /// The operations, as they are counted.
-const VERBS: [&str; 20] = [
-    "create", "link", "unlink", "rmdir", "rename", "chmod", "setxattr", "lookup", "list", "stat",
-    "getxattr", "write", "append", "truncate", "punch", "zero", "reserve", "copy", "read", "fsync",
+const VERBS: [&str; 26] = [
+    "create", "tmpfile", "link", "unlink", "rmdir", "rename", "chmod", "chown", "utimes",
+    "setxattr", "lookup", "list", "stat", "getxattr", "write", "append", "truncate", "punch",
+    "zero", "reserve", "copy", "read", "seek", "fsync", "store", "load",
 ];
 
 fn verb(call: &Call) -> &'static str {
     match call {
         Call::Create { .. } => "create",
+        Call::CreateUnnamed { .. } => "tmpfile",
         Call::Link { .. } => "link",
         Call::Unlink { .. } => "unlink",
         Call::RemoveDirectory { .. } => "rmdir",
         Call::Rename { .. } => "rename",
         Call::SetMode { .. } => "chmod",
+        Call::SetOwner { .. } => "chown",
+        Call::SetTime { .. } => "utimes",
         Call::SetXattr { .. } => "setxattr",
         Call::Lookup { .. } => "lookup",
         Call::List { .. } => "list",
@@ -75,7 +79,10 @@ fn verb(call: &Call) -> &'static str {
         Call::Reserve { .. } => "reserve",
         Call::Copy { .. } => "copy",
         Call::Read { .. } => "read",
+        Call::Seek { .. } => "seek",
         Call::Fsync { .. } => "fsync",
+        Call::Store { .. } => "store",
+        Call::Load { .. } => "load",
     }
 }
 
@@ -220,7 +227,9 @@ impl Target {
                 inodes.insert(*inode);
             }
             Call::Rename { from, to, .. } => names.extend([from.clone(), to.clone()]),
-            Call::List { directory } => drop(inodes.insert(*directory)),
+            Call::List { directory } | Call::CreateUnnamed { directory } => {
+                inodes.insert(*directory);
+            }
             call => inodes.extend(call.inode()),
         }
         inodes.extend(names.iter().filter_map(|name| at.get(name)));

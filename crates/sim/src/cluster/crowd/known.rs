@@ -19,7 +19,7 @@ const DIRECTORIES_MAX: usize = 5;
 /// Files that programs know at a time.
 const FILES_MAX: usize = 6;
 /// Cells that random writes begin in.
-const CELLS: u64 = 9;
+pub(super) const CELLS: u64 = 9;
 /// Cells of the file from which programs copy, and the value of the first one; the others follow.
 pub(super) const TEMPLATE_CELLS: u64 = 12;
 pub(super) const TEMPLATE_VALUES: u32 = 1 << 30;
@@ -290,8 +290,10 @@ impl Known {
                 continue;
             }
             event.rank = heard.rank(number, verb, inode);
-            let (Call::Lookup { .. } | Call::Create { .. }, Answer::Inode(seen)) =
-                (&event.call, &event.answer)
+            let (
+                Call::Lookup { .. } | Call::Create { .. } | Call::CreateUnnamed { .. },
+                Answer::Inode(seen),
+            ) = (&event.call, &event.answer)
             else {
                 continue;
             };
@@ -321,12 +323,13 @@ impl Known {
 
     // What to ask next.
 
-    fn name(&mut self) -> String {
+    pub(super) fn name(&mut self) -> String {
         let name = self.draw.one_of(&NAMES).expect("there are names");
         (*name).to_string()
     }
 
-    fn directory(&mut self) -> InodeId {
+    /// A directory that is known.
+    pub(super) fn directory(&mut self) -> InodeId {
         let directory = self.draw.one_of(&self.directories);
         *directory.expect("the root is one")
     }
@@ -402,7 +405,7 @@ impl Known {
             0 => self.directory(),
             _ => inode,
         };
-        match self.draw.below(23) {
+        match self.draw.below(27) {
             0..5 => Call::Write {
                 inode,
                 cell,
@@ -439,6 +442,15 @@ impl Known {
             19 => Call::GetXattr { inode: named },
             20 => Call::Zero { inode, cell, cells },
             21 => Call::Reserve { inode, cell, cells },
+            22 => Call::SetOwner {
+                inode: named,
+                owner: self.value(),
+            },
+            23..25 => Call::SetTime {
+                inode,
+                time: self.value(),
+            },
+            25 => Call::Seek { inode, cell },
             _ => self.draw_copy(inode, cell, cells),
         }
     }

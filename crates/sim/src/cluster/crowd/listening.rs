@@ -20,6 +20,7 @@ use world::{Deadline, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verb {
     Create,
+    CreateUnnamed,
     Link,
     Unlink,
     RemoveDirectory,
@@ -36,6 +37,7 @@ impl Verb {
     fn of(operation: &Operation) -> Option<(Self, InodeId)> {
         Some(match operation {
             Operation::Create { directory, .. } => (Self::Create, *directory),
+            Operation::CreateUnnamed { directory, .. } => (Self::CreateUnnamed, *directory),
             Operation::Link { inode, .. } => (Self::Link, *inode),
             Operation::Unlink { directory, .. } => (Self::Unlink, *directory),
             Operation::RemoveDirectory { directory, .. } => (Self::RemoveDirectory, *directory),
@@ -57,11 +59,12 @@ impl Verb {
 pub(super) fn verb(call: &Call) -> Option<(Verb, InodeId)> {
     Some(match call {
         Call::Create { directory, .. } => (Verb::Create, *directory),
+        Call::CreateUnnamed { directory } => (Verb::CreateUnnamed, *directory),
         Call::Link { inode, .. } => (Verb::Link, *inode),
         Call::Unlink { directory, .. } => (Verb::Unlink, *directory),
         Call::RemoveDirectory { directory, .. } => (Verb::RemoveDirectory, *directory),
         Call::Rename { from, .. } => (Verb::Rename, from.0),
-        Call::SetMode { inode, .. } => (Verb::SetAttributes, *inode),
+        Call::SetMode { inode, .. } | Call::SetOwner { inode, .. } => (Verb::SetAttributes, *inode),
         Call::SetXattr { inode, .. } => (Verb::Xattr, *inode),
         Call::Lookup { directory, .. } => (Verb::Lookup, *directory),
         Call::List { directory } => (Verb::List, *directory),

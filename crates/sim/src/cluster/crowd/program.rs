@@ -4,29 +4,18 @@ use super::CrowdScenario;
 use super::known::{Shared, TEMPLATE_CELLS, TEMPLATE_VALUES, lock};
 use super::listening::{Listening, Of};
 use super::locks;
+use super::mapping::Mapping;
+use super::performing::TARGET;
 use crate::action::Draw;
-use crate::witness::{Answer, Call, ClientNumber, Seen};
-use bytes::Bytes;
-use client::{Allocate, Client, ClientSettings, OpenFlags};
+use crate::witness::{Answer, Call, ClientNumber};
+use client::{Client, ClientSettings, OpenFlags};
 use futures::future::join_all;
-use model::operation::{NewInode, XattrMode};
-use model::{
-    Advice, Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes,
-};
+use model::{Advice, ErrorKind, FileKind, InodeId, Result};
 use node::Member;
 use std::sync::Arc;
 use std::time::Duration;
 use world::World;
 
-/// What numbers are multiplied by in content, and what undoes it.
-const SPREAD: u32 = 0x9E37_79B1;
-const UNSPREAD: u32 = 0x0E8B_2F51;
-/// The extended attribute.
-const XATTR: &[u8] = b"user.witness";
-/// Where symlinks lead to.
-const TARGET: &[u8] = b"elsewhere";
-/// Permissions of what is made.
-const MODE: u32 = 0o755;
 /// Operations of a program on a file that it holds open.
 const HELD_STEPS: u64 = 6;
 
@@ -38,6 +27,8 @@ pub(super) struct Programs {
     pub(super) number: ClientNumber,
     pub(super) known: Shared,
     pub(super) scenario: CrowdScenario,
+    /// The kernel before it, on nodes whose programs map files.
+    pub(super) mapping: Option<Mapping>,
 }
 
 /// The client has lost its session.
@@ -64,6 +55,7 @@ async fn open(member: &Member, known: &Shared, scenario: &CrowdScenario) -> Resu
         client,
         known: known.clone(),
         scenario: *scenario,
+        mapping: None,
     })
 }
 
@@ -113,7 +105,10 @@ pub(super) async fn programs(
     scenario: CrowdScenario,
 ) {
     loop {
-        let programs = open_in_the_end(&member, &known, &scenario).await;
+        let mut programs = open_in_the_end(&member, &known, &scenario).await;
+        if scenario.maps_on(member.run().node) {
+            programs.mapping = Some(Mapping::before(&programs.client));
+        }
         let all = (0..scenario.programs).map(|_| programs.run());
         let ended = join_all(all).await;
         programs.close().await;
@@ -218,7 +213,7 @@ impl Programs {
                     60
                 };
                 let pause = Duration::from_millis(known.draw.below(longest));
-                (is_over, pause, known.draw.below(20))
+                (is_over, pause, known.draw.below(24))
             };
             if is_over {
                 return Ok(());
@@ -227,6 +222,8 @@ impl Programs {
             match what {
                 0 => self.hold_a_file().await?,
                 1 => self.use_a_lock().await?,
+                2 => self.make_unnamed().await?,
+                3..6 if self.mapping.is_some() => self.map_a_file().await?,
                 _ => {
                     let call = lock(&self.known).draw_call();
                     self.ask(false, call).await?;
@@ -249,12 +246,42 @@ impl Programs {
         if seen.kind != FileKind::File || self.client.open(seen.inode, flags).await.is_err() {
             return Ok(());
         }
+        self.use_held(seen.inode).await?;
+        self.client.release(seen.inode).await;
+        Ok(())
+    }
+
+    async fn use_held(&self, inode: InodeId) -> std::result::Result<(), Lost> {
         for _ in 0..HELD_STEPS {
-            let call = lock(&self.known).draw_content(seen.inode);
-            let is_held = call.inode() == Some(seen.inode);
+            let call = lock(&self.known).draw_content(inode);
+            let is_held = call.inode() == Some(inode);
             self.ask(is_held, call).await?;
         }
-        self.client.release(seen.inode).await;
+        Ok(())
+    }
+
+    /// Makes a file without a name, works with it, and most of the time names it.
+    async fn make_unnamed(&self) -> std::result::Result<(), Lost> {
+        let directory = lock(&self.known).directory();
+        let made = self.ask(false, Call::CreateUnnamed { directory }).await?;
+        let Answer::Inode(seen) = made else {
+            return Ok(());
+        };
+        let inode = seen.inode;
+        self.use_held(inode).await?;
+        let name = {
+            let known = &mut *lock(&self.known);
+            (known.draw.below(4) > 0).then(|| (known.directory(), known.name()))
+        };
+        if let Some((directory, name)) = name {
+            let link = Call::Link {
+                inode,
+                directory,
+                name,
+            };
+            self.ask(true, link).await?;
+        }
+        self.client.release(inode).await;
         Ok(())
     }
 
@@ -265,12 +292,24 @@ impl Programs {
         }
         let event = lock(&self.known).begin(self.number, is_held, call.clone());
         let answer = Of::event(event, self.perform(&call)).await;
+        self.check_mapping()?;
+        if let Ok(answer) = answer {
+            lock(&self.known).end(event, answer.clone());
+            return Ok(answer);
+        }
+        self.note_error(Some(event), &call, answer)
+    }
+
+    /// What an error says of an operation: of one that hasn't begun nothing is noted.
+    pub(super) fn note_error(
+        &self,
+        event: Option<usize>,
+        call: &Call,
+        answer: Result<Answer>,
+    ) -> std::result::Result<Answer, Lost> {
         let known = &mut *lock(&self.known);
         match answer {
-            Ok(answer) => {
-                known.end(event, answer.clone());
-                Ok(answer)
-            }
+            Ok(answer) => Ok(answer),
             // Unknown: its session ended before the owner said what became of it. The client goes on
             // with another session, and may have lost what it hadn't synced.
             Err(error) if matches!(error.kind(), ErrorKind::SessionEnded | ErrorKind::Unknown) => {
@@ -282,7 +321,9 @@ impl Programs {
                 if error.advice() == Advice::FixRequest || error.kind() == ErrorKind::Stale =>
             {
                 let answer = Answer::Refused(error.kind());
-                known.end(event, answer.clone());
+                if let Some(event) = event {
+                    known.end(event, answer.clone());
+                }
                 Ok(answer)
             }
             Err(error) => {
@@ -294,212 +335,9 @@ impl Programs {
         }
     }
 
-    async fn perform(&self, call: &Call) -> Result<Answer> {
-        let client = &self.client;
-        let name = |text: &String| FileName::new(text.as_bytes()).expect("names are names");
-        Ok(match call {
-            Call::Create {
-                directory,
-                name: text,
-                kind,
-            } => {
-                let made = client.create(*directory, name(text), new(*kind)).await?;
-                Answer::Inode(self.seen(&made, false)?)
-            }
-            Call::Link {
-                inode,
-                directory,
-                name: text,
-            } => {
-                client.link(*inode, *directory, name(text)).await?;
-                Answer::Done
-            }
-            Call::Unlink {
-                directory,
-                name: text,
-            } => {
-                client.unlink(*directory, name(text)).await?;
-                Answer::Done
-            }
-            Call::RemoveDirectory {
-                directory,
-                name: text,
-            } => {
-                client.remove_directory(*directory, name(text)).await?;
-                Answer::Done
-            }
-            Call::Rename { from, to, mode } => {
-                let (from, to) = ((from.0, name(&from.1)), (to.0, name(&to.1)));
-                client.rename(from.0, from.1, to.0, to.1, *mode).await?;
-                Answer::Done
-            }
-            Call::Lookup {
-                directory,
-                name: text,
-            } => {
-                let found = client.lookup(*directory, name(text)).await?;
-                Answer::Inode(self.seen(&found, false)?)
-            }
-            Call::List { directory } => {
-                let listing = client.read_directory(*directory, 0, 1024, false).await?;
-                let entries = listing.entries.iter().map(|entry| {
-                    let name = String::from_utf8_lossy(entry.name.as_bytes());
-                    (name.into_owned(), entry.inode)
-                });
-                Answer::Names(entries.collect())
-            }
-            Call::SetMode { inode, mode } => {
-                let set = SetAttributes {
-                    mode: Some(*mode),
-                    ..SetAttributes::default()
-                };
-                client.set_attributes(*inode, set).await?;
-                Answer::Done
-            }
-            Call::SetXattr {
-                inode,
-                value: Some(value),
-            } => {
-                let value = value.to_le_bytes();
-                client
-                    .set_xattr(*inode, XATTR, &value, XattrMode::Set)
-                    .await?;
-                Answer::Done
-            }
-            Call::SetXattr { inode, value: None } => {
-                client.remove_xattr(*inode, XATTR).await?;
-                Answer::Done
-            }
-            Call::Stat { inode } => {
-                Answer::Inode(self.seen(&client.get_attributes(*inode).await?, true)?)
-            }
-            Call::GetXattr { inode } => match client.get_xattr(*inode, XATTR).await {
-                Ok(value) => Answer::Xattr(Some(number(&value)?)),
-                Err(error) if error.kind() == ErrorKind::NoSuchAttribute => Answer::Xattr(None),
-                Err(error) => return Err(error),
-            },
-            content => self.perform_content(content).await?,
-        })
-    }
-
-    async fn perform_content(&self, call: &Call) -> Result<Answer> {
-        let client = &self.client;
-        let cell_bytes = self.cell_bytes();
-        let at = |cell: usize| (cell * cell_bytes) as u64;
-        match call {
-            Call::Write {
-                inode,
-                cell,
-                cells,
-                value,
-            } => {
-                client
-                    .write(*inode, at(*cell), &bytes(*value, cells * cell_bytes))
-                    .await?
-            }
-            Call::Append {
-                inode,
-                cells,
-                value,
-            } => {
-                let offset = client
-                    .append(*inode, &bytes(*value, cells * cell_bytes))
-                    .await?;
-                return Ok(Answer::At(self.whole_cells(offset)?));
-            }
-            Call::Truncate { inode, cells } => {
-                let set = SetAttributes {
-                    size: Some(at(*cells)),
-                    ..SetAttributes::default()
-                };
-                client.set_attributes(*inode, set).await?;
-            }
-            Call::Punch { inode, cell, cells } => {
-                let (offset, length) = (at(*cell), at(*cells));
-                let punch = Allocate::Punch;
-                client.allocate(*inode, punch, offset, length).await?;
-            }
-            Call::Zero { inode, cell, cells } => {
-                let (offset, length) = (at(*cell), at(*cells));
-                let zero = Allocate::Zero { keep_size: false };
-                client.allocate(*inode, zero, offset, length).await?;
-            }
-            Call::Reserve { inode, cell, cells } => {
-                let (offset, length) = (at(*cell), at(*cells));
-                let reserve = Allocate::Reserve { keep_size: false };
-                client.allocate(*inode, reserve, offset, length).await?;
-            }
-            Call::Copy {
-                from,
-                inode,
-                cell,
-                cells,
-                ..
-            } => {
-                let (source, target, length) = (at(from.1), at(*cell), at(*cells));
-                let mut done = 0;
-                while done < length {
-                    let (source, target) = (source + done, target + done);
-                    let copied = client
-                        .copy_range(from.0, source, *inode, target, length - done)
-                        .await?;
-                    if copied == 0 {
-                        return Err(lie(format!("{done} bytes of {length} were copied")));
-                    }
-                    done += copied;
-                }
-            }
-            Call::Read { inode, cell, cells } => {
-                let length = cells * cell_bytes;
-                let pieces = client.read(*inode, at(*cell), length).await?;
-                return self.cells_of(&pieces.concat()).map(Answer::Cells);
-            }
-            Call::Fsync { inode } => client.fsync(*inode, false).await?,
-            other => unreachable!("{other:?} doesn't touch content"),
-        }
-        Ok(Answer::Done)
-    }
-
-    /// The size only where the client says it exactly.
-    fn seen(&self, attributes: &Attributes, with_size: bool) -> Result<Seen> {
-        let is_sized = with_size && attributes.kind == FileKind::File;
-        Ok(Seen {
-            inode: attributes.inode,
-            kind: attributes.kind,
-            mode: attributes.mode,
-            links: attributes.links,
-            cells: match is_sized {
-                true => Some(self.whole_cells(attributes.size)?),
-                false => None,
-            },
-        })
-    }
-
-    fn whole_cells(&self, bytes: u64) -> Result<usize> {
-        let bytes = bytes as usize;
-        match bytes % self.cell_bytes() {
-            0 => Ok(bytes / self.cell_bytes()),
-            _ => Err(lie(format!("a file of {bytes} bytes, which nobody made"))),
-        }
-    }
-
-    fn cells_of(&self, bytes: &[u8]) -> Result<Vec<u32>> {
-        self.whole_cells(bytes.len() as u64)?;
-        let cells = bytes.chunks(self.cell_bytes()).map(|cell| {
-            let first = number(&cell[..4])?;
-            if cell.chunks(4).all(|word| word == &cell[..4]) {
-                Ok(first.wrapping_mul(UNSPREAD))
-            } else {
-                Err(lie(format!(
-                    "a cell that begins with {first} and goes on otherwise"
-                )))
-            }
-        });
-        cells.collect()
-    }
-
     /// Ends the client. What it can't write then is lost.
     async fn close(self) {
+        let _lost = self.check_mapping();
         if self.client.losses().sessions > 0 {
             lock(&self.known).lose_client(self.number);
         }
@@ -521,37 +359,4 @@ impl Programs {
             () => known.breaks(format!("client {} doesn't close: {error}", self.number)),
         }
     }
-}
-
-fn new(kind: FileKind) -> NewInode {
-    NewInode {
-        kind,
-        mode: MODE,
-        umask: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        target: match kind {
-            FileKind::Symlink => Bytes::from_static(TARGET),
-            _ => Bytes::new(),
-        },
-    }
-}
-
-/// What no honest file system says.
-fn lie(what: String) -> Error {
-    Error::new(ErrorKind::Corrupt, what)
-}
-
-fn number(value: &[u8]) -> Result<u32> {
-    let bytes = value.try_into();
-    let bytes = bytes.map_err(|_| lie(format!("a number of {} bytes", value.len())))?;
-    Ok(u32::from_le_bytes(bytes))
-}
-
-/// So many bytes that all hold the same number, spread so that two numbers hardly share a byte: one that
-/// is left of an older write must be seen.
-fn bytes(value: u32, bytes: usize) -> Vec<u8> {
-    let word = value.wrapping_mul(SPREAD);
-    word.to_le_bytes().repeat(bytes / 4)
 }

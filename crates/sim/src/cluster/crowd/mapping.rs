@@ -1,0 +1,162 @@
+//! Programs that map files: they load and store in the pages of a simulated kernel, and no daemon hears of it.
+//!
+//! Not all nodes have such programs: what goes past a kernel's mappings waits for those that use its pages, so that
+//! fewer operations of these nodes meet.
+
+use super::CrowdScenario;
+use super::known::{CELLS, lock};
+use super::performing::bytes;
+use super::program::{Lost, Programs};
+use crate::witness::{Answer, Call};
+use client::Client;
+use model::{ErrorKind, FileKind, NodeId, Result};
+use simkernel::{Open, PAGE, PageKernel};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Operations of a program on a file that it has mapped.
+const MAPPED_STEPS: u64 = 12;
+
+/// The kernel of a node whose programs map files.
+#[derive(Clone)]
+pub(super) struct Mapping(Arc<PageKernel>);
+
+impl Mapping {
+    pub(super) fn before(client: &Arc<Client>) -> Self {
+        Self(PageKernel::before(client))
+    }
+}
+
+impl CrowdScenario {
+    /// Whether programs of a node map files: of two of five nodes, if several cells fit into a page.
+    pub(super) fn maps_on(&self, node: NodeId) -> bool {
+        self.maps && self.cell_bytes * 2 <= PAGE && node.0 % 5 < 2
+    }
+}
+
+impl Programs {
+    /// Does something past the mappings of its node's programs.
+    pub(super) async fn past_mappings(
+        &self,
+        call: &Call,
+        work: impl Future<Output = Result<Answer>>,
+    ) -> Result<Answer> {
+        let (Some(mapping), Some(inode)) = (&self.mapping, call.inode()) else {
+            return work.await;
+        };
+        let at = |cell: &usize| (cell * self.cell_bytes()) as u64;
+        let (from, to) = match call {
+            // As the kernel does before it tells the daemon.
+            Call::Fsync { .. } => {
+                mapping.0.sync(inode).await?;
+                return work.await;
+            }
+            Call::Append { .. } => (0, u64::MAX),
+            // Linux doesn't look at its pages for a seek; a program that has stored there calls msync first.
+            Call::Seek { cell, .. } => (at(cell), u64::MAX),
+            Call::Truncate { cells, .. } => (at(cells), u64::MAX),
+            Call::Write { cell, cells, .. }
+            | Call::Punch { cell, cells, .. }
+            | Call::Zero { cell, cells, .. }
+            | Call::Reserve { cell, cells, .. }
+            | Call::Copy { cell, cells, .. }
+            | Call::Read { cell, cells, .. } => (at(cell), at(&(cell + cells))),
+            _ => return work.await,
+        };
+        mapping.0.past_pages(inode, from, to, work).await
+    }
+
+    /// What is lost of a mapping is lost with the client.
+    pub(super) fn check_mapping(&self) -> std::result::Result<(), Lost> {
+        let lost = self
+            .mapping
+            .iter()
+            .map(|it| it.0.lost.load(Ordering::Relaxed));
+        if lost.sum::<u64>() == 0 {
+            return Ok(());
+        }
+        lock(&self.known).lose_client(self.number);
+        Err(Lost)
+    }
+
+    /// Works with a file that it has mapped, in the mapping and past it.
+    pub(super) async fn map_a_file(&self) -> std::result::Result<(), Lost> {
+        let Some(Mapping(kernel)) = &self.mapping else {
+            return Ok(());
+        };
+        let call = lock(&self.known).draw_call();
+        let Answer::Inode(seen) = self.ask(false, call).await? else {
+            return Ok(());
+        };
+        let may_change = lock(&self.known).draw.below(3) > 0;
+        if seen.kind != FileKind::File {
+            return Ok(());
+        }
+        let Ok(open) = kernel.open(seen.inode, may_change).await else {
+            return Ok(());
+        };
+        for _ in 0..MAPPED_STEPS {
+            let what = lock(&self.known).draw.below(4);
+            match what {
+                0 => {
+                    let call = lock(&self.known).draw_content(seen.inode);
+                    let is_held = call.inode() == Some(seen.inode);
+                    self.ask(is_held, call).await?;
+                }
+                1 if may_change => self.touch(kernel, &open, true).await?,
+                _ => self.touch(kernel, &open, false).await?,
+            }
+        }
+        kernel.close(open).await;
+        self.check_mapping()
+    }
+
+    /// Loads a cell from the mapping, or stores one, if the file has it.
+    async fn touch(
+        &self,
+        kernel: &PageKernel,
+        open: &Open,
+        stores: bool,
+    ) -> std::result::Result<(), Lost> {
+        if lock(&self.known).is_lost(self.number) {
+            return Err(Lost);
+        }
+        let (cell, value) = {
+            let known = &mut *lock(&self.known);
+            (known.draw.below(CELLS) as usize, known.value())
+        };
+        let (inode, from) = (open.inode(), cell * self.cell_bytes());
+        let (page, within) = (from / PAGE, from % PAGE);
+        let range = within..within + self.cell_bytes();
+        if range.end > PAGE {
+            return Ok(());
+        }
+        let call = match stores {
+            true => Call::Store { inode, cell, value },
+            false => Call::Load { inode, cell },
+        };
+        let touch = |page: &mut [u8]| {
+            // Behind the end of the file a program gets a signal.
+            let Some(there) = page.get_mut(range) else {
+                return Ok(());
+            };
+            let event = lock(&self.known).begin(self.number, true, call.clone());
+            let answer = if stores {
+                there.copy_from_slice(&bytes(value, self.cell_bytes()));
+                Answer::Done
+            } else {
+                Answer::Cells(self.cells_of(there)?)
+            };
+            lock(&self.known).end(event, answer);
+            Ok(())
+        };
+        let touched = kernel.touch(open, page as u64, stores, touch).await;
+        self.check_mapping()?;
+        match touched.flatten() {
+            Ok(()) => Ok(()),
+            // The file was removed, and nobody has it open but this program.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            Err(error) => self.note_error(None, &call, Err(error)).map(drop),
+        }
+    }
+}
