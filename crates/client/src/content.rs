@@ -22,6 +22,9 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of one step of copying by reading and writing.
 const COPY_STEP_BYTES: u64 = 1 << 20;
 
+/// The cause by which waits for NSDs are listed that haven't said how much they hold.
+const KNOWN_WAIT: &str = "what NSDs of other nodes hold";
+
 /// Pieces of a file that one seek examines before it releases the inode's lock.
 const SEEK_STEPS_MAX: usize = 4096;
 
@@ -156,6 +159,10 @@ impl Content {
         };
         if missing == 0 {
             return Ok(());
+        }
+        if self.pool.check_room(missing).is_err() && self.pool.usage().unknown > 0 {
+            let known = self.pool.until_known();
+            self.session.wait(KNOWN_WAIT, Some(inode), known).await?;
         }
         let capacity = self.pool.usage().capacity;
         if allocated.saturating_add(missing) > capacity {

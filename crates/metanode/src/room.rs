@@ -140,22 +140,27 @@ impl Room {
         }
     }
 
-    /// Frees until there is space, or nothing can be freed. Returns whether there is space.
+    /// Frees until there is space, or nothing can be freed and the NSDs have said how much they hold. Returns whether there is space.
     async fn wait_for_space<F>(&self, free: impl Fn() -> F) -> Result<bool>
     where
         F: Future<Output = Result<bool>>,
     {
         let begun = self.host.world().now();
         let _listed = self.waiters.enter(SPACE_WAIT, None, begun);
+        let mut is_known = self.host.pool().usage().unknown == 0;
         while self.host.world().now() - begun < PATIENCE {
             let freed = self.host.world().timeout(PATIENCE, free()).await;
             let has_freed = freed.unwrap_or(Ok(false))?;
             if self.host.pool().usage().available_to_users > 0 {
                 return Ok(true);
             }
-            if !has_freed {
+            if has_freed {
+                continue;
+            }
+            if std::mem::replace(&mut is_known, true) {
                 break;
             }
+            self.host.pool().until_known().await;
         }
         Ok(false)
     }

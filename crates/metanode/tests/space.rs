@@ -2,16 +2,22 @@
 
 use crate::rig::{self, FAMILY, Rig, pattern};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use metanode::CheckOptions;
+use model::call::{Answer, Call, NoAnswer};
+use model::map::NsdState;
 use model::operation::Publish;
 use model::{
-    CommitNumber, ErrorKind, Extent, ExtentKind, InodeId, Operation, Scheme, SegmentPlace,
+    CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, InodeId, NsdId, Operation, Scheme,
+    SegmentPlace,
 };
 use namespace::Key;
 use pool::SegmentOwner;
+use std::sync::Arc;
 use std::time::Duration;
-use world::World;
+use world::call::Remote;
 use world::sim::Simulation;
+use world::{Deadline, World};
 
 const ROOT: InodeId = InodeId::ROOT;
 const MIB: usize = 1 << 20;
@@ -52,6 +58,46 @@ fn publish(inode: InodeId, place: SegmentPlace, at: u32, length: u32) -> Operati
         written: None,
         replaces: None,
     })
+}
+
+/// An NSD of a node that hasn't started yet.
+struct Away;
+
+impl Remote for Away {
+    fn call(&self, _: Call, _: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
+        Box::pin(async { Err(NoAnswer::not_run("nobody listens")) })
+    }
+}
+
+/// As after a power cut of all nodes, if the owner's own NSD is being emptied: the others may have room.
+#[test]
+fn a_pool_is_not_called_full_while_it_is_unknown_what_its_nsds_hold() {
+    let simulation = Simulation::new(9);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 2).await;
+            let rig = rig::open_without(&world, &[2]).await;
+            let file = rig.file(ROOT, "f").await;
+            rig.write(file, 0, &pattern(1, MIB)).await;
+            rig.pool.add_remote_nsd(NsdId(2), Arc::new(Away));
+            rig.change_map(|map| {
+                let mut next = map.clone();
+                next.nsds[0].state = NsdState::Draining;
+                next.epoch.0 += 1;
+                next
+            })
+            .await;
+            // There was plenty at the last measurement.
+            world.sleep(Duration::from_secs(1)).await;
+            let begun = world.now();
+            let made = world.timeout(Duration::from_secs(15), rig.make(ROOT, "g", FileKind::File));
+            assert!(made.await.is_err(), "it waits");
+            let made = rig.make(ROOT, "h", FileKind::File).await;
+            assert_eq!(made.unwrap_err().kind(), ErrorKind::NoSpace);
+            assert!(world.now() - begun < Duration::from_secs(60));
+            rig.close().await;
+        })
+        .finished();
 }
 
 #[test]

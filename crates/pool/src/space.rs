@@ -12,13 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use world::{Instant, Planted};
+use world::{Deadline, Instant, Planted};
 
 /// Segments at the ends of files are shorter than a block, and take more than their part of one: by so much
 /// more is reserved in a pool that others write to as well.
 const MARGIN_PART: u128 = 16;
 /// Maximum age of the sum over the NSDs.
 const CACHE_TIME: Duration = Duration::from_millis(100);
+/// How long NSDs are waited for that have never said how much they hold.
+const UNKNOWN_MAX: Duration = Duration::from_secs(20);
 
 /// Space of a pool. User bytes are bytes before redundancy, as in a large file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
@@ -37,6 +39,8 @@ pub struct PoolUsage {
     pub free: u64,
     /// Total bytes of the reachable NSDs.
     pub raw_capacity: u64,
+    /// NSDs for new pieces that have never said how much they hold: there may be more room.
+    pub unknown: usize,
     /// Bytes that blobs occupy on them, redundancy included.
     pub raw_used: u64,
     /// Blobs on them.
@@ -164,6 +168,7 @@ struct Cached {
     /// The free part that segments can fill.
     raw_free: u64,
     blobs: u64,
+    unknown: usize,
 }
 
 impl PoolSpace {
@@ -225,6 +230,7 @@ impl Pool {
             raw_used,
             raw_free,
             blobs,
+            unknown,
             ..
         } = self.raw_usage();
         let held = self.space.held.load(Ordering::Relaxed);
@@ -236,6 +242,7 @@ impl Pool {
             available_to_users: self.free_to_users().saturating_sub(held),
             free: self.plain(raw_free),
             raw_capacity,
+            unknown,
             raw_used,
             blobs,
         }
@@ -328,6 +335,15 @@ impl Pool {
             refused.left
         );
         Err(Error::new(ErrorKind::NoSpace, text))
+    }
+
+    /// Waits until all NSDs for new pieces have said how much they hold, for as long as a node may take to start: before
+    /// that little may seem to be left. At most 20 s.
+    pub async fn until_known(&self) {
+        let deadline = Deadline::after(&self.world, UNKNOWN_MAX);
+        while self.usage().unknown > 0 && !deadline.has_passed(&self.world) {
+            self.world.sleep(CACHE_TIME).await;
+        }
     }
 
     /// Whoever wanted room doesn't wait any more.
@@ -428,6 +444,7 @@ impl Pool {
             raw_used: 0,
             raw_free: 0,
             blobs: 0,
+            unknown: 0,
         };
         let mut capacity: BTreeMap<FailureGroupId, u64> = BTreeMap::new();
         let mut free: BTreeMap<FailureGroupId, u64> = BTreeMap::new();
@@ -445,6 +462,7 @@ impl Pool {
             cached.raw_used += usage.used;
             // A draining NSD's free space takes no new pieces.
             if entry.state == NsdState::Active {
+                cached.unknown += usize::from(!member.nsd.is_known());
                 *capacity.entry(entry.failure_group).or_default() += usage.capacity;
                 *free.entry(entry.failure_group).or_default() += usage.available;
                 cached.raw_capacity += usage.capacity;
