@@ -129,13 +129,15 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
 
 /// Who was answered before another one asked has the earlier place on the line. Several looks may have one
 /// place, behind the same change: also one that a former owner answered after the next one had answered another,
-/// as long as nothing was changed between.
+/// as long as nothing was changed between. A file without a name is seen by its maker only: nothing stands before it, or behind.
 fn check_real_time<'a>(
     events: impl Iterator<Item = &'a Event>,
     changes: &[Option<Rank>],
 ) -> Result<(), String> {
     let place = |event: &Event| changes.partition_point(|rank| *rank <= event.rank);
-    let mut ranked: Vec<_> = events.filter(|event| event.rank.is_some()).collect();
+    let is_seen = |event: &&Event| !matches!(event.call, Call::CreateUnnamed { .. });
+    let ranked = events.filter(|event| event.rank.is_some());
+    let mut ranked: Vec<_> = ranked.filter(is_seen).collect();
     ranked.sort_by_key(|event| event.begun);
     let mut ended: Vec<_> = ranked.clone();
     ended.sort_by_key(|event| event.ended);

@@ -542,6 +542,25 @@ fn a_file_without_a_name_can_get_one_and_has_an_owner() {
     named_twice.refused();
 }
 
+/// The next owner makes one before all sessions have said what they hold, while the former one still answers.
+#[test]
+fn a_file_without_a_name_has_no_place_among_what_others_see() {
+    let unnamed = || Call::CreateUnnamed { directory: ROOT };
+    let mut script = Script::new();
+    script.add(1, unnamed(), with_links(OTHER, 0), rank(9));
+    script.add(2, lookup("f"), made(FILE), rank(1));
+    script.add(2, create("g"), made(InodeId(12)), rank(8));
+    script.explained();
+    let link = Call::Link {
+        inode: OTHER,
+        directory: ROOT,
+        name: "o".to_string(),
+    };
+    script.add(1, link, Answer::Done, rank(10));
+    script.add(2, lookup("g"), made(InodeId(12)), rank(8));
+    assert!(script.refused().contains("contradicts the clock"));
+}
+
 #[test]
 fn a_seek_passes_zeros_only() {
     let seek = || Call::Seek {
