@@ -128,7 +128,7 @@ fn first_seed(planted: Planted) -> u64 {
         Planted::GrantInGrace => 8,
         Planted::ArriveEarly => 7,
         Planted::AnswerLate => 243,
-        Planted::KeepAttributes => 15,
+        Planted::KeepAttributes => 61,
         Planted::AnswerUndurable => 5,
         Planted::SkipFailed => 25,
         _ => 0,
