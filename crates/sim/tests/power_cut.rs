@@ -5,7 +5,7 @@ use sim::{by_suite, each_seed};
 
 #[test]
 fn nothing_synced_is_lost_wherever_the_power_is_cut() {
-    each_seed(0..by_suite(200, 1_000), |seed| {
+    each_seed(0..by_suite(120, 1_000), |seed| {
         let cuts = cut_everywhere(seed, &Scenario::SMALL);
         assert!(cuts > 60, "seed {seed}: only {cuts} cuts");
     });
