@@ -161,20 +161,6 @@ impl Door {
         }
     }
 
-    /// Tells the door, now mounted, and its siblings how to notify its kernel.
-    pub fn reach_by(&self, notifier: &Notifier) {
-        // A door is mounted only once.
-        let _ = self.kernel.set(notifier.clone());
-        let world = self.client.world();
-        let cached = KernelCache::begin(world, notifier.clone(), self.root);
-        let kernel: Arc<dyn client::Kernel> = self.cached.get_or_init(|| cached).clone();
-        let number = self.client.add_kernel(Arc::downgrade(&kernel));
-        self.number.set(number);
-        if let Some(me) = self.sibling() {
-            me.reach_by(notifier.clone());
-        }
-    }
-
     fn sibling(&self) -> Option<Arc<Sibling>> {
         self.sibling.lock().clone()
     }
@@ -979,6 +965,20 @@ impl FileSystem for Door {
     fn forget(&self, inode: InodeId, lookups: u64) {
         if self.specials.forget(inode, lookups) {
             self.let_go(vec![inode]);
+        }
+    }
+
+    /// Its siblings learn it, too; and answers that the kernel keeps wait for it.
+    fn mounted(&self, notifier: &Notifier) {
+        // A door is mounted only once.
+        let _ = self.kernel.set(notifier.clone());
+        let world = self.client.world();
+        let cached = KernelCache::begin(world, notifier.clone(), self.root);
+        let kernel: Arc<dyn client::Kernel> = self.cached.get_or_init(|| cached).clone();
+        let number = self.client.add_kernel(Arc::downgrade(&kernel));
+        self.number.set(number);
+        if let Some(me) = self.sibling() {
+            me.reach_by(notifier.clone());
         }
     }
 

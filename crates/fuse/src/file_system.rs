@@ -2,6 +2,7 @@
 
 use crate::listing::Listing;
 use crate::locks::Interrupted;
+use crate::notifier::Notifier;
 use crate::verbs::{
     Caller, CopyRange, Create, Fallocate, FileSystemSpace, Found, InodeEntry, Lock, LockConflict,
     Make, Open, Opened, Read, Release, SetXattr, Shown, Write,
@@ -266,6 +267,8 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64>> + Send {
         std::future::ready(Err(ErrorKind::NotSupported.into()))
     }
+    /// It is mounted: this is how to notify its kernel. Requests may have come before.
+    fn mounted(&self, _notifier: &Notifier) {}
     /// The mount has ended: no more requests come.
     fn unmounted(&self) {}
 }

@@ -63,12 +63,14 @@ impl Mount {
         let device = Arc::new(
             mounting::mount(&mountpoint, options).map_err(|error| error.while_doing(doing()))?,
         );
-        let begin = || begin(world, fs, &device, &mountpoint, options);
-        begin().map_err(|error| {
+        let begin = || begin(world, fs.clone(), &device, &mountpoint, options);
+        let mount = begin().map_err(|error| {
             // The first error counts; the rest of the mount ends with the descriptor.
             let _ = mounting::unmount(&mountpoint, Unmount::Forced, None);
             error.while_doing(doing())
-        })
+        })?;
+        fs.mounted(&mount.notifier);
+        Ok(mount)
     }
 
     /// Where it was mounted.

@@ -108,11 +108,8 @@ impl Cluster {
         fs::create_dir(&path).unwrap();
         let mounting = async {
             let door = Door::new(client, DoorSettings::default()).await.unwrap();
-            let door = Arc::new(door);
             let options = MountOptions::new(&path);
-            let mount = Mount::start(&self.world, door.clone(), &options).unwrap();
-            door.reach_by(mount.notifier());
-            mount
+            Mount::start(&self.world, Arc::new(door), &options).unwrap()
         };
         let mount = self.runtime.block_on(mounting);
         self.mounts.push((mount, path));

@@ -136,7 +136,6 @@ impl Mounts {
             })
             .await
             .inspect_err(|_| fuse::FileSystem::unmounted(&*door))?;
-        door.reach_by(mount.notifier());
         let one = Arc::new(OneMount {
             mount,
             options: options.clone(),
