@@ -21,6 +21,7 @@ mod locks;
 mod mapping;
 mod performing;
 mod program;
+mod programs;
 mod standing;
 mod storage;
 

@@ -257,7 +257,7 @@ fn a_stale_read_is_no_explanation() {
     script.add(3, read(3, 1), cells(&[2]), None);
     script.explained();
     script.add(1, read(3, 1), cells(&[1]), None);
-    assert!(script.refused().contains("cell 3"));
+    assert!(script.refused().contains("Cell(3)"));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use super::known::lock;
 use super::locks::Held;
-use super::program::{Lost, Programs};
+use super::programs::{Lost, Programs};
 use crate::witness::{Answer, Call};
 use client::OpenFlags;
 use model::lock::{LockDoor, LockOwner, LockTaker};

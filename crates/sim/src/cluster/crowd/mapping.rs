@@ -6,26 +6,14 @@
 use super::CrowdScenario;
 use super::known::{CELLS, lock};
 use super::performing::bytes;
-use super::program::{Lost, Programs};
+use super::programs::{Lost, Programs};
 use crate::witness::{Answer, Call};
-use client::Client;
 use model::{ErrorKind, FileKind, NodeId, Result};
 use simkernel::{Open, PAGE, PageKernel};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Operations of a program on a file that it has mapped.
 const MAPPED_STEPS: u64 = 12;
-
-/// The kernel of a node whose programs map files.
-#[derive(Clone)]
-pub(super) struct Mapping(Arc<PageKernel>);
-
-impl Mapping {
-    pub(super) fn before(client: &Arc<Client>) -> Self {
-        Self(PageKernel::before(client))
-    }
-}
 
 impl CrowdScenario {
     /// Whether programs of a node map files: of two of five nodes, if several cells fit into a page.
@@ -48,7 +36,7 @@ impl Programs {
         let (from, to) = match call {
             // As the kernel does before it tells the daemon.
             Call::Fsync { .. } => {
-                mapping.0.sync(inode).await?;
+                mapping.sync(inode).await?;
                 return work.await;
             }
             Call::Append { .. } => (0, u64::MAX),
@@ -63,7 +51,7 @@ impl Programs {
             | Call::Read { cell, cells, .. } => (at(cell), at(&(cell + cells))),
             _ => return work.await,
         };
-        mapping.0.past_pages(inode, from, to, work).await
+        mapping.past_pages(inode, from, to, work).await
     }
 
     /// What is lost of a mapping is lost with the client.
@@ -71,7 +59,7 @@ impl Programs {
         let lost = self
             .mapping
             .iter()
-            .map(|it| it.0.lost.load(Ordering::Relaxed));
+            .map(|it| it.lost.load(Ordering::Relaxed));
         if lost.sum::<u64>() == 0 {
             return Ok(());
         }
@@ -81,7 +69,7 @@ impl Programs {
 
     /// Works with a file that it has mapped, in the mapping and past it.
     pub(super) async fn map_a_file(&self) -> std::result::Result<(), Lost> {
-        let Some(Mapping(kernel)) = &self.mapping else {
+        let Some(kernel) = &self.mapping else {
             return Ok(());
         };
         let call = lock(&self.known).draw_call();

@@ -1,6 +1,6 @@
 //! How a client does what a program asks, and what the witness is told of its answer.
 
-use super::program::Programs;
+use super::programs::{Programs, TARGET};
 use crate::witness::content::CELLS_MAX;
 use crate::witness::{Answer, Call, NOW, Seen};
 use bytes::Bytes;
@@ -15,8 +15,6 @@ const SPREAD: u32 = 0x9E37_79B1;
 const UNSPREAD: u32 = 0x0E8B_2F51;
 /// The extended attribute.
 const XATTR: &[u8] = b"user.witness";
-/// Where symlinks lead to.
-pub(super) const TARGET: &[u8] = b"elsewhere";
 /// Times before this second are those that programs set.
 const TIMES_SET: i64 = 1 << 30;
 /// Permissions of what is made.

@@ -4,36 +4,20 @@ use super::CrowdScenario;
 use super::known::{Shared, TEMPLATE_CELLS, TEMPLATE_VALUES, lock};
 use super::listening::{Listening, Of};
 use super::locks;
-use super::mapping::Mapping;
-use super::performing::TARGET;
+use super::programs::{Lost, Programs, TARGET};
 use crate::action::Draw;
-use crate::witness::{Answer, Call, ClientNumber};
-use client::{Client, ClientSettings, OpenFlags};
+use crate::witness::{Answer, Call};
+use client::{ClientSettings, OpenFlags};
 use futures::future::join_all;
 use model::{Advice, ErrorKind, FileKind, InodeId, Result};
 use node::Member;
+use simkernel::PageKernel;
 use std::sync::Arc;
 use std::time::Duration;
 use world::World;
 
 /// Operations of a program on a file that it holds open.
 const HELD_STEPS: u64 = 6;
-
-/// A program's client.
-#[derive(Clone)]
-pub(super) struct Programs {
-    pub(super) world: World,
-    pub(super) client: Arc<Client>,
-    pub(super) number: ClientNumber,
-    pub(super) known: Shared,
-    pub(super) scenario: CrowdScenario,
-    /// The kernel before it, on nodes whose programs map files.
-    pub(super) mapping: Option<Mapping>,
-}
-
-/// The client has lost its session.
-#[derive(PartialEq, Eq, Debug)]
-pub(super) struct Lost;
 
 async fn open(member: &Member, known: &Shared, scenario: &CrowdScenario) -> Result<Programs> {
     let settings = ClientSettings {
@@ -107,7 +91,7 @@ pub(super) async fn programs(
     loop {
         let mut programs = open_in_the_end(&member, &known, &scenario).await;
         if scenario.maps_on(member.run().node) {
-            programs.mapping = Some(Mapping::before(&programs.client));
+            programs.mapping = Some(PageKernel::before(&programs.client));
         }
         let all = (0..scenario.programs).map(|_| programs.run());
         let ended = join_all(all).await;
