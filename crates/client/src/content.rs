@@ -160,7 +160,11 @@ impl Content {
         if missing == 0 {
             return Ok(());
         }
-        if self.pool.check_room(missing).is_err() && self.pool.usage().unknown > 0 {
+        let fits = || {
+            let capacity = self.pool.usage().capacity;
+            allocated.saturating_add(missing) <= capacity && self.pool.check_room(missing).is_ok()
+        };
+        if self.pool.usage().unknown > 0 && !fits() {
             let known = self.pool.until_known();
             self.session.wait(KNOWN_WAIT, Some(inode), known).await?;
         }

@@ -22,6 +22,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(200);
 const REFUSED_MIN: u8 = 2;
 /// Time between two such attempts.
 const PROBE_AFTER: Duration = Duration::from_millis(300);
+/// How long the manager before has to be heard once this one's term is stored, however long that took.
+const FORMER_HEARD: Duration = Duration::from_millis(1_500);
 /// Most records of shards that are being changed at the same time.
 const ASSIGNING_MAX: usize = 64;
 
@@ -480,9 +482,16 @@ impl Manager {
         let of_interest: Vec<_> = members.chain(assigned).collect();
         let lease = self.lease();
         for run in of_interest {
-            let former = self.former.filter(|former| former.0 == run);
-            let lease = former.map_or(lease, |(_, rest)| rest);
-            self.leases.expect_first(run, self.began, lease);
+            match self.former.filter(|former| former.0 == run) {
+                // It can be heard only once the term is stored.
+                Some((_, rest)) if rest > Duration::ZERO => {
+                    let heard = self.since.unwrap_or(self.began).plus(FORMER_HEARD);
+                    let until = self.began.plus(rest).max(heard);
+                    self.leases.expect_first(run, until, Duration::ZERO);
+                }
+                Some(_) => self.leases.expect_first(run, self.began, Duration::ZERO),
+                None => self.leases.expect_first(run, self.began, lease),
+            }
             let newest = self.facts.newest.get(&run.node);
             if newest.is_some_and(|newest| run < *newest) {
                 self.condemn(run, Cause::NewerRun);

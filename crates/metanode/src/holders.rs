@@ -122,6 +122,9 @@ impl Holders {
             return;
         }
         *last = number;
+        if let Some(let_go) = &mut *self.let_go.lock() {
+            let_go.remove(&inode);
+        }
         let mut table = self.part(inode);
         let uses = table.held.entry(inode).or_default();
         if !uses.iter().any(|(holder, _)| *holder == session) {
@@ -164,7 +167,6 @@ impl Holders {
             held.retain(|inode, uses| {
                 uses.retain(|(holder, _)| !ends(*holder, *inode));
                 if uses.is_empty() && nameless.remove(inode) {
-                    self.note_let_go(*inode);
                     free.push(*inode);
                 }
                 !uses.is_empty()
