@@ -4,11 +4,11 @@ use crate::Pool;
 use crate::members::Member;
 use crate::room::{Room, Sharing, Taken};
 use model::map::NsdState;
-use model::{Error, ErrorKind, FailureGroupId, Result, Scheme, limits};
+use model::{Error, ErrorKind, FailureGroupId, NsdId, Result, Scheme, limits};
 use parking_lot::Mutex;
 use placement::layout;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -39,7 +39,8 @@ pub struct PoolUsage {
     pub free: u64,
     /// Total bytes of the reachable NSDs.
     pub raw_capacity: u64,
-    /// NSDs for new pieces that have never said how much they hold: there may be more room.
+    /// NSDs for new pieces that have never said how much they hold, and were not waited for in vain: there may be
+    /// more room.
     pub unknown: usize,
     /// Bytes that blobs occupy on them, redundancy included.
     pub raw_used: u64,
@@ -148,6 +149,9 @@ pub(crate) struct PoolSpace {
     /// Plain bytes kept for metadata: the sum over the shards of this process.
     metadata: AtomicU64,
     cache: Mutex<Option<Cached>>,
+    /// NSDs that never said how much they hold, for as long as somebody waited for them: nobody does again. No
+    /// more than the map has had.
+    silent: Mutex<BTreeSet<NsdId>>,
     sharing: Arc<Sharing>,
 }
 
@@ -338,12 +342,33 @@ impl Pool {
     }
 
     /// Waits until all NSDs for new pieces have said how much they hold, for as long as a node may take to start: before
-    /// that little may seem to be left. At most 20 s.
+    /// that little may seem to be left. At most 20 s, and only once in the life of the process for each NSD that says
+    /// nothing: what is retried doesn't wait anew.
     pub async fn until_known(&self) {
         let deadline = Deadline::after(&self.world, UNKNOWN_MAX);
-        while self.usage().unknown > 0 && !deadline.has_passed(&self.world) {
+        while self.usage().unknown > 0 {
+            if deadline.has_passed(&self.world) {
+                let unknown = self.unknown_nsds();
+                self.space.silent.lock().extend(unknown);
+                self.refresh();
+                return;
+            }
             self.world.sleep(CACHE_TIME).await;
         }
+    }
+
+    /// The NSDs for new pieces that have never said how much they hold. Where other nodes have NSDs too, the process
+    /// may not have come to open one yet.
+    fn unknown_nsds(&self) -> Vec<NsdId> {
+        let (map, silent) = (self.map(), self.space.silent.lock());
+        let active = map.nsds.iter();
+        let active = active.filter(|it| it.state == NsdState::Active && !silent.contains(&it.nsd));
+        let is_unknown = |nsd| match self.member(nsd) {
+            Some(member) => member.is_readable() && !member.nsd.is_known(),
+            None => self.is_shared(),
+        };
+        let all = active.map(|entry| entry.nsd);
+        all.filter(|nsd| is_unknown(*nsd)).collect()
     }
 
     /// Whoever wanted room doesn't wait any more.
@@ -444,7 +469,7 @@ impl Pool {
             raw_used: 0,
             raw_free: 0,
             blobs: 0,
-            unknown: 0,
+            unknown: self.unknown_nsds().len(),
         };
         let mut capacity: BTreeMap<FailureGroupId, u64> = BTreeMap::new();
         let mut free: BTreeMap<FailureGroupId, u64> = BTreeMap::new();
@@ -462,7 +487,6 @@ impl Pool {
             cached.raw_used += usage.used;
             // A draining NSD's free space takes no new pieces.
             if entry.state == NsdState::Active {
-                cached.unknown += usize::from(!member.nsd.is_known());
                 *capacity.entry(entry.failure_group).or_default() += usage.capacity;
                 *free.entry(entry.failure_group).or_default() += usage.available;
                 cached.raw_capacity += usage.capacity;

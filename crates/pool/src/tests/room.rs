@@ -229,3 +229,37 @@ fn space_in_too_few_failure_groups_for_a_coded_segment_is_not_available() {
         assert!(available > empty.available_to_users / 10 * 9, "{available}");
     });
 }
+
+/// Would make each operation on a full pool wait anew for an NSD that is gone for good.
+#[test]
+fn an_nsd_that_says_nothing_is_waited_for_once() {
+    with_pool(Scheme::Replicate(2), 4, SMALL_DISK, async |rig| {
+        let all = rig.pool.usage().raw_capacity;
+        let away = rig.disconnect(NsdId(4));
+        let node = Arc::<NsdServer>::default();
+        let link = Loopback::new(&rig.world, node.clone(), Duration::from_millis(1));
+        rig.pool.add_remote_nsd(NsdId(4), link);
+        rig.pool.refresh();
+        assert_eq!(rig.pool.usage().unknown, 1);
+        let began = rig.world.now();
+        // Two that wait at the same time, and one of which the request was repeated.
+        let repeated = async {
+            rig.world.sleep(Duration::from_secs(15)).await;
+            rig.pool.until_known().await;
+        };
+        futures::future::join(rig.pool.until_known(), repeated).await;
+        let waited = rig.world.now() - began;
+        assert!((20..21).contains(&waited.as_secs()), "{waited:?}");
+        assert_eq!(rig.pool.usage().unknown, 0, "it isn't waited for again");
+        rig.pool.until_known().await;
+        assert_eq!(rig.world.now() - began, waited);
+        // When it comes nevertheless, its room counts.
+        node.add(away);
+        let handle = rig.pool.handle(NsdId(4)).expect("it was added");
+        while !handle.is_known() {
+            rig.world.sleep(Duration::from_millis(100)).await;
+        }
+        rig.pool.refresh();
+        assert_eq!(rig.pool.usage().raw_capacity, all);
+    });
+}
