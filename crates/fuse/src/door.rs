@@ -249,8 +249,8 @@ impl Door {
 
     fn opened(&self, inode: InodeId, flags: i32) -> Opened {
         self.programs.opened(inode, flags);
-        // With several kernels none caches pages: a write that leaves mtime unchanged (because
-        // utimes set it into the future) would not be noticed.
+        // With several kernels none caches pages: a write that leaves mtime unchanged (because the clock hasn't moved
+        // since the write before) would not be noticed.
         let direct = (self.settings.direct_writes && is_writing(flags))
             || flags & libc::O_DIRECT != 0
             || !self.is_alone();

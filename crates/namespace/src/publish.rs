@@ -39,7 +39,11 @@ pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -
             && generation == inode.generation
         {
             let written = written.min(latest);
-            inode.mtime = inode.mtime.max(written);
+            // Writes come in any order. A time that no clock shows yet is one that a program has set before.
+            inode.mtime = match inode.mtime > latest {
+                true => written,
+                false => inode.mtime.max(written),
+            };
             inode.ctime = inode.ctime.max(written);
         }
     }

@@ -219,7 +219,7 @@ fn changes_are_seen(here: &Path, there: &Path, round: usize) {
         let mut last = [0; 1];
         reader.read_exact_at(&mut last, length - 1).unwrap();
         assert_eq!(last[0], step);
-        // Overwrites what was read before, without moving mtime, which utimes has set ahead.
+        // Overwrites what was read before, after utimes has set mtime ahead.
         let ahead = SystemTime::now() + Duration::from_secs(1_000);
         file.set_times(fs::FileTimes::new().set_modified(ahead))
             .unwrap();

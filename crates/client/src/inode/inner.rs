@@ -13,6 +13,7 @@ use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
 use crate::pages::memory::{Blocks, StateCharge};
 use crate::session::{Mark, Standing};
+use model::operation::CLOCK_AHEAD_MAX;
 use model::{
     Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, SessionId, Timestamp, TokenMode,
 };
@@ -358,7 +359,12 @@ impl Inner {
         };
         attributes.size = attributes.size.max(pending.size);
         if pending.generation == attributes.generation {
-            attributes.mtime = attributes.mtime.max(pending.written);
+            // As the owner does: a time that no clock shows yet is one that a program has set before.
+            let is_ahead = attributes.mtime > pending.written.plus(CLOCK_AHEAD_MAX);
+            attributes.mtime = match is_ahead {
+                true => pending.written,
+                false => attributes.mtime.max(pending.written),
+            };
         }
         attributes.ctime = attributes.ctime.max(pending.written);
         let unpublished = self.unpublished_bytes();

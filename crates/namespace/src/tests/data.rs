@@ -420,6 +420,33 @@ fn a_write_moves_the_time_only_inside_its_generation() {
     );
 }
 
+/// Would be broken if a file whose time a program has set into the future seemed unchanged to make(1) for ever.
+#[test]
+fn a_write_after_utimes_into_the_future_sets_the_time_back_to_now() {
+    let mut store = Store::new();
+    let file = store.file("f");
+    let ahead = Timestamp::from_timespec(1 << 33, 0);
+    let set = SetAttributes {
+        mtime: Some(model::TimeChange::At(ahead)),
+        ..Default::default()
+    };
+    let (before, _) = store.set(file, set).unwrap();
+    assert_eq!(before.mtime, ahead);
+    let generation = before.generation;
+    let written = |at| Publish {
+        inode: file,
+        extents: Vec::new(),
+        size_at_least: 0,
+        written: Some((Timestamp(at), generation)),
+        replaces: None,
+    };
+    for (at, then) in [(2_000_000, 2_000_000), (1_000_000, 2_000_000)] {
+        let published = store.run(&Operation::Publish(written(at)));
+        let (after, _) = attributes(published).unwrap();
+        assert_eq!(after.mtime, Timestamp(then));
+    }
+}
+
 #[test]
 fn truncate_to_nothing_is_one_step_and_new_data_is_safe_from_reclaim() {
     let mut store = Store::new();
