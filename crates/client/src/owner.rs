@@ -46,7 +46,7 @@ impl Owner {
     ///
     /// # Errors
     /// `Unavailable` or `Unknown` if the owner or coordination doesn't answer: then no session stays
-    /// open, unless the owner doesn't answer for as long once more.
+    /// open, unless the owner doesn't answer for [`END_TRIES`](calls::END_TRIES) times as long.
     pub async fn open_session(&self, world: &World) -> Result<SessionId> {
         let remote = match self {
             Self::Here(_) => None,
@@ -68,10 +68,7 @@ impl Owner {
                 let end = OwnerRequest::CloseSession { session };
                 match remote {
                     None => self.ask_later(world, end, ()),
-                    Some((_, calls)) => {
-                        let ending = async move { drop(calls.ask(&end).await) };
-                        world.spawn("a session that isn't wanted", ending).detach();
-                    }
+                    Some((_, calls)) => calls.end_later(session),
                 }
                 return Err(error);
             }
@@ -83,14 +80,17 @@ impl Owner {
         Ok(session)
     }
 
-    /// Ends a session with its locks and opens.
+    /// Ends a session with its locks and opens. If the owner doesn't answer, it is asked again in the background.
     pub(crate) async fn close_session(&self, session: SessionId) -> Result<()> {
         let closed = self
             .ask(&OwnerRequest::CloseSession { session })
             .answer()
             .await;
         if let Self::There(remote) = self {
-            remote.close();
+            match &closed {
+                Err(error) if calls::may_be_open(error) => remote.end_later(session),
+                _ => remote.close(),
+            }
         }
         closed.map(drop)
     }

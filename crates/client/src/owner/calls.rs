@@ -21,7 +21,7 @@ use model::owner::{
     CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
 };
 use model::token::GrantNumber;
-use model::{Error, ErrorKind, Result, SessionId, ShardId};
+use model::{Advice, Error, ErrorKind, Result, SessionId, ShardId};
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,6 +37,8 @@ const OWNER_WAIT: &str = "the owner of the metadata";
 /// First and longest pause before a call is sent again. A new owner is asked at once.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How often the end of a session is asked for that nobody wants.
+pub(super) const END_TRIES: usize = 30;
 /// How long the first attempt may take; each later one twice as long as the one before, so that
 /// work that takes long comes to its end.
 const ATTEMPT_MIN: Duration = Duration::from_secs(2);
@@ -419,6 +421,28 @@ impl Calls {
         assert!(first.is_ok(), "a client opens one session");
     }
 
+    /// Nobody wants a session any more whose owner doesn't answer: asks it to end the session, in the background,
+    /// [`END_TRIES`] times as long as the client is patient. If that is in vain, the session ends with this daemon.
+    pub(super) fn end_later(&self, session: SessionId) {
+        let calls = self.me.upgrade().expect("an owner is used through its Arc");
+        let end = OwnerRequest::CloseSession { session };
+        let ending = async move {
+            for _ in 0..END_TRIES {
+                match calls.ask(&end).await {
+                    Err(error) if may_be_open(&error) => {
+                        tracing::debug!(%session, %error, "a session that nobody wants can't be ended yet");
+                        calls.world.sleep(PAUSE_MAX).await;
+                    }
+                    _ => break,
+                }
+            }
+            calls.close();
+        };
+        self.world
+            .spawn("ends a session that nobody wants", ending)
+            .detach();
+    }
+
     /// The session has ended.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
@@ -426,6 +450,18 @@ impl Calls {
 
     pub(super) fn waiters(&self, now: Instant) -> Vec<Waiter> {
         self.waiters.list(now)
+    }
+}
+
+/// Whether a session whose end was answered with this error may still be open.
+pub(super) fn may_be_open(error: &Error) -> bool {
+    match error.kind() {
+        ErrorKind::SessionEnded => false,
+        ErrorKind::Unknown => true,
+        kind => matches!(
+            kind.advice(),
+            Advice::Retry | Advice::RefreshMap | Advice::Wait
+        ),
     }
 }
 

@@ -4,7 +4,7 @@ use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
 use crate::known_names::KnownNames;
 use model::owner::{OwnerReply, OwnerRequest};
-use model::{Result, ShardId};
+use model::{Result, SessionId, ShardId};
 use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -73,6 +73,11 @@ impl RemoteOwner {
     pub(super) fn tell_new_owners(&self, tokens: Weak<dyn Reclaims>) {
         let first = self.tokens.set(tokens);
         assert!(first.is_ok(), "a client's tokens are in one place");
+    }
+
+    /// The client's last session is over, and the owner hasn't heard of it yet.
+    pub(super) fn end_later(&self, session: SessionId) {
+        self.calls.lock().end_later(session);
     }
 
     /// The client's last session has ended.
