@@ -47,6 +47,12 @@ impl Holders {
         self.parts[inode.0 as usize % PARTS].lock()
     }
 
+    /// Inodes that are used.
+    pub(crate) fn count(&self) -> usize {
+        let parts = self.parts.iter();
+        parts.map(|part| part.lock().held.len()).sum()
+    }
+
     /// Adds a use.
     pub(crate) fn hold(&self, session: SessionId, inode: InodeId) {
         let mut table = self.part(inode);

@@ -68,6 +68,13 @@ impl Locks {
         u32::try_from(lost).unwrap_or(u32::MAX)
     }
 
+    /// Locks held, and requests queued and not ended.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let waits = self.waits.lock().len();
+        waits + self.table.lock().held_count()
+    }
+
     /// Ends a session and all its doors.
     pub fn release_session(&self, session: SessionId) {
         let mut table = self.table.lock();

@@ -18,7 +18,7 @@ use crate::locks::Locks;
 use crate::metanode::reclaim::Reclaim;
 use crate::metanode::rounds::Rounds;
 use crate::metanode::serving::replays::Replays;
-use crate::report::ShardStatus;
+use crate::report::{InUse, ShardStatus};
 use crate::room::Room;
 use crate::sessions::ClientSessions;
 use crate::tokens::Tokens;
@@ -222,6 +222,16 @@ impl Metanode {
         mode: TokenMode,
     ) -> Option<bool> {
         self.tokens.knows(session, object, range, mode)
+    }
+
+    /// What clients have here. For those who look from outside.
+    #[must_use]
+    pub fn in_use(&self) -> InUse {
+        InUse {
+            sessions: self.shard().sessions().of_clients().count(),
+            inodes: self.holders.count(),
+            locks: self.locks.count(),
+        }
     }
 
     /// State of the shard.

@@ -15,6 +15,17 @@ pub struct ShardStatus {
     pub durable: CommitNumber,
 }
 
+/// What clients have at an owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct InUse {
+    /// Sessions that are open.
+    pub sessions: usize,
+    /// Inodes that sessions use.
+    pub inodes: usize,
+    /// File locks held, and requests queued.
+    pub locks: usize,
+}
+
 /// Result of scrubbing one NSD.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubOutcome {

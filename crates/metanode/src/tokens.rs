@@ -422,9 +422,10 @@ impl Tokens {
             let claim = claim(Claimed::All);
             return Some(Claiming { claim, turn: None });
         }
-        let needs = match self.world.has_planted(Planted::ClaimNothing) {
-            true => Vec::new(),
-            false => needs(),
+        let needs = match self.world.planted() {
+            Some(Planted::ClaimNothing) => Vec::new(),
+            Some(Planted::CopyUnasked) => without_shared_bytes(needs()),
+            _ => needs(),
         };
         if needs.is_empty() {
             let claim = claim(Claimed::Nothing);
@@ -647,3 +648,12 @@ pub(crate) fn needs_of_shown(inodes: &[InodeId]) -> Vec<Need> {
 pub(crate) const CLAIM_WAIT_MAX: Duration = granter::GRACE
     .saturating_add(granter::RECALL_MAX)
     .saturating_add(Duration::from_secs(15));
+
+/// Without the bytes that an operation reads.
+fn without_shared_bytes(mut needs: Vec<Need>) -> Vec<Need> {
+    let is_read = |need: &Need| {
+        matches!(need.object, TokenObject::Bytes(_)) && need.mode == TokenMode::Shared
+    };
+    needs.retain(|need| !is_read(need));
+    needs
+}

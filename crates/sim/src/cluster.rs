@@ -33,6 +33,8 @@ pub struct ClusterScenario {
     pub scheme: Scheme,
     /// Nodes.
     pub nodes: u32,
+    /// Those of them, the last ones, that aren't there when the file system is founded.
+    pub late_nodes: u32,
     /// Whether each node has a member of coordination, which stops with its machine. Otherwise they run elsewhere.
     pub members: bool,
     /// Nodes that have an NSD from the beginning.
@@ -58,6 +60,7 @@ impl ClusterScenario {
     pub const USUAL: Self = Self {
         scheme: Scheme::Replicate(2),
         nodes: 3,
+        late_nodes: 0,
         members: true,
         first_nsds: u32::MAX,
         steps: 10_000,

@@ -131,14 +131,12 @@ pub enum Call {
         cell: usize,
         cells: usize,
     },
-    /// Cells become those of another file, which nobody changes: of one after the other, this number and the
-    /// following ones.
+    /// Cells become those of a file from a cell on, up to that file's end.
     Copy {
         from: (InodeId, usize),
         inode: InodeId,
         cell: usize,
         cells: usize,
-        first: u32,
     },
     Read {
         inode: InodeId,
@@ -185,6 +183,9 @@ pub struct Seen {
 /// A time of a clock.
 pub const NOW: u32 = 0;
 
+/// Marks a time that a program has set into the future.
+pub const AHEAD: u32 = 1 << 31;
+
 /// What a program was answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
@@ -196,10 +197,14 @@ pub enum Answer {
     Leads(InodeId),
     /// All names of a directory.
     Names(BTreeMap<String, InodeId>),
+    /// The same, with attributes of some; these are events of their own to the witness.
+    Listed(BTreeMap<String, InodeId>, Vec<Seen>),
     /// The extended attribute, if there is one.
     Xattr(Option<u32>),
     /// The cells of a read; fewer than asked for at the file's end.
     Cells(Vec<u32>),
+    /// So many cells were copied; fewer than asked for if the source ended there.
+    Copied(usize),
     /// Up to this cell there are only zeros.
     ZerosTo(usize),
     /// Where an append begins.

@@ -14,9 +14,26 @@ fn run(kind: Kind, seeds: std::ops::Range<u64>) -> Coverage {
     summary.coverage()
 }
 
+/// Would be broken if a file system passed that refuses everything, or locks nothing: at least this part of the
+/// operations is done, at most that part is never answered, and programs get locks.
+fn is_of_use(met: &Coverage, done_min: f64, unanswered_max: f64) {
+    let [done, refused, unanswered] = met.answers().map(|count| count as f64);
+    let all = done + refused + unanswered;
+    assert!(done >= all * done_min, "only {done} of {all} are done");
+    assert!(
+        unanswered <= all * unanswered_max,
+        "{unanswered} of {all} have no answer"
+    );
+    let [granted, refused] = met.locks();
+    assert!(
+        granted > 0 && granted > refused,
+        "{granted} locks granted, {refused} refused"
+    );
+}
+
 #[test]
 fn many_programs_without_faults_agree() {
-    run(Kind::Calm, 0..by_suite(8, 300));
+    is_of_use(&run(Kind::Calm, 0..by_suite(8, 300)), 0.7, 0.0);
 }
 
 /// Each of these had clients that lost their sessions although nothing was wrong: a client that gave
@@ -80,6 +97,7 @@ fn many_programs_agree_whatever_breaks() {
             "only {pairs} pairs of operations met: {relation:?}"
         );
     }
+    is_of_use(&met, 0.7, 0.01);
     if by_suite(false, true) {
         let has_any =
             |pair: &(&str, &str), of: &[&str]| of.contains(&pair.0) || of.contains(&pair.1);
@@ -106,17 +124,20 @@ const MOMENTS: [&str; 2] = ["store", "load"];
 
 #[test]
 fn many_programs_are_told_no_lies_when_too_much_breaks() {
-    run(Kind::Beyond, 2_000..2_000 + by_suite(12, 250));
+    let met = run(Kind::Beyond, 2_000..2_000 + by_suite(12, 250));
+    is_of_use(&met, 0.6, 0.02);
 }
 
-/// Two of five nodes add their NSDs, and one of the others is emptied.
+/// Two of five nodes add their NSDs, of which one joins the others only then, and one of the others is emptied.
 #[test]
 fn many_programs_agree_while_nsds_come_and_go() {
-    run(Kind::Changing, 3_000..3_000 + by_suite(6, 100));
+    let met = run(Kind::Changing, 3_000..3_000 + by_suite(6, 100));
+    is_of_use(&met, 0.7, 0.01);
 }
 
 /// Programs of two shards at the same time, on the same nodes and NSDs.
 #[test]
 fn many_programs_of_two_shards_agree_whatever_breaks() {
-    run(Kind::Shards, 4_000..4_000 + by_suite(6, 100));
+    let met = run(Kind::Shards, 4_000..4_000 + by_suite(6, 100));
+    is_of_use(&met, 0.7, 0.01);
 }

@@ -28,8 +28,10 @@ fn look(seed: u64, planted: Planted, plant: bool) {
         Planted::AcknowledgeEarly | Planted::ReplayShort => {
             Mix(&[KillOwner, Kill, HangDisk, Move, SlowDisk])
         }
-        Planted::ApplyTwice | Planted::AnswerLate => {
-            Mix(&[KillOwner, MoveThereAndBack, MoveUnheard, Isolate])
+        Planted::ApplyTwice => Mix(&[KillOwner, MoveThereAndBack, MoveUnheard, Isolate]),
+        Planted::AnswerLate => {
+            stories::there_and_back(seed, plant);
+            return;
         }
         Planted::PublishEarly => Mix(&[CutAllPower, Kill, KillOwner]),
         Planted::DropSessionRecord => Mix(&[Move, KillOwner, Kill]),
@@ -77,8 +79,28 @@ fn look(seed: u64, planted: Planted, plant: bool) {
         | Planted::KeepBytes
         | Planted::KeepAttributes
         | Planted::ClaimNothing
+        | Planted::ListOld
         | Planted::KeepSpace => {
             run_crowd_with(seed, &CrowdScenario::CALM, plant);
+            return;
+        }
+        // In each fourth seed clients keep names, and in each third one messages take longer.
+        Planted::RecallLate => {
+            run_crowd_with(12 * seed + 11, &CrowdScenario::CALM, plant);
+            return;
+        }
+        // Clients are killed while they have something.
+        Planted::KeepLocks | Planted::KeepHolds => {
+            let scenario = CrowdScenario {
+                cluster: ClusterScenario {
+                    mix: Mix(&[Kill]),
+                    faults: 5,
+                    ..CrowdScenario::WITHIN.cluster
+                },
+                points: &[],
+                ..CrowdScenario::WITHIN
+            };
+            run_crowd_with(seed, &scenario, plant);
             return;
         }
         Planted::GrantInGrace | Planted::AnswerUndurable => {
@@ -97,12 +119,13 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             stories::applied_once(seed, plant);
             return;
         }
+        // In even seeds programs map files.
+        Planted::KeepPages | Planted::FillShared | Planted::CopyUnasked => {
+            run_crowd_with(2 * seed, &CrowdScenario::CALM, plant);
+            return;
+        }
         // Storms of clients do: `client/tests/planted.rs`.
-        Planted::KeepOneByte
-        | Planted::UseTaken
-        | Planted::KeepInKernels
-        | Planted::KeepPages
-        | Planted::FillShared => return,
+        Planted::KeepOneByte | Planted::UseTaken | Planted::KeepInKernels => return,
     };
     let scenario = ClusterScenario {
         steps: 1_500,
@@ -127,7 +150,6 @@ fn first_seed(planted: Planted) -> u64 {
         Planted::DiscardUnfenced => 56,
         Planted::GrantInGrace => 8,
         Planted::ArriveEarly => 7,
-        Planted::AnswerLate => 243,
         Planted::KeepAttributes => 61,
         Planted::AnswerUndurable => 5,
         Planted::SkipFailed => 25,
@@ -135,18 +157,17 @@ fn first_seed(planted: Planted) -> u64 {
     }
 }
 
-/// Those that storms of clients find.
+/// Those that only storms of clients find.
 const IN_CLIENTS: &[Planted] = &[
     Planted::KeepOneByte,
     Planted::UseTaken,
     Planted::KeepInKernels,
-    Planted::KeepPages,
-    Planted::FillShared,
 ];
 
 /// Those that `make test` plants, too: all that are found by one of the first seeds, in seconds.
 const SHORT: &[Planted] = &[
     Planted::SkipFlush,
+    Planted::AnswerLate,
     Planted::IgnoreSeal,
     Planted::ForgetSeal,
     Planted::AcknowledgeEarly,

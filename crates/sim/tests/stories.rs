@@ -336,6 +336,56 @@ pub(crate) fn seen(seed: u64, planted: Option<Planted>) -> u64 {
     })
 }
 
+/// Would be broken if an owner answered with what was, because it hasn't heard that another one had the shard
+/// meanwhile and that it got it back.
+#[test]
+fn a_client_that_knows_a_later_owner_is_shown_nothing_by_the_one_before() {
+    each_seed(0..by_suite(6, 60), |seed| {
+        there_and_back(seed, None);
+    });
+}
+
+pub(crate) fn there_and_back(seed: u64, planted: Option<Planted>) -> u64 {
+    Stage::play(seed, &ClusterScenario::USUAL, planted, async |stage| {
+        let step = Arc::new(AtomicU64::new(0));
+        let steps = step.clone();
+        let looking = stage.start_task(2, async move |world, member| {
+            let client = client(&member).await;
+            make(&client, "first").await?;
+            for (wait_for, file) in [(1, "second"), (3, "others")] {
+                while steps.load(Ordering::Relaxed) < wait_for {
+                    world.sleep(ms(1)).await;
+                }
+                if file == "others" {
+                    find(&client, file).await?;
+                } else {
+                    make(&client, file).await?;
+                    steps.store(2, Ordering::Relaxed);
+                }
+            }
+            client.close().await
+        });
+        stage.sleep(ms(200)).await;
+        stage.silence_watches(0, ms(20_000));
+        stage.move_shard(1).await;
+        step.store(1, Ordering::Relaxed);
+        while step.load(Ordering::Relaxed) < 2 {
+            stage.sleep(ms(1)).await;
+        }
+        let made = stage.run(1, async |_, member| {
+            let client = client(&member).await;
+            make(&client, "others").await?;
+            client.close().await
+        });
+        made.await.expect("the second owner serves");
+        stage.assign(0).await;
+        stage.sleep(ms(seed % 5)).await;
+        step.store(3, Ordering::Relaxed);
+        let found = stage.end_of(looking).await;
+        found.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    })
+}
+
 /// Would be broken if an operation whose answer was lost were applied again by a later owner: the
 /// second application of an exclusive create, a rename or an unlink is refused.
 #[test]

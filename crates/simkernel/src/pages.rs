@@ -150,6 +150,7 @@ impl PageKernel {
             self.fill(open, page, &mut locked).await?;
         }
         let page = locked.as_mut().expect("it has just been read");
+        // Also if it stores behind the end of the file, in its last page.
         page.is_dirty |= stores;
         Ok(touch(&mut page.bytes))
     }

@@ -77,6 +77,16 @@ faults! {
     FillShared,
     /// What an owner runs itself claims nothing.
     ClaimNothing,
+    /// An owner copies bytes without asking who is changing them.
+    CopyUnasked,
+    /// An owner changes names before the clients that have cached them have given them back.
+    RecallLate,
+    /// An owner lists attributes that clients are changing.
+    ListOld,
+    /// File locks outlive the session of the client that held them.
+    KeepLocks,
+    /// The uses of inodes outlive the session of their client.
+    KeepHolds,
     /// An owner answers operations of clients on other nodes before they are durable.
     AnswerUndurable,
     /// An owner doesn't know what the owner before has answered in a slot.

@@ -67,6 +67,10 @@ const FOLLOWED_MAX: usize = 256;
 const STOPPERS_MAX: usize = 4096;
 
 impl<W> LockTable<W> {
+    pub(super) fn held_count(&self) -> usize {
+        self.held.locks.len()
+    }
+
     pub(super) fn begin_door(&mut self, door: LockDoor) {
         self.doors.insert(door);
     }

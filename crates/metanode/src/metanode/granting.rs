@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokens::needs;
 use world::Deadline;
-use world::Point;
+use world::{Planted, Point};
 
 /// How often an operation may find that a name leads to another inode than before.
 const SHOWN_ROUNDS_MAX: usize = 8;
@@ -170,6 +170,9 @@ impl Metanode {
             return Ok(Shown::True);
         };
         if let Reply::Listing { entries, .. } = reply {
+            if self.world.has_planted(Planted::ListOld) {
+                return Ok(Shown::True);
+            }
             for entry in entries {
                 if entry.attributes.is_some()
                     && self.tokens.is_changed_by_others(session, entry.inode)

@@ -8,7 +8,7 @@ use namespace::sessions::Standing;
 use namespace::{Key, Record, Table};
 use shard::{Shard, successor};
 use std::collections::BTreeSet;
-use world::Point;
+use world::{Planted, Point};
 
 impl Metanode {
     /// Opens a client's session. Its id comes from coordination and is never reused, nor are
@@ -81,13 +81,19 @@ impl Metanode {
         // First, so that no late request adds an open or a lock.
         self.sessions.end(session);
         self.replays.forget(session);
-        self.locks.release_session(session);
+        if !self.world.has_planted(Planted::KeepLocks) {
+            self.locks.release_session(session);
+        }
         let stamp = self.host.stamp();
         let mut result = Ok(());
         let slot = |session| Key::Slot { session, slot: 0 };
         let range = (slot(session), slot(session.next()));
         let made = self.just_made(&self.shard(), range).await;
-        for inode in self.holders.end_session(session) {
+        let ended = match self.world.has_planted(Planted::KeepHolds) {
+            true => Vec::new(),
+            false => self.holders.end_session(session),
+        };
+        for inode in ended {
             result = result.and(self.release(inode, &stamp).await);
         }
         match made {
@@ -103,6 +109,9 @@ impl Metanode {
         result = result.and(self.shard().end_session(session).await);
         if self.shard().session_standing(session) != Standing::Open {
             self.tokens.end_session(session);
+        }
+        if self.world.has_planted(Planted::KeepHolds) {
+            return result;
         }
         // What an operation that was under way has made since.
         for inode in self.holders.end_session(session) {

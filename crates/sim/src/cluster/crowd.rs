@@ -35,19 +35,29 @@ use crate::action::Draw;
 use crate::witness::{self, Explained};
 use futures::future::{join, join_all, select};
 use known::{Known, Shared, lock};
+use metanode::InUse;
 use model::{FamilyId, ShardId};
 use node::{ROOT_FAMILY, ROOT_SHARD};
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use world::sim::{Cluster, Judge};
+use world::sim::{Cluster, Judge, Link};
 use world::{Planted, Point};
 
 /// How long the programs of a node may take.
 const PROGRAMS_MAX: Duration = Duration::from_secs(900);
+/// How long owners may have something of clients that are gone: no longer than a session lasts.
+const SESSIONS_MAX: Duration = Duration::from_secs(120);
 /// How long it may take until they have seen everything at the end.
 const SURVEY_MAX: Duration = Duration::from_secs(300);
+
+/// The network of each third seed: more is under way at a time, and comes late.
+const SLOW: Link = Link {
+    latency_min: Duration::from_micros(50),
+    latency_max: Duration::from_millis(20),
+    bytes_per_second: 125_000_000,
+};
 
 /// The one shard of most runs, with its family.
 const ONE: &[(ShardId, FamilyId)] = &[(ROOT_SHARD, ROOT_FAMILY)];
@@ -121,9 +131,10 @@ impl CrowdScenario {
         ..Self::WITHIN
     };
 
-    /// As [`CrowdScenario::WITHIN`], while two NSDs are added and one is emptied.
+    /// As [`CrowdScenario::WITHIN`], while a node joins, two NSDs are added and one is emptied.
     pub const CHANGING: Self = Self {
         cluster: ClusterScenario {
+            late_nodes: 1,
             first_nsds: storage::FIRST,
             ..Self::WITHIN.cluster
         },
@@ -197,6 +208,9 @@ pub fn run_crowd_with(
     cluster.plant(planted);
     let mut scenario = *scenario;
     scenario.cell_bytes *= [1, 5][(seed % 2) as usize];
+    if seed % 3 == 2 {
+        cluster.wires().usual(SLOW);
+    }
     let machines = Machines::new(&cluster, seed, &scenario.cluster);
     let mut report = cluster.run(|judge| async move {
         machines.found(&judge, &scenario.cluster).await;
@@ -227,6 +241,7 @@ pub fn run_crowd_with(
             script::come_back(&machines, &judge, &shards).await;
             crowd.survey().await;
             crowd.pieces_are_there().await;
+            crowd.nothing_is_in_use().await;
             crowd.judge(&mut report);
             for shard in shards {
                 script::check(&machines, &judge, shard, seed).await;
@@ -334,8 +349,11 @@ impl Crowd<'_> {
     /// Causes one fault, or an interruption.
     async fn cause(&self, bits: u64, mix: Mix, may_interrupt: bool) -> Caused {
         let mut draw = Draw::new(bits);
-        if may_interrupt && draw.below(2) == 0 {
+        if may_interrupt && draw.below(2) == 0 && !self.scenario.points.is_empty() {
             tracing::info!("an interruption");
+            for known in &self.known {
+                lock(known).is_interrupted();
+            }
             return Caused::Interruption(
                 self.machines
                     .interrupt(self.judge, &mut draw, self.scenario.points)
@@ -354,9 +372,13 @@ impl Crowd<'_> {
 
     /// Every node looks at everything.
     async fn survey(&self) {
+        for known in &self.known {
+            lock(known).all_is_well();
+        }
         let nodes = self.machines.nodes.iter();
         for (machine, known) in nodes.flat_map(|it| self.known.iter().map(move |known| (it, known)))
         {
+            machine.is_up(self.judge).await;
             let (known, cell_bytes) = (known.clone(), self.scenario.cell_bytes);
             let looked = machine.run("looks at everything", move |_, member| {
                 program::survey(member, known, cell_bytes)
@@ -366,6 +388,7 @@ impl Crowd<'_> {
         }
         // No program and no client is left.
         for machine in &self.machines.nodes {
+            machine.is_up(self.judge).await;
             let left = machine.run("looks at what is left", |_, member| async move {
                 (member.pool().usage().held, member.waiters().len())
             });
@@ -377,6 +400,28 @@ impl Crowd<'_> {
                     machine.id
                 );
                 lock(&self.known[0]).breaks(what);
+            }
+        }
+    }
+
+    /// Owners have nothing of clients any more: all have ended.
+    async fn nothing_is_in_use(&self) {
+        for known in &self.known {
+            let shard = lock(known).shard();
+            let began = self.judge.now();
+            loop {
+                let owner = script::owner_of(self.machines, self.judge, shard).await;
+                let metanode = owner.member().and_then(|it| it.hosted_of(shard));
+                let in_use = metanode.map(|it| it.in_use());
+                if in_use == Some(InUse::default()) {
+                    break;
+                }
+                if self.judge.now() - began > SESSIONS_MAX {
+                    let what = format!("of clients that have ended the owner has {in_use:?}");
+                    lock(known).breaks(what);
+                    break;
+                }
+                self.judge.sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -403,5 +448,6 @@ impl Crowd<'_> {
         report.steps += known.answered();
         report.lost += history.lost.len();
         report.coverage.add(&Coverage::of(&history));
+        report.coverage.locked(known.locks.counts());
     }
 }

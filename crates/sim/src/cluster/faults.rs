@@ -9,6 +9,8 @@ use world::sim::Judge;
 
 /// How long the script's own changes may take.
 const ASSIGN_MAX: Duration = Duration::from_secs(60);
+/// How often it is looked whether the manager has given the shard away.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Longest time for which something is broken: less than clients wait.
 const BROKEN_MAX: u64 = 8_000;
 
@@ -19,6 +21,8 @@ pub enum FaultKind {
     Kill,
     /// The daemon that hosts the shard is killed; another takes over at once.
     KillOwner,
+    /// The machine that hosts the shard loses its power, until the manager has given the shard to another node.
+    LoseOwner,
     /// A machine loses its power, and unflushed writes.
     CutPower,
     /// All machines lose their power at once.
@@ -64,6 +68,7 @@ impl Mix {
     pub const ALL: Self = Self(&[
         FaultKind::Kill,
         FaultKind::KillOwner,
+        FaultKind::LoseOwner,
         FaultKind::CutPower,
         FaultKind::CutAllPower,
         FaultKind::Pause,
@@ -104,6 +109,13 @@ impl Machines {
                 let owned = self.owns(judge, victim).await;
                 victim.kill();
                 self.revive(judge, draw, victim, owned).await;
+            }
+            FaultKind::LoseOwner => {
+                let victim = self.owner_or(victim);
+                victim.cut_power();
+                self.is_given_away(judge, victim).await;
+                victim.start();
+                victim.is_up(judge).await;
             }
             FaultKind::CutPower => {
                 let owned = self.owns(judge, victim).await;
@@ -208,16 +220,12 @@ impl Machines {
     }
 
     /// The nodes whose clients may lose their sessions by the fault that [`Machines::cause`] causes with
-    /// this draw: those that the owner doesn't hear for longer than their tokens last.
+    /// this draw: those that the owner doesn't hear for longer than their tokens last. An owner that hears nobody
+    /// ends nobody's session.
     pub(super) fn cut_off_by(&self, mut draw: Draw, kind: FaultKind) -> Vec<NodeId> {
         let victim = self.any(&mut draw);
         let _time = draw.below(BROKEN_MAX);
         match kind {
-            FaultKind::Pause | FaultKind::Isolate
-                if self.owner().map(|it| it.id) == Some(victim.id) =>
-            {
-                self.nodes.iter().map(|it| it.id).collect()
-            }
             FaultKind::Pause | FaultKind::Isolate => vec![victim.id],
             FaultKind::PauseOwner => vec![self.owner_or(victim).id],
             FaultKind::CutOneWay => vec![victim.id, self.another(&mut draw, victim).id],
@@ -234,6 +242,22 @@ impl Machines {
         judge.sleep(Duration::from_millis(draw.below(3_000))).await;
         victim.start();
         victim.is_up(judge).await;
+    }
+
+    /// Waits until the shard has an owner on another machine than this one, which is off.
+    async fn is_given_away(&self, judge: &Judge, from: &Machine) {
+        let began = judge.now();
+        loop {
+            let assigned = self.assigned(judge).await;
+            if assigned.is_some_and(|run| run.node != from.id) {
+                return;
+            }
+            assert!(
+                judge.now() - began < ASSIGN_MAX,
+                "the manager leaves the shard with {assigned:?}, which is off"
+            );
+            judge.sleep(LOOK_EVERY).await;
+        }
     }
 
     /// Whether the shard's record names the machine's daemon.

@@ -47,7 +47,9 @@ impl Machines {
             Interruption::Delay(time) => judge.sleep(time).await,
             Interruption::Kill => {
                 let assigned = self.assigned(judge).await;
-                if !self.nodes.iter().any(|it| run_of(it) == assigned) {
+                // Otherwise the manager does.
+                let is_there = self.nodes.iter().any(|it| run_of(it) == assigned);
+                if !is_there && draw.below(2) == 0 {
                     self.move_from(judge, draw, victim).await;
                 }
                 let pause = Duration::from_millis(draw.below(3_000));

@@ -110,10 +110,11 @@ impl Machines {
         for machine in self.with_nsd(scenario) {
             machine.format(judge, scenario).await;
         }
-        for machine in &self.nodes {
+        let first = &self.nodes[..(scenario.nodes - scenario.late_nodes) as usize];
+        for machine in first {
             machine.start();
         }
-        for machine in &self.nodes {
+        for machine in first {
             machine.is_up(judge).await;
         }
         let first = self.nodes[0].run("creates the shard", |_, member| async move {

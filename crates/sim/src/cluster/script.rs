@@ -208,13 +208,9 @@ pub(super) async fn come_back(machines: &Machines, judge: &Judge, shards: &[Shar
         machine.is_up(judge).await;
     }
     machines.settled(judge).await;
+    // The manager sees to it.
     for shard in shards {
-        let assigned = machines.assigned_of(judge, *shard).await;
-        let is_there = |machine: &Machine| run_of(machine) == assigned;
-        if !machines.nodes.iter().any(is_there) {
-            let first = run_of(&machines.nodes[0]).expect("it is up");
-            machines.assign_of(judge, *shard, first).await;
-        }
+        owner_of(machines, judge, *shard).await;
     }
 }
 

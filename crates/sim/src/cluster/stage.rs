@@ -156,6 +156,12 @@ impl Stage {
         self.machines.store.cut_off(self.machine(node).id);
     }
 
+    /// The node hears of changes in coordination only after this time.
+    pub fn silence_watches(&self, node: usize, time: Duration) {
+        let id = self.machine(node).id;
+        self.machines.store.silence_watches(id, time);
+    }
+
     /// The member of coordination on this node is the one that leads.
     pub fn lead_from(&self, node: usize) {
         self.machines.store.lead_from(self.machine(node).id);

@@ -4,11 +4,17 @@
 //! That is weaker than to ask for one order of whole operations: a read of several cells isn't asked to
 //! be of one moment. It is right for each cell: no read may show an older one than another read, or than
 //! a write that was answered before.
+//!
+//! A copy gives a cell one of the values that its source had while it was under way ([`copies`]); which one shows
+//! in what is read of the cell afterwards.
 
-use super::linear::{self, Step, What};
+mod copies;
+
+use super::linear::{self, Failed, Step, What};
 use super::{Answer, Call, ClientNumber, Event, History, NEVER, NOW, Tick};
 use model::InodeId;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// Cells of the longest file.
 pub const CELLS_MAX: usize = 64;
@@ -27,56 +33,142 @@ type File = BTreeMap<Object, Vec<Step>>;
 
 /// Explains content and sizes. Returns how many steps that took.
 pub(super) fn explain(history: &History) -> Result<usize, String> {
-    let synced = syncs(history);
-    let newest_seen = newest_seen(history);
+    let lost = Losses::of(history);
     let mut files: BTreeMap<InodeId, File> = BTreeMap::new();
     for (number, event) in history.events.iter().enumerate() {
         let Some((inode, parts)) = parts(event) else {
             continue;
         };
-        let file = files.entry(inode).or_default();
-        let is_lost = history.lost.contains(&event.client);
-        let is_durable = || {
-            let fsyncs = synced.get(&(event.client, inode));
-            fsyncs.is_some_and(|fsyncs| fsyncs.range(event.ended..).next().is_some())
-        };
-        // What programs store in mappings is written back in any order.
-        let is_store = matches!(event.call, Call::Store { .. });
-        let is_write = is_store || matches!(event.call, Call::Write { .. } | Call::Append { .. });
-        // What a client writes to a file is kept in its order: what another one has seen isn't there
-        // without what was written before.
-        let is_before_seen = || {
-            let newest = newest_seen.get(&(event.client, inode));
-            !is_store && newest.is_some_and(|newest| event.ended < *newest)
-        };
-        // It may be gone with its client, as if it had never been.
-        let may_be_lost = is_write && is_lost && !is_durable() && !is_before_seen();
-        // A program may have seen what is lost with it.
-        let sees_lost = is_lost && !is_write && event.answer != Answer::Done;
-        let is_optional = may_be_lost || sees_lost || event.answer == Answer::Unknown;
-        for (object, what) in parts {
-            let is_optional = is_optional || object == Object::Time && may_leave_time(&event.call);
+        // It was made when it was answered, or is gone with its client as if it had never been: it can't come later.
+        let is_unknown = event.answer == Answer::Unknown;
+        let may_not_be = is_unknown || lost.may_be_lost(event);
+        let mut add = |inode, object, what: What, may_not_be, may_be_late| {
+            let is_look = what.is_look();
+            if is_look && (may_not_be || lost.shows_lost(event, inode, object, &what)) {
+                return;
+            }
+            let file = files.entry(inode).or_default();
             file.entry(object).or_default().push(Step {
                 begun: event.begun,
-                ended: if is_optional { NEVER } else { event.ended },
-                is_optional,
+                ended: if may_be_late { NEVER } else { event.ended },
+                is_optional: may_not_be,
                 what,
                 event: number,
             });
+        };
+        let is_store = matches!(event.call, Call::Store { .. });
+        for (object, what) in parts {
+            let is_time = object == Object::Time;
+            let may_not_be = may_not_be || is_time && may_leave_time(&event.call);
+            add(
+                inode,
+                object,
+                what,
+                may_not_be,
+                is_unknown || is_time && is_store,
+            );
+        }
+        if let Some((source, what)) = size_of_source(event) {
+            add(source, Object::Size, what, is_unknown, false);
+        }
+        for size in sizes_between(event) {
+            add(inode, Object::Size, What::Raise(size), true, is_unknown);
         }
     }
+    copies::resolve(history, &mut files);
     let mut count = 0;
     for (inode, file) in files {
         for (object, steps) in file {
             count += steps.len();
-            linear::explain(steps.clone(), 0)
-                .map_err(|event| describe(history, inode, object, &steps, event))?;
+            linear::explain(steps.clone(), 0).map_err(|failed| match failed {
+                Failed::At(event) => describe(history, inode, object, &steps, event),
+                Failed::GivenUp => format!(
+                    "the search for an order of {object:?} of inode {inode} was given up: {} steps",
+                    steps.len()
+                ),
+            })?;
         }
     }
     Ok(count)
 }
 
-/// Whether a change of a file may leave its time, or set it later: when a page is written back.
+/// What may be gone with clients that were lost.
+struct Losses<'a> {
+    history: &'a History,
+    synced: BTreeMap<(ClientNumber, InodeId), BTreeSet<Tick>>,
+    newest_seen: BTreeMap<(ClientNumber, InodeId), Tick>,
+    /// When each client began the first write to a file that may be lost, and the values of all of them.
+    lost: BTreeMap<(ClientNumber, InodeId), (Tick, BTreeSet<u64>)>,
+}
+
+impl<'a> Losses<'a> {
+    fn of(history: &'a History) -> Self {
+        let mut losses = Self {
+            history,
+            synced: syncs(history),
+            newest_seen: newest_seen(history),
+            lost: BTreeMap::new(),
+        };
+        let mut lost: BTreeMap<_, (Tick, BTreeSet<u64>)> = BTreeMap::new();
+        for event in &history.events {
+            if let Some((inode, value)) = written(&event.call)
+                && losses.may_be_lost(event)
+            {
+                let (first, values) = lost
+                    .entry((event.client, inode))
+                    .or_insert_with(|| (event.begun, BTreeSet::new()));
+                *first = event.begun.min(*first);
+                values.insert(value.into());
+            }
+        }
+        losses.lost = lost;
+        losses
+    }
+
+    /// Whether it may be gone with its client, as if it had never been: it was written behind, and neither made
+    /// durable nor seen by another client.
+    fn may_be_lost(&self, event: &Event) -> bool {
+        let Some((inode, _)) = written(&event.call) else {
+            return false;
+        };
+        let of_file = (event.client, inode);
+        let is_durable = || {
+            let fsyncs = self.synced.get(&of_file);
+            fsyncs.is_some_and(|fsyncs| fsyncs.range(event.ended..).next().is_some())
+        };
+        // What a client writes to a file is kept in its order: what another one has seen isn't there
+        // without what was written before. What programs store in mappings is written back in any order.
+        let is_store = matches!(event.call, Call::Store { .. });
+        let is_before_seen = || {
+            let newest = self.newest_seen.get(&of_file);
+            !is_store && newest.is_some_and(|newest| event.ended < *newest)
+        };
+        self.history.lost.contains(&event.client) && !is_durable() && !is_before_seen()
+    }
+
+    /// Whether a look may show what its own client has written and lost afterwards.
+    fn shows_lost(&self, event: &Event, inode: InodeId, object: Object, what: &What) -> bool {
+        let Some((first, values)) = self.lost.get(&(event.client, inode)) else {
+            return false;
+        };
+        match (object, what) {
+            (Object::Cell(_), What::Is(value)) => values.contains(value),
+            _ => *first < event.ended,
+        }
+    }
+}
+
+/// What a client writes behind: which file, and the value.
+fn written(call: &Call) -> Option<(InodeId, u32)> {
+    match call {
+        Call::Write { inode, value, .. }
+        | Call::Append { inode, value, .. }
+        | Call::Store { inode, value, .. } => Some((*inode, *value)),
+        _ => None,
+    }
+}
+
+/// Whether a change of a file may leave its time: if it changes nothing, or, of a store, until its page is written back.
 fn may_leave_time(call: &Call) -> bool {
     matches!(
         call,
@@ -98,13 +190,10 @@ fn syncs(history: &History) -> BTreeMap<(ClientNumber, InodeId), BTreeSet<Tick>>
 
 /// When each client began the last of its writes to a file that another client has read.
 fn newest_seen(history: &History) -> BTreeMap<(ClientNumber, InodeId), Tick> {
-    let mut written = BTreeMap::new();
+    let mut written_by = BTreeMap::new();
     for event in &history.events {
-        if let Call::Write { inode, value, .. }
-        | Call::Append { inode, value, .. }
-        | Call::Store { inode, value, .. } = &event.call
-        {
-            written.insert((*inode, *value), (event.client, event.begun));
+        if let Some((inode, value)) = written(&event.call) {
+            written_by.insert((inode, value), (event.client, event.begun));
         }
     }
     let mut newest: BTreeMap<_, Tick> = BTreeMap::new();
@@ -115,7 +204,7 @@ fn newest_seen(history: &History) -> BTreeMap<(ClientNumber, InodeId), Tick> {
             continue;
         };
         for cell in cells {
-            if let Some((client, begun)) = written.get(&(*inode, *cell))
+            if let Some((client, begun)) = written_by.get(&(*inode, *cell))
                 && *client != event.client
             {
                 let known = newest.entry((*client, *inode)).or_default();
@@ -152,8 +241,12 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             *inode
         }
         Call::Store { inode, cell, value } => {
-            parts.extend(set(*cell, 1, *value));
             parts.push(now);
+            // Behind the end it changes the page and nothing of the file, but the page is written back.
+            if event.answer == Answer::Done {
+                parts.extend(set(*cell, 1, *value));
+                parts.push((Object::Size, What::AtLeast(*cell as u64 + 1)));
+            }
             *inode
         }
         Call::SetTime { inode, time } => {
@@ -202,17 +295,14 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             parts.push(now);
             *inode
         }
-        Call::Copy {
-            inode,
-            cell,
-            cells,
-            first,
-            ..
-        } => {
-            parts.push((Object::Size, What::Raise((cell + cells) as u64)));
-            let copied = (*cell..cell + cells).zip(*first..);
-            parts.push(now);
-            parts.extend(copied.map(|(cell, value)| (Object::Cell(cell), What::Set(value.into()))));
+        Call::Copy { inode, cell, .. } => {
+            let end = cell + copied_at_most(event);
+            if end > *cell {
+                parts.push((Object::Size, What::Raise(end as u64)));
+                parts.push(now);
+            }
+            let copied = (*cell..end).map(|cell| (Object::Cell(cell), What::OneOf(Rc::default())));
+            parts.extend(copied);
             *inode
         }
         Call::Read { inode, cell, cells } if !is_unknown => {
@@ -223,17 +313,14 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             for number in 0..*cells {
                 parts.push((Object::Cell(cell + number), What::Is(at(number).into())));
             }
-            if read.len() < *cells {
-                // It ended there, or before: the file had no more.
-                let end = cell + read.len();
-                parts.push((
-                    Object::Size,
-                    match read.is_empty() {
-                        true => What::AtMost(end as u64),
-                        false => What::Is(end as u64),
-                    },
-                ));
-            }
+            // It ended there, or before: the file had no more.
+            let end = (cell + read.len()) as u64;
+            let size = match read.len() {
+                0 => What::AtMost(end),
+                all if all == *cells => What::AtLeast(end),
+                _ => What::Is(end),
+            };
+            parts.push((Object::Size, size));
             *inode
         }
         Call::Load { inode, cell } if !is_unknown => {
@@ -242,6 +329,7 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
             };
             let value = *read.first()?;
             parts.push((Object::Cell(*cell), What::Is(value.into())));
+            parts.push((Object::Size, What::AtLeast(*cell as u64 + 1)));
             *inode
         }
         Call::Seek { inode, cell } if !is_unknown => {
@@ -263,6 +351,45 @@ fn parts(event: &Event) -> Option<(InodeId, Vec<Part>)> {
         _ => return None,
     };
     Some((inode, parts))
+}
+
+/// Cells that a copy may have changed.
+fn copied_at_most(event: &Event) -> usize {
+    match (&event.call, &event.answer) {
+        (_, Answer::Copied(copied)) => *copied,
+        (Call::Copy { cells, .. }, _) => *cells,
+        _ => 0,
+    }
+}
+
+/// The sizes that a copy may have given its target on the way: it goes in steps.
+fn sizes_between(event: &Event) -> impl Iterator<Item = u64> + use<> {
+    let cell = match event.call {
+        Call::Copy { cell, .. } => cell,
+        _ => 0,
+    };
+    (1..copied_at_most(event)).map(move |copied| (cell + copied) as u64)
+}
+
+/// What a copy says of the size of its source.
+fn size_of_source(event: &Event) -> Option<(InodeId, What)> {
+    let (
+        Call::Copy {
+            from: (source, first),
+            cells,
+            ..
+        },
+        Answer::Copied(copied),
+    ) = (&event.call, &event.answer)
+    else {
+        return None;
+    };
+    let end = (first + copied) as u64;
+    let what = match copied < cells {
+        true => What::AtMost(end),
+        false => What::AtLeast(end),
+    };
+    Some((*source, what))
 }
 
 fn describe(

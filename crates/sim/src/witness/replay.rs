@@ -78,7 +78,7 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
     }
     let ranks: Vec<_> = changes.iter().map(|event| event.rank).collect();
     check_real_time(of_tree(), &ranks)?;
-    let answered = Answered::new(&changes);
+    let answered = Answered::new(&changes, &looks);
     let looks: Vec<_> = looks
         .into_iter()
         .map(|event| match event.rank {
@@ -161,7 +161,8 @@ fn check_real_time<'a>(
     Ok(())
 }
 
-/// Which changes of the line must come before a time, and which may.
+/// Which changes of the line must come before a time, and which may: as they were answered themselves, and as those
+/// looks show that the owner answered.
 struct Answered {
     /// By the time when each ended: its place on the line, or the largest of those that ended before it.
     ended: Vec<(u64, usize)>,
@@ -171,9 +172,12 @@ struct Answered {
 }
 
 impl Answered {
-    fn new(changes: &[&Event]) -> Self {
+    fn new(changes: &[&Event], looks: &[&Event]) -> Self {
         let places = || changes.iter().enumerate();
+        let ranked = || looks.iter().filter(|look| look.rank.is_some());
+        let place = |look: &Event| changes.partition_point(|it| it.rank <= look.rank);
         let mut ended: Vec<_> = places().map(|(at, it)| (it.ended, at + 1)).collect();
+        ended.extend(ranked().map(|look| (look.ended, place(look))));
         ended.sort_unstable();
         let mut largest = 0;
         for (_, at) in &mut ended {
@@ -181,6 +185,7 @@ impl Answered {
             *at = largest;
         }
         let mut begun: Vec<_> = places().map(|(at, it)| (it.begun, at)).collect();
+        begun.extend(ranked().map(|look| (look.begun, place(look))));
         begun.sort_unstable_by(|a, b| b.cmp(a));
         let mut smallest = changes.len();
         for (_, at) in &mut begun {
@@ -225,7 +230,10 @@ impl Replay<'_> {
         while let Some((at, next)) = path.last_mut() {
             self.states += 1;
             if self.states > STATES_MAX {
-                break;
+                let (changes, why) = &self.stuck;
+                return Err(format!(
+                    "the search was given up; its furthest place was after {changes} changes, where {why}"
+                ));
             }
             if std::mem::take(&mut is_new) {
                 match self.go_on(at) {

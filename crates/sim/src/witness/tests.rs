@@ -292,6 +292,47 @@ fn a_lost_write_is_no_explanation() {
     script.refused();
 }
 
+/// It is there from when it was answered, or never.
+#[test]
+fn a_write_that_was_lost_never_comes_back() {
+    let mut script = Script::new();
+    script.add(1, write(0, 1), Answer::Done, None);
+    script.history.lost.insert(1);
+    script.add(2, write(0, 2), Answer::Done, None);
+    script.add(3, read(0, 1), cells(&[2]), None);
+    script.explained();
+    let end = script.history.events.len() - 1;
+    script.history.events[end].answer = cells(&[1]);
+    script.refused();
+}
+
+/// What else it saw is true, also if it is lost later.
+#[test]
+fn a_client_that_is_lost_later_may_see_only_what_it_wrote_itself() {
+    for (wrote, seen, is_honest) in [(1, 1, true), (1, 5, false), (1, 0, true)] {
+        let mut script = Script::new();
+        script.add(2, write(1, 9), Answer::Done, None);
+        script.add(2, write(0, 5), Answer::Done, None);
+        script.add(
+            2,
+            Call::Punch {
+                inode: FILE,
+                cell: 0,
+                cells: 1,
+            },
+            Answer::Done,
+            None,
+        );
+        if seen == wrote {
+            script.add(1, write(0, wrote), Answer::Done, None);
+        }
+        script.add(1, read(0, 1), cells(&[seen]), None);
+        script.history.lost.insert(1);
+        script.add(2, read(0, 1), cells(&[0]), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{seen}");
+    }
+}
+
 #[test]
 fn a_write_that_another_client_has_read_is_not_lost() {
     let mut script = Script::new();
@@ -324,6 +365,106 @@ fn a_truncate_between_two_reads_explains_zeros_and_sizes() {
     script.explained();
     script.add(2, read(4, 1), cells(&[9]), None);
     script.refused();
+}
+
+fn copy(from: InodeId, first: usize, to: InodeId, cells: usize) -> Call {
+    Call::Copy {
+        from: (from, first),
+        inode: to,
+        cell: 0,
+        cells,
+    }
+}
+
+fn read_of(inode: InodeId, cells: usize) -> Call {
+    Call::Read {
+        inode,
+        cell: 0,
+        cells,
+    }
+}
+
+#[test]
+fn a_copy_brings_what_its_source_had_meanwhile() {
+    for (seen, is_honest) in [(1, false), (2, true), (3, true), (4, false)] {
+        let mut script = Script::new();
+        script.add(1, create("g"), made(OTHER), rank(2));
+        script.add(1, write(5, 1), Answer::Done, None);
+        script.add(2, write(5, 2), Answer::Done, None);
+        let now = script.now;
+        script.at(
+            (now, now + 30),
+            3,
+            copy(FILE, 5, OTHER, 1),
+            Answer::Copied(1),
+            None,
+        );
+        script.at((now + 1, now + 2), 2, write(5, 3), Answer::Done, None);
+        script.now += 40;
+        script.add(2, write(5, 4), Answer::Done, None);
+        script.add(1, read_of(OTHER, 2), cells(&[seen]), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{seen}");
+        // It is one value for everybody.
+        let other = if seen == 2 { 3 } else { 2 };
+        script.add(2, read_of(OTHER, 2), cells(&[other]), None);
+        script.refused();
+    }
+}
+
+#[test]
+fn a_copy_of_a_copy_brings_the_same() {
+    for (seen, is_honest) in [(1, true), (2, true), (0, false), (3, false)] {
+        let mut script = Script::new();
+        script.add(1, create("g"), made(OTHER), rank(2));
+        script.add(1, write(0, 1), Answer::Done, None);
+        let now = script.now;
+        script.at(
+            (now, now + 30),
+            3,
+            copy(FILE, 0, OTHER, 1),
+            Answer::Copied(1),
+            None,
+        );
+        script.at((now, now + 30), 2, write(0, 2), Answer::Done, None);
+        script.now += 40;
+        script.add(2, write(0, 3), Answer::Done, None);
+        let back = Call::Copy {
+            from: (OTHER, 0),
+            inode: FILE,
+            cell: 1,
+            cells: 1,
+        };
+        script.add(3, back, Answer::Copied(1), None);
+        script.add(1, read_of(FILE, 2), cells(&[3, seen]), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{seen}");
+    }
+}
+
+#[test]
+fn a_copy_ends_where_its_source_does() {
+    for (copied, is_honest) in [(0, false), (1, false), (2, true), (3, false)] {
+        let mut script = Script::new();
+        script.add(1, create("g"), made(OTHER), rank(2));
+        script.add(1, write(1, 1), Answer::Done, None);
+        script.add(2, copy(FILE, 0, OTHER, 3), Answer::Copied(copied), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{copied}");
+    }
+    // What became of one without an answer shows later, or never.
+    for seen in [&[][..], &[0], &[0, 1]] {
+        let mut script = Script::new();
+        script.add(1, create("g"), made(OTHER), rank(2));
+        script.add(1, write(1, 1), Answer::Done, None);
+        let now = script.now;
+        script.at(
+            (now, NEVER),
+            2,
+            copy(FILE, 0, OTHER, 2),
+            Answer::Unknown,
+            None,
+        );
+        script.add(1, read_of(OTHER, 3), cells(seen), None);
+        script.explained();
+    }
 }
 
 #[test]
@@ -399,6 +540,22 @@ fn a_name_and_the_attributes_that_were_asked_for_later_are_both_true() {
     let last = script.history.events.len() - 1;
     script.history.events[last].answer = Answer::Leads(OTHER);
     script.refused();
+}
+
+/// The change isn't answered yet, but somebody has seen it.
+#[test]
+fn a_cache_shows_nothing_older_than_what_the_owner_has_answered_another() {
+    for (is_seen, is_honest) in [(false, true), (true, false)] {
+        let mut script = Script::new();
+        let now = script.now;
+        script.at((now, now + 900), 1, unlink("f"), Answer::Done, rank(5));
+        if is_seen {
+            let names = Answer::Names(BTreeMap::new());
+            script.add(2, Call::List { directory: ROOT }, names, rank(6));
+        }
+        script.add(3, lookup("f"), made(FILE), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{is_seen}");
+    }
 }
 
 #[test]
@@ -496,6 +653,16 @@ fn a_store_that_is_lost_with_its_client_need_not_be_the_newest() {
         value,
     };
     let mut script = Script::new();
+    let (inode, cells_before) = (FILE, 2);
+    script.add(
+        3,
+        Call::Truncate {
+            inode,
+            cells: cells_before,
+        },
+        Answer::Done,
+        None,
+    );
     script.add(1, store(0, 7), Answer::Done, None);
     script.add(1, store(1, 8), Answer::Done, None);
     script.add(2, read(1, 1), cells(&[8]), None);

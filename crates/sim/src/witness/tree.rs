@@ -125,8 +125,22 @@ impl Tree {
     /// which the tree doesn't know.
     fn explains_refusal(&self, event: &Event, kind: ErrorKind) -> bool {
         let kind = of_missing(kind);
+        let is_gone = |inode| self.alive(inode).is_none();
         let inode = event.call.inode();
-        let gone = inode.is_some_and(|inode| !event.is_held && self.alive(inode).is_none());
+        let mut gone = inode.is_some_and(|inode| !event.is_held && is_gone(inode));
+        if let Call::Copy {
+            from: (source, first),
+            inode,
+            cell,
+            cells,
+        } = event.call
+        {
+            let overlaps = source == inode && first.abs_diff(cell) < cells;
+            if kind == ErrorKind::InvalidArgument && overlaps {
+                return true;
+            }
+            gone |= source != inode && is_gone(source);
+        }
         (gone && kind == ErrorKind::NotFound) || self.refusals(&event.call).contains(&kind)
     }
 

@@ -43,6 +43,13 @@ pub struct Coverage {
     /// How often each point of the program was passed, and daemons were interrupted there.
     points: BTreeMap<Point, u64>,
     interrupted: BTreeMap<Point, u64>,
+    /// Operations that were done, refused, and never answered.
+    done: usize,
+    refused: usize,
+    unanswered: usize,
+    /// File locks that were granted, and refused.
+    locks_granted: usize,
+    locks_refused: usize,
 }
 
 /// Pairs that never met are listed if they aren't more.
@@ -109,6 +116,13 @@ impl Coverage {
         let (mut at, mut parents) = (BTreeMap::new(), BTreeMap::new());
         let mut targets: Vec<Target> = Vec::new();
         let mut coverage = Self::default();
+        for event in &events {
+            match event.answer {
+                Answer::Unknown => coverage.unanswered += 1,
+                Answer::Refused(_) => coverage.refused += 1,
+                _ => coverage.done += 1,
+            }
+        }
         for event in events {
             let target = Target::of(event, &at);
             learn(event, &mut at, &mut parents);
@@ -137,6 +151,10 @@ impl Coverage {
             *self.met.entry(*pair).or_default() += count;
         }
         self.passed(other.points.clone());
+        self.done += other.done;
+        self.refused += other.refused;
+        self.unanswered += other.unanswered;
+        self.locked((other.locks_granted, other.locks_refused));
         for (point, count) in &other.interrupted {
             *self.interrupted.entry(*point).or_default() += count;
         }
@@ -147,6 +165,24 @@ impl Coverage {
         for (point, count) in points {
             *self.points.entry(point).or_default() += count;
         }
+    }
+
+    /// So many locks were granted, and refused.
+    pub fn locked(&mut self, (granted, refused): (usize, usize)) {
+        self.locks_granted += granted;
+        self.locks_refused += refused;
+    }
+
+    /// Operations that were done, refused, and never answered.
+    #[must_use]
+    pub fn answers(&self) -> [usize; 3] {
+        [self.done, self.refused, self.unanswered]
+    }
+
+    /// File locks that were granted, and refused.
+    #[must_use]
+    pub fn locks(&self) -> [usize; 2] {
+        [self.locks_granted, self.locks_refused]
     }
 
     /// A daemon was interrupted at a point.
@@ -197,6 +233,11 @@ impl fmt::Display for Coverage {
         if never.len() <= LISTED_MAX {
             write!(formatter, " {never:?}")?;
         }
+        write!(
+            formatter,
+            "\n{} operations done, {} refused, {} without an answer; {} locks granted, {} refused",
+            self.done, self.refused, self.unanswered, self.locks_granted, self.locks_refused,
+        )?;
         let (all, never) = (Point::ALL.len(), self.never_passed());
         let interrupted: u64 = self.interrupted.values().sum();
         write!(
@@ -230,6 +271,7 @@ impl Target {
             Call::List { directory } | Call::CreateUnnamed { directory } => {
                 inodes.insert(*directory);
             }
+            Call::Copy { from, inode, .. } => inodes.extend([from.0, *inode]),
             call => inodes.extend(call.inode()),
         }
         inodes.extend(names.iter().filter_map(|name| at.get(name)));

@@ -5,7 +5,7 @@ use super::listening::{Heard, verb};
 use super::locks::Locks;
 use crate::action::Draw;
 use crate::cluster::FaultKind;
-use crate::witness::{Answer, Call, ClientNumber, Event, History, NEVER, Tick};
+use crate::witness::{AHEAD, Answer, Call, ClientNumber, Event, History, NEVER, Seen, Tick};
 use client::Client;
 use model::operation::RenameMode;
 use model::{FamilyId, FileKind, InodeId, NodeId, ShardId};
@@ -20,7 +20,8 @@ const DIRECTORIES_MAX: usize = 5;
 const FILES_MAX: usize = 6;
 /// Cells that random writes begin in.
 pub(super) const CELLS: u64 = 9;
-/// Cells of the file from which programs copy, and the value of the first one; the others follow.
+/// Cells of the file from which programs copy and that nobody changes, and the value of the first one; the others
+/// follow.
 pub(super) const TEMPLATE_CELLS: u64 = 12;
 pub(super) const TEMPLATE_VALUES: u32 = 1 << 30;
 /// Cells of a file from which on nothing is appended.
@@ -31,6 +32,8 @@ pub(super) struct Known {
     shard: ShardId,
     root: InodeId,
     events: Vec<Event>,
+    /// Attributes in listings: of which event.
+    listed: Vec<(usize, Seen)>,
     ticks: Tick,
     clients: ClientNumber,
     /// The client of each node.
@@ -47,6 +50,8 @@ pub(super) struct Known {
     values: u32,
     pub(super) draw: Draw,
     pub(super) faults_are_over: bool,
+    /// Whether programs change few names, so that clients keep what they know of them: in each fourth seed.
+    looks_mostly: bool,
     /// Nodes whose clients may have lost their sessions, and whether any may.
     cut_off: BTreeSet<NodeId>,
     may_fail: bool,
@@ -54,7 +59,7 @@ pub(super) struct Known {
     broken: Option<String>,
     /// The file with the counters.
     pub(super) counters: Option<InodeId>,
-    /// The file from which programs copy; nobody changes it.
+    /// A file that nobody changes, to copy from.
     pub(super) template: Option<InodeId>,
     pub(super) locks: Locks,
     pub(super) heard: Arc<Mutex<Heard>>,
@@ -79,6 +84,7 @@ impl Known {
             shard,
             root,
             events: Vec::new(),
+            listed: Vec::new(),
             ticks: 0,
             clients: 0,
             current: BTreeMap::new(),
@@ -91,6 +97,7 @@ impl Known {
             values: 0,
             draw: Draw::new(seed ^ 0xC20 ^ u64::from(shard.0) << 48),
             faults_are_over: false,
+            looks_mostly: seed % 4 == 3,
             cut_off: BTreeSet::new(),
             may_fail: scenario.may_fail(),
             was_hit: false,
@@ -197,6 +204,17 @@ impl Known {
         self.cut_off.extend(cut_off);
     }
 
+    /// From now on nobody loses a session.
+    pub(super) fn all_is_well(&mut self) {
+        self.was_hit = false;
+        self.cut_off.clear();
+    }
+
+    /// A daemon ends in the midst of something, and starts again.
+    pub(super) fn is_interrupted(&mut self) {
+        self.was_hit = true;
+    }
+
     /// The file with the counters was made; other operations leave it alone.
     pub(super) fn has_counters(&mut self, inode: InodeId) {
         self.counters = Some(inode);
@@ -233,6 +251,14 @@ impl Known {
     pub(super) fn end(&mut self, event: usize, answer: Answer) {
         let ended = self.tick();
         self.learn(event, &answer);
+        let answer = match answer {
+            Answer::Listed(names, seen) => {
+                self.listed
+                    .extend(seen.into_iter().map(|seen| (event, seen)));
+                Answer::Names(names)
+            }
+            answer => answer,
+        };
         let event = &mut self.events[event];
         (event.ended, event.answer) = (ended, answer);
     }
@@ -261,12 +287,10 @@ impl Known {
                     inode, cell, cells, ..
                 }
                 | Call::Zero { inode, cell, cells }
-                | Call::Reserve { inode, cell, cells }
-                | Call::Copy {
-                    inode, cell, cells, ..
-                },
+                | Call::Reserve { inode, cell, cells },
                 Answer::Done,
-            ) => {
+            )
+            | (Call::Copy { inode, cell, .. }, Answer::Copied(cells)) => {
                 let known = self.cells.get(inode).copied().unwrap_or(0);
                 Some((*inode, known.max(cell + cells)))
             }
@@ -308,6 +332,14 @@ impl Known {
                 });
             }
         }
+        // Whether what a listing shows came with it or was known before, it was true while it was asked for.
+        let listed = self.listed.iter().map(|(event, seen)| Event {
+            call: Call::Stat { inode: seen.inode },
+            answer: Answer::Inode(*seen),
+            rank: None,
+            ..events[*event].clone()
+        });
+        completed.extend(listed);
         events.extend(completed);
         History {
             root: self.root,
@@ -334,7 +366,8 @@ impl Known {
         *directory.expect("the root is one")
     }
 
-    fn file(&mut self) -> Option<InodeId> {
+    /// A file that programs work on.
+    pub(super) fn file(&mut self) -> Option<InodeId> {
         self.draw.one_of(&self.files).copied()
     }
 
@@ -366,7 +399,11 @@ impl Known {
 
     fn draw_names(&mut self) -> Call {
         let (directory, name) = (self.directory(), self.name());
-        match self.draw.below(20) {
+        let what = match self.looks_mostly && self.draw.below(10) > 0 {
+            true => 16 + self.draw.below(4),
+            false => self.draw.below(20),
+        };
+        match what {
             0..3 => self.draw_create(FileKind::File),
             3 => self.draw_create(FileKind::Symlink),
             4..6 => self.draw_create(FileKind::Directory),
@@ -405,7 +442,7 @@ impl Known {
             0 => self.directory(),
             _ => inode,
         };
-        match self.draw.below(27) {
+        match self.draw.below(30) {
             0..5 => Call::Write {
                 inode,
                 cell,
@@ -446,24 +483,31 @@ impl Known {
                 inode: named,
                 owner: self.value(),
             },
-            23..25 => Call::SetTime {
-                inode,
-                time: self.value(),
-            },
+            23..25 => {
+                let ahead = self.draw.below(2) as u32 * AHEAD;
+                Call::SetTime {
+                    inode,
+                    time: self.value() | ahead,
+                }
+            }
             25 => Call::Seek { inode, cell },
             _ => self.draw_copy(inode, cell, cells),
         }
     }
 
+    /// A copy from a file that nobody changes, or from one that others change meanwhile.
     fn draw_copy(&mut self, inode: InodeId, cell: usize, cells: usize) -> Call {
         let first = self.draw.below(TEMPLATE_CELLS - 2) as usize;
-        match self.template {
-            Some(template) => Call::Copy {
-                from: (template, first),
+        let source = match self.draw.below(3) {
+            0 => self.template,
+            _ => self.file(),
+        };
+        match source {
+            Some(source) => Call::Copy {
+                from: (source, first),
                 inode,
                 cell,
                 cells,
-                first: TEMPLATE_VALUES + first as u32,
             },
             None => Call::Stat { inode },
         }

@@ -18,13 +18,17 @@ use std::time::Duration;
 const COUNTERS: u64 = 3;
 /// Longest time for which a program waits for a lock.
 const WAIT_MAX: Duration = Duration::from_secs(2);
-/// Longest time for which it keeps one, in milliseconds.
+/// How long locks of clients that are gone may stay: no longer than their sessions.
+const FREE_MAX: Duration = Duration::from_secs(60);
+/// Longest time for which it keeps one, in milliseconds: nearly always, and sometimes, so that it has one when
+/// something breaks.
 const KEEP_MAX: u64 = 40;
+const LONG_MAX: u64 = 1_500;
 
 impl Programs {
     /// Changes a counter under an exclusive lock, or looks at it under a shared one.
     pub(super) async fn use_a_lock(&self) -> Result<(), Lost> {
-        let (inode, counter, is_wide, kind, is_patient, number) = {
+        let (inode, held, is_patient, number) = {
             let known = &mut *lock(&self.known);
             let Some(inode) = known.counters else {
                 return Ok(());
@@ -35,30 +39,27 @@ impl Programs {
             };
             let counter = known.draw.below(COUNTERS) as usize;
             let (is_wide, is_patient) = (known.draw.below(3) == 0, known.draw.below(3) > 0);
-            (
-                inode,
-                counter,
-                is_wide,
+            let held = Held {
+                client: self.number,
+                first: counter,
+                last: counter + usize::from(is_wide),
                 kind,
-                is_patient,
-                known.locks.next(),
-            )
+            };
+            (inode, held, is_patient, known.locks.ask(held))
         };
         let flags = OpenFlags {
             write: true,
             ..OpenFlags::default()
         };
-        if self.client.open(inode, flags).await.is_err() {
-            return Ok(());
+        if let Err(error) = self.client.open(inode, flags).await {
+            return self.locks_failed(&error);
         }
-        let held = Held {
-            client: self.number,
-            first: counter,
-            last: counter + usize::from(is_wide),
-            kind,
-        };
         let done = self.with_lock(inode, held, is_patient, number).await;
         lock(&self.known).locks.end(number);
+        if done.is_ok() {
+            // If it hasn't given it back, it goes with its door.
+            lock(&self.known).locks.ended(number, false);
+        }
         self.client.release(inode).await;
         done
     }
@@ -106,7 +107,9 @@ impl Programs {
         };
         match set(Some(held.kind)).await {
             Ok(()) => lock(&self.known).locks.begin(number, held),
-            Err(error) if is_refusal(error.kind()) => return Ok(()),
+            Err(error) if is_refusal(error.kind()) => {
+                return self.lock_refused(held, number, error.kind());
+            }
             Err(error) => return self.locks_failed(&error),
         }
         let cell = held.first;
@@ -116,7 +119,15 @@ impl Programs {
             cells: 1,
         };
         let from = first_of(&self.ask(true, read.clone()).await?);
-        let pause = Duration::from_millis(lock(&self.known).draw.below(KEEP_MAX));
+        let pause = {
+            let draw = &mut lock(&self.known).draw;
+            let longest = if draw.below(8) == 0 {
+                LONG_MAX
+            } else {
+                KEEP_MAX
+            };
+            Duration::from_millis(draw.below(longest))
+        };
         self.world.sleep(pause).await;
         let is_good = match held.kind {
             LockKind::Shared => {
@@ -142,7 +153,11 @@ impl Programs {
             }
         };
         lock(&self.known).locks.end(number);
-        match (set(None).await, from) {
+        let given_back = set(None).await;
+        if given_back.is_ok() {
+            lock(&self.known).locks.ended(number, true);
+        }
+        match (given_back, from) {
             (Ok(()), Some(from)) if is_good => {
                 let known = &mut *lock(&self.known);
                 known.locks.count(cell, from, self.number);
@@ -150,6 +165,54 @@ impl Programs {
             }
             (Ok(()), _) => Ok(()),
             (Err(error), _) => self.locks_failed(&error),
+        }
+    }
+
+    /// A refusal needs somebody who has or wants what conflicts. No program wants two locks, so nobody waits in a
+    /// circle.
+    fn lock_refused(&self, wanted: Held, number: u64, kind: ErrorKind) -> Result<(), Lost> {
+        let has_reason = {
+            let known = &mut *lock(&self.known);
+            known.locks.refuse();
+            kind != ErrorKind::WouldDeadlock && known.locks.has_conflict(number)
+        };
+        match has_reason {
+            true => Ok(()),
+            false => self.breaks_unless_lost(format!("{kind:?} of {wanted:?}, for no reason")),
+        }
+    }
+
+    /// At the end nobody has a lock any more: this one must be free in the end.
+    pub(super) async fn all_locks_are_free(&self) {
+        let Some(inode) = lock(&self.known).counters else {
+            return;
+        };
+        let taken = async {
+            self.client.open(inode, OpenFlags::default()).await?;
+            let door = self.client.begin_lock_door().await?;
+            let owner = LockOwner { door, id: 1 };
+            let taker = LockTaker {
+                open: 1,
+                pid: 1,
+                user: 0,
+            };
+            let range = LockRange {
+                start: 0,
+                end: u64::MAX,
+            };
+            let kind = Some(LockKind::Exclusive);
+            let gives_up = self.world.sleep(FREE_MAX);
+            let client = &self.client;
+            let taken = client
+                .set_lock(inode, owner, range, kind, taker, Some(gives_up))
+                .await;
+            client.end_lock_door(door);
+            client.release(inode).await;
+            taken
+        };
+        if let Err(error) = taken.await {
+            let known = &mut *lock(&self.known);
+            known.breaks(format!("{error} of a lock, though no program is left"));
         }
     }
 

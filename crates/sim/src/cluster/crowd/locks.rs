@@ -6,11 +6,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of the file with the counters: none that other operations use.
 pub(super) const FILE: &str = "counters";
+/// So many other locks may be asked for until an owner has heard for certain that a program gave one up.
+const LATE_MAX: u64 = 200;
+
 /// What programs have locked, as they were told.
 #[derive(Default)]
 pub(super) struct Locks {
     held: BTreeMap<u64, Held>,
+    /// All that were asked for, until they were given back or refused; those of clients that were lost stay.
+    asked: BTreeMap<u64, Held>,
+    /// Those of the same that have ended, with the number of the newest one that they may have stopped.
+    ended: Vec<(Held, u64)>,
     numbers: u64,
+    granted: usize,
+    refused: usize,
     /// Who has counted on from a number, by counter and number.
     counted: BTreeMap<(usize, u32), Vec<ClientNumber>>,
     /// What mustn't be, unless one of these clients has lost its session.
@@ -18,7 +27,7 @@ pub(super) struct Locks {
 }
 
 /// A lock that a client has: on cells from the first to the last.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) client: ClientNumber,
     pub(super) first: usize,
@@ -26,17 +35,44 @@ pub(super) struct Held {
     pub(super) kind: LockKind,
 }
 
+impl Held {
+    fn conflicts(&self, other: &Self) -> bool {
+        let overlaps = self.first <= other.last && other.first <= self.last;
+        overlaps && (self.kind, other.kind) != (LockKind::Shared, LockKind::Shared)
+    }
+}
+
 impl Locks {
-    pub(super) fn next(&mut self) -> u64 {
+    /// A program is about to ask for a lock.
+    pub(super) fn ask(&mut self, wanted: Held) -> u64 {
         self.numbers += 1;
+        self.asked.insert(self.numbers, wanted);
         self.numbers
+    }
+
+    /// Whether any other program may have had a lock that conflicts with this one since it was asked for.
+    pub(super) fn has_conflict(&self, number: u64) -> bool {
+        let wanted = &self.asked[&number];
+        let others = self.asked.iter().filter(|(other, _)| **other != number);
+        let ended = self.ended.iter().filter(|(_, at)| *at >= number);
+        let mut all = others.map(|(_, it)| it).chain(ended.map(|(it, _)| it));
+        all.any(|other| wanted.conflicts(other))
+    }
+
+    /// A lock was refused.
+    pub(super) fn refuse(&mut self) {
+        self.refused += 1;
+    }
+
+    /// How many locks were granted, and how many refused.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.granted, self.refused)
     }
 
     /// A client is told that it has a lock.
     pub(super) fn begin(&mut self, number: u64, new: Held) {
         for held in self.held.values() {
-            let overlaps = new.first <= held.last && held.first <= new.last;
-            if overlaps && (new.kind, held.kind) != (LockKind::Shared, LockKind::Shared) {
+            if new.conflicts(held) {
                 let text = format!(
                     "clients {} and {} have one lock: {:?} {}..={} and {:?} {}..={}",
                     held.client,
@@ -52,11 +88,19 @@ impl Locks {
             }
         }
         self.held.insert(number, new);
+        self.granted += 1;
     }
 
-    /// It gives it back.
+    /// It is about to give it back.
     pub(super) fn end(&mut self, number: u64) {
         self.held.remove(&number);
+    }
+
+    /// It has given it back, and the owner has said so; or it gave up, and the owner may hear of that later.
+    pub(super) fn ended(&mut self, number: u64, is_acknowledged: bool) {
+        let late = if is_acknowledged { 0 } else { LATE_MAX };
+        let ended = self.asked.remove(&number);
+        self.ended.extend(ended.map(|it| (it, self.numbers + late)));
     }
 
     /// A client that is gone has none.

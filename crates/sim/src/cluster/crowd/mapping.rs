@@ -5,10 +5,10 @@
 
 use super::CrowdScenario;
 use super::known::{CELLS, lock};
-use super::performing::bytes;
+use super::performing::{bytes, is_refusal};
 use super::programs::{Lost, Programs};
 use crate::witness::{Answer, Call};
-use model::{ErrorKind, FileKind, NodeId, Result};
+use model::{NodeId, Result};
 use simkernel::{Open, PAGE, PageKernel};
 use std::sync::atomic::Ordering;
 
@@ -39,6 +39,13 @@ impl Programs {
                 mapping.sync(inode).await?;
                 return work.await;
             }
+            // Linux writes the source's pages back, and drops those that the copy changes.
+            Call::Copy {
+                from, cell, cells, ..
+            } => {
+                mapping.sync(from.0).await?;
+                (at(cell), at(&(cell + cells)))
+            }
             Call::Append { .. } => (0, u64::MAX),
             // Linux doesn't look at its pages for a seek; a program that has stored there calls msync first.
             Call::Seek { cell, .. } => (at(cell), u64::MAX),
@@ -47,7 +54,6 @@ impl Programs {
             | Call::Punch { cell, cells, .. }
             | Call::Zero { cell, cells, .. }
             | Call::Reserve { cell, cells, .. }
-            | Call::Copy { cell, cells, .. }
             | Call::Read { cell, cells, .. } => (at(cell), at(&(cell + cells))),
             _ => return work.await,
         };
@@ -72,23 +78,23 @@ impl Programs {
         let Some(kernel) = &self.mapping else {
             return Ok(());
         };
-        let call = lock(&self.known).draw_call();
-        let Answer::Inode(seen) = self.ask(false, call).await? else {
+        let (file, may_change) = {
+            let known = &mut *lock(&self.known);
+            (known.file(), known.draw.below(3) > 0)
+        };
+        let Some(inode) = file else {
             return Ok(());
         };
-        let may_change = lock(&self.known).draw.below(3) > 0;
-        if seen.kind != FileKind::File {
-            return Ok(());
-        }
-        let Ok(open) = kernel.open(seen.inode, may_change).await else {
-            return Ok(());
+        let open = match kernel.open(inode, may_change).await {
+            Ok(open) => open,
+            Err(error) => return self.note_no_open(inode, error),
         };
         for _ in 0..MAPPED_STEPS {
             let what = lock(&self.known).draw.below(4);
             match what {
                 0 => {
-                    let call = lock(&self.known).draw_content(seen.inode);
-                    let is_held = call.inode() == Some(seen.inode);
+                    let call = lock(&self.known).draw_content(inode);
+                    let is_held = call.inode() == Some(inode);
                     self.ask(is_held, call).await?;
                 }
                 1 if may_change => self.touch(kernel, &open, true).await?,
@@ -99,7 +105,8 @@ impl Programs {
         self.check_mapping()
     }
 
-    /// Loads a cell from the mapping, or stores one, if the file has it.
+    /// Loads a cell from the mapping, or stores one. Where the page ends before it, the file ended when the page was
+    /// read: the program sees zeros there, or gets a signal.
     async fn touch(
         &self,
         kernel: &PageKernel,
@@ -124,16 +131,18 @@ impl Programs {
             false => Call::Load { inode, cell },
         };
         let touch = |page: &mut [u8]| {
-            // Behind the end of the file a program gets a signal.
-            let Some(there) = page.get_mut(range) else {
+            let there = page.get_mut(range);
+            if there.is_none() && !stores {
                 return Ok(());
-            };
+            }
             let event = lock(&self.known).begin(self.number, true, call.clone());
-            let answer = if stores {
-                there.copy_from_slice(&bytes(value, self.cell_bytes()));
-                Answer::Done
-            } else {
-                Answer::Cells(self.cells_of(there)?)
+            let answer = match there {
+                None => Answer::Cells(Vec::new()),
+                Some(there) if stores => {
+                    there.copy_from_slice(&bytes(value, self.cell_bytes()));
+                    Answer::Done
+                }
+                Some(there) => Answer::Cells(self.cells_of(there)?),
             };
             lock(&self.known).end(event, answer);
             Ok(())
@@ -142,8 +151,10 @@ impl Programs {
         self.check_mapping()?;
         match touched.flatten() {
             Ok(()) => Ok(()),
-            // The file was removed, and nobody has it open but this program.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            // It is open, so it is there.
+            Err(error) if is_refusal(&error) => {
+                self.breaks_unless_lost(format!("{error} of {call:?} in a mapping"))
+            }
             Err(error) => self.note_error(None, &call, Err(error)).map(drop),
         }
     }

@@ -2,13 +2,15 @@
 
 use super::programs::{Programs, TARGET};
 use crate::witness::content::CELLS_MAX;
-use crate::witness::{Answer, Call, NOW, Seen};
+use crate::witness::{AHEAD, Answer, Call, NOW, Seen};
 use bytes::Bytes;
 use client::{Allocate, Seek};
 use model::operation::{NewInode, XattrMode};
 use model::{
-    Attributes, Error, ErrorKind, FileKind, FileName, Result, SetAttributes, TimeChange, Timestamp,
+    Advice, Attributes, Error, ErrorKind, FileKind, FileName, Result, SetAttributes, TimeChange,
+    Timestamp,
 };
+use std::collections::BTreeMap;
 
 /// What numbers are multiplied by in content, and what undoes it.
 const SPREAD: u32 = 0x9E37_79B1;
@@ -17,6 +19,10 @@ const UNSPREAD: u32 = 0x0E8B_2F51;
 const XATTR: &[u8] = b"user.witness";
 /// Times before this second are those that programs set.
 const TIMES_SET: i64 = 1 << 30;
+/// Times that programs set into the future are in these seconds, after year 2240.
+const FUTURE: i64 = 1 << 33;
+/// Entries of a listing: more than there are names.
+const LISTED_MAX: u32 = 1024;
 /// Permissions of what is made.
 const MODE: u32 = 0o755;
 impl Programs {
@@ -77,12 +83,22 @@ impl Programs {
                 Answer::Inode(self.seen(&found, false)?)
             }
             Call::List { directory } => {
-                let listing = client.read_directory(*directory, 0, 1024, false).await?;
+                let listing = client
+                    .read_directory(*directory, 0, LISTED_MAX, true)
+                    .await?;
                 let entries = listing.entries.iter().map(|entry| {
                     let name = String::from_utf8_lossy(entry.name.as_bytes());
                     (name.into_owned(), entry.inode)
                 });
-                Answer::Names(entries.collect())
+                let names: BTreeMap<_, _> = entries.collect();
+                if names.len() < listing.entries.len() {
+                    return Err(lie(format!("a name twice in directory {directory}")));
+                }
+                // Of those that others are changing there are none.
+                let attributes = listing.entries.iter();
+                let attributes = attributes.filter_map(|entry| entry.attributes.as_ref());
+                let seen = attributes.map(|it| self.seen(it, true));
+                Answer::Listed(names, seen.collect::<Result<_>>()?)
             }
             Call::SetMode { inode, mode } => {
                 let set = SetAttributes {
@@ -123,7 +139,11 @@ impl Programs {
                 Answer::Done
             }
             Call::SetTime { inode, time } => {
-                let time = Timestamp::from_timespec(i64::from(*time), 0);
+                let seconds = match time & AHEAD {
+                    0 => i64::from(*time),
+                    _ => FUTURE + i64::from(time & !AHEAD),
+                };
+                let time = Timestamp::from_timespec(seconds, 0);
                 let set = SetAttributes {
                     mtime: Some(TimeChange::At(time)),
                     ..SetAttributes::default()
@@ -194,16 +214,22 @@ impl Programs {
             } => {
                 let (source, target, length) = (at(from.1), at(*cell), at(*cells));
                 let mut done = 0;
-                while done < length {
+                // The end of a file that is copied into itself may move with what was copied: that is asked for once.
+                while done < length && (done == 0 || from.0 != *inode) {
                     let (source, target) = (source + done, target + done);
                     let copied = client
                         .copy_range(from.0, source, *inode, target, length - done)
-                        .await?;
-                    if copied == 0 {
-                        return Err(lie(format!("{done} bytes of {length} were copied")));
+                        .await;
+                    match copied {
+                        // The source ends there.
+                        Ok(0) => break,
+                        Ok(copied) => done += copied,
+                        // Some was copied, and then one of the files was gone.
+                        Err(error) if done > 0 && is_refusal(&error) => return Ok(Answer::Unknown),
+                        Err(error) => return Err(error),
                     }
-                    done += copied;
                 }
+                return self.whole_cells(done).map(Answer::Copied);
             }
             Call::Read { inode, cell, cells } => {
                 let length = cells * cell_bytes;
@@ -242,6 +268,7 @@ impl Programs {
             },
             time: is_sized.then(|| match attributes.mtime.seconds() {
                 set @ 0..TIMES_SET => set as u32,
+                set @ FUTURE.. => (set - FUTURE) as u32 | AHEAD,
                 _ => NOW,
             }),
         })
@@ -284,6 +311,12 @@ fn new(kind: FileKind) -> NewInode {
             _ => Bytes::new(),
         },
     }
+}
+
+/// Whether an operation can't be done, and nothing is wrong with the file system. Stale: the inode is gone, and
+/// its program didn't hold it open.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    error.advice() == Advice::FixRequest || error.kind() == ErrorKind::Stale
 }
 
 /// What no honest file system says.

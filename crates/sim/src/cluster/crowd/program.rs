@@ -4,12 +4,13 @@ use super::CrowdScenario;
 use super::known::{Shared, TEMPLATE_CELLS, TEMPLATE_VALUES, lock};
 use super::listening::{Listening, Of};
 use super::locks;
+use super::performing::is_refusal;
 use super::programs::{Lost, Programs, TARGET};
 use crate::action::Draw;
 use crate::witness::{Answer, Call};
 use client::{ClientSettings, OpenFlags};
 use futures::future::join_all;
-use model::{Advice, ErrorKind, FileKind, InodeId, Result};
+use model::{Error, ErrorKind, FileKind, InodeId, Result};
 use node::Member;
 use simkernel::PageKernel;
 use std::sync::Arc;
@@ -109,9 +110,11 @@ pub(super) async fn survey(member: Arc<Member>, known: Shared, cell_bytes: usize
         ..CrowdScenario::WITHIN
     };
     let programs = open_in_the_end(&member, &known, &scenario).await;
+    programs.all_locks_are_free().await;
     let mut directories = vec![lock(&known).root()];
     while let Some(directory) = directories.pop() {
-        let Ok(Answer::Names(names)) = programs.ask(false, Call::List { directory }).await else {
+        let listed = programs.ask(false, Call::List { directory }).await;
+        let Ok(Answer::Listed(names, _)) = listed else {
             lock(&known).breaks(format!("directory {directory} can't be listed at the end"));
             return;
         };
@@ -227,8 +230,11 @@ impl Programs {
             write: true,
             ..OpenFlags::default()
         };
-        if seen.kind != FileKind::File || self.client.open(seen.inode, flags).await.is_err() {
+        if seen.kind != FileKind::File {
             return Ok(());
+        }
+        if let Err(error) = self.client.open(seen.inode, flags).await {
+            return self.note_no_open(seen.inode, error);
         }
         self.use_held(seen.inode).await?;
         self.client.release(seen.inode).await;
@@ -284,6 +290,35 @@ impl Programs {
         self.note_error(Some(event), &call, answer)
     }
 
+    /// What an open says that failed: the file is gone, or something is wrong.
+    pub(super) fn note_no_open(
+        &self,
+        inode: InodeId,
+        error: Error,
+    ) -> std::result::Result<(), Lost> {
+        let call = Call::Stat { inode };
+        self.note_error(None, &call, Err(error)).map(drop)
+    }
+
+    /// What must not be, unless the client has lost its session and nobody has noticed yet.
+    pub(super) fn breaks_unless_lost(&self, what: String) -> std::result::Result<(), Lost> {
+        if self.has_lost() {
+            return Err(Lost);
+        }
+        let known = &mut *lock(&self.known);
+        known.breaks(format!("client {}: {what}", self.number));
+        Ok(())
+    }
+
+    /// Whether the client has lost its session; then all know.
+    fn has_lost(&self) -> bool {
+        let known = &mut *lock(&self.known);
+        if self.client.losses().sessions > 0 {
+            known.lose_client(self.number);
+        }
+        known.is_lost(self.number)
+    }
+
     /// What an error says of an operation: of one that hasn't begun nothing is noted.
     pub(super) fn note_error(
         &self,
@@ -291,6 +326,10 @@ impl Programs {
         call: &Call,
         answer: Result<Answer>,
     ) -> std::result::Result<Answer, Lost> {
+        // What it held open may be gone with its session.
+        if answer.is_err() && self.has_lost() {
+            return Err(Lost);
+        }
         let known = &mut *lock(&self.known);
         match answer {
             Ok(answer) => Ok(answer),
@@ -300,10 +339,7 @@ impl Programs {
                 known.lose_client(self.number);
                 Err(Lost)
             }
-            // Stale: the inode is gone, and its program didn't hold it open.
-            Err(error)
-                if error.advice() == Advice::FixRequest || error.kind() == ErrorKind::Stale =>
-            {
+            Err(error) if is_refusal(&error) => {
                 let answer = Answer::Refused(error.kind());
                 if let Some(event) = event {
                     known.end(event, answer.clone());

@@ -1,4 +1,5 @@
-//! NSDs that come and go while programs run: two nodes add theirs, and another one's is emptied.
+//! NSDs that come and go while programs run: two nodes add theirs, one of which joins the cluster before, and
+//! another one's is emptied.
 
 use super::Crowd;
 use crate::action::Draw;
@@ -14,7 +15,7 @@ const CHANGE_MAX: Duration = Duration::from_secs(60);
 const MOVES_MAX: Duration = Duration::from_secs(600);
 
 impl Crowd<'_> {
-    /// The nodes without an NSD add theirs, one after the other, before the first fault.
+    /// The nodes without an NSD join if they haven't, and add theirs, one after the other, before the first fault.
     pub(super) async fn add_storage(&self) {
         if !self.scenario.storage_changes {
             return;
@@ -24,6 +25,10 @@ impl Crowd<'_> {
         for machine in &self.machines.nodes[FIRST as usize..] {
             let pause = Duration::from_millis(draw.below(800));
             self.judge.sleep(pause).await;
+            if machine.member().is_none() {
+                machine.start();
+                machine.is_up(self.judge).await;
+            }
             let added = machine.add_nsd("nsd", bytes).done();
             let added = self.judge.within("an NSD is added", CHANGE_MAX, added);
             added.await.expect("an NSD is added");
