@@ -39,8 +39,9 @@ pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -
             && generation == inode.generation
         {
             let written = written.min(latest);
-            // Writes come in any order. A time that no clock shows yet is one that a program has set before.
-            inode.mtime = match inode.mtime > latest {
+            // Writes come in any order, and clocks can be set back. But a time ahead of ctime is one that a program
+            // has set.
+            inode.mtime = match inode.mtime > inode.ctime {
                 true => written,
                 false => inode.mtime.max(written),
             };

@@ -13,7 +13,6 @@ use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
 use crate::pages::memory::{Blocks, StateCharge};
 use crate::session::{Mark, Standing};
-use model::operation::CLOCK_AHEAD_MAX;
 use model::{
     Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, SessionId, Timestamp, TokenMode,
 };
@@ -359,9 +358,8 @@ impl Inner {
         };
         attributes.size = attributes.size.max(pending.size);
         if pending.generation == attributes.generation {
-            // As the owner does: a time that no clock shows yet is one that a program has set before.
-            let is_ahead = attributes.mtime > pending.written.plus(CLOCK_AHEAD_MAX);
-            attributes.mtime = match is_ahead {
+            // As the owner does: a time ahead of ctime is one that a program has set.
+            attributes.mtime = match attributes.mtime > attributes.ctime {
                 true => pending.written,
                 false => attributes.mtime.max(pending.written),
             };
