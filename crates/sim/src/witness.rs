@@ -9,8 +9,10 @@
 //! *Content and sizes* are written behind, so their changes have no rank: each cell of a file, and each
 //! size, is an object of its own that some order of its reads and writes must explain ([`content`]).
 //!
+//! *Times*, where clocks are right: they never go back, and each change moves them ([`times`]).
+//!
 //! *An unknown outcome* (the client's node went down) is a change that may have been made at any moment
-//! since it began, or never. *A client that was lost* may take its unsynced writes with it, but no write
+//! since it began, until the node's next client has a session, or never. *A client that was lost* may take its unsynced writes with it, but no write
 //! that another client has read.
 //!
 //! It knows nothing of clusters, tokens or caches: a history goes in, and an error that names the
@@ -19,13 +21,14 @@
 pub mod content;
 mod linear;
 mod replay;
+mod times;
 mod tree;
 
 #[cfg(test)]
 mod tests;
 
 use model::operation::{Rank, RenameMode};
-use model::{ErrorKind, FileKind, InodeId};
+use model::{ErrorKind, FileKind, InodeId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One client, from its opening to its end; never used again.
@@ -178,6 +181,9 @@ pub struct Seen {
     /// The time of a file's last change, if a program has set it; [`NOW`] for one of a clock, `None` as for
     /// `cells`.
     pub time: Option<u32>,
+    /// The times themselves.
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
 }
 
 /// A time of a clock.
@@ -243,6 +249,10 @@ pub struct History {
     pub events: Vec<Event>,
     /// Clients that were lost: what they hadn't synced may be gone.
     pub lost: BTreeSet<ClientNumber>,
+    /// Since when nothing comes of what a client asked that has ended with its daemon: its successor has a session.
+    pub over: BTreeMap<ClientNumber, Tick>,
+    /// Whether all clocks are right and nothing breaks, so that times mean something.
+    pub has_right_times: bool,
 }
 
 /// What a check looked at.
@@ -275,7 +285,17 @@ impl Explained {
 pub fn explain(history: &History) -> Result<Explained, String> {
     let mut explained = replay::explain(history)?;
     explained.content = content::explain(history)?;
+    if history.has_right_times {
+        times::explain(history)?;
+    }
     Ok(explained)
+}
+
+impl History {
+    /// By when a change without an answer has been made, or never is.
+    fn made_by(&self, client: ClientNumber) -> Tick {
+        self.over.get(&client).copied().unwrap_or(NEVER)
+    }
 }
 
 impl Call {

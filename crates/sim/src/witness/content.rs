@@ -50,7 +50,11 @@ pub(super) fn explain(history: &History) -> Result<usize, String> {
             let file = files.entry(inode).or_default();
             file.entry(object).or_default().push(Step {
                 begun: event.begun,
-                ended: if may_be_late { NEVER } else { event.ended },
+                ended: match may_be_late {
+                    true if is_unknown => history.made_by(event.client),
+                    true => NEVER,
+                    false => event.ended,
+                },
                 is_optional: may_not_be,
                 what,
                 event: number,

@@ -19,9 +19,10 @@ struct Look<'a> {
     event: &'a Event,
 }
 
-/// A change that may have been made anywhere from a place on, or never.
+/// A change that may have been made anywhere from one place to another, or never.
 struct Unknown<'a> {
     from: usize,
+    to: usize,
     event: &'a Event,
 }
 
@@ -108,6 +109,7 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
         .into_iter()
         .map(|event| Unknown {
             from: answered.before(event.begun),
+            to: answered.not_begun_after(history.made_by(event.client)),
             event,
         })
         .collect();
@@ -252,7 +254,7 @@ impl Replay<'_> {
             for number in tried {
                 *next = number + 1;
                 let unknown = &self.unknown[number];
-                if at.made[number] || unknown.from > at.changes {
+                if at.made[number] || unknown.from > at.changes || unknown.to < at.changes {
                     continue;
                 }
                 if let Some(tree) = at.tree.after(&unknown.event.call, &unknown.event.answer) {

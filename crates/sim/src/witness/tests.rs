@@ -31,6 +31,8 @@ impl Script {
                 root: ROOT,
                 events: Vec::new(),
                 lost: BTreeSet::new(),
+                over: BTreeMap::new(),
+                has_right_times: false,
             },
             now: 10,
         };
@@ -115,6 +117,8 @@ fn with_links(inode: InodeId, links: u32) -> Answer {
         owner: 0,
         cells: None,
         time: None,
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
     })
 }
 
@@ -182,6 +186,8 @@ fn a_removed_directory_has_no_names_as_long_as_it_is_there() {
         owner: 0,
         cells: None,
         time: None,
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
     });
     script.add(1, create, made, rank(2));
     let link = Call::Link {
@@ -233,6 +239,29 @@ fn a_change_without_an_answer_was_made_or_not() {
             script.add(1, lookup("x"), missing(), None);
             script.refused();
         }
+    }
+}
+
+#[test]
+fn nothing_comes_of_what_a_client_asked_once_its_successor_has_a_session() {
+    for (over, is_honest) in [(None, true), (Some(26), false), (Some(200), true)] {
+        let mut script = Script::new();
+        let begun = script.now;
+        script.at((begun, NEVER), 3, unlink("f"), Answer::Unknown, None);
+        script.at((begun, NEVER), 3, write(0, 7), Answer::Unknown, None);
+        script.add(1, create("g"), made(OTHER), rank(4));
+        script.add(1, create("h"), made(InodeId(12)), rank(5));
+        script.add(1, lookup("f"), made(FILE), rank(5));
+        script.add(1, read(0, 1), cells(&[]), None);
+        script.history.over.extend(over.map(|tick| (3, tick)));
+        script.explained();
+        let before = script.history.clone();
+        script.add(1, read(0, 1), cells(&[7]), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{over:?}");
+        script.history = before;
+        script.add(1, create("i"), made(InodeId(13)), rank(6));
+        script.add(1, lookup("f"), missing(), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{over:?}");
     }
 }
 
@@ -590,7 +619,39 @@ fn stat_of(cells: usize, time: u32, owner: u32, links: u32) -> Answer {
         owner,
         cells: Some(cells),
         time: Some(time),
+        mtime: Timestamp(0),
+        ctime: Timestamp(0),
     })
+}
+
+#[test]
+fn times_never_go_back_and_each_change_moves_them() {
+    let shown = |ctime| {
+        let Answer::Inode(seen) = stat_of(0, NOW, 0, 1) else {
+            unreachable!("a stat shows an inode")
+        };
+        Answer::Inode(Seen {
+            ctime: Timestamp(ctime),
+            ..seen
+        })
+    };
+    let stat = Call::Stat { inode: FILE };
+    let chmod = Call::SetMode {
+        inode: FILE,
+        mode: tree::MODE,
+    };
+    for (before, after, is_honest) in [(5, 6, true), (5, 5, false), (5, 4, false)] {
+        let mut script = Script::new();
+        script.history.has_right_times = true;
+        script.add(1, stat.clone(), shown(before), None);
+        script.add(2, stat.clone(), shown(before), None);
+        script.explained();
+        script.add(1, chmod.clone(), Answer::Done, rank(2));
+        script.add(2, stat.clone(), shown(after), None);
+        assert_eq!(explain(&script.history).is_ok(), is_honest, "{after}");
+        script.history.has_right_times = false;
+        script.explained();
+    }
 }
 
 /// A publish that overtakes utimes(2), or undoes it, would show the clock's time.
@@ -830,6 +891,8 @@ fn honest(seed: u64, steps: usize) -> History {
         root: ROOT,
         events,
         lost: BTreeSet::new(),
+        over: BTreeMap::new(),
+        has_right_times: false,
     }
 }
 

@@ -41,6 +41,9 @@ pub(super) struct Known {
     /// All clients that were opened, and where.
     opened: BTreeMap<ClientNumber, (NodeId, Weak<Client>)>,
     lost: BTreeSet<ClientNumber>,
+    /// Clients that ended with their daemons, and since when nothing comes of what they asked.
+    killed: Vec<(NodeId, ClientNumber)>,
+    over: BTreeMap<ClientNumber, Tick>,
     /// Those that use nothing any more: they are about to end, or have.
     closing: BTreeSet<ClientNumber>,
     directories: Vec<InodeId>,
@@ -55,6 +58,8 @@ pub(super) struct Known {
     /// Nodes whose clients may have lost their sessions, and whether any may.
     cut_off: BTreeSet<NodeId>,
     may_fail: bool,
+    /// No fault happens.
+    has_right_times: bool,
     was_hit: bool,
     broken: Option<String>,
     /// The file with the counters.
@@ -90,6 +95,8 @@ impl Known {
             current: BTreeMap::new(),
             opened: BTreeMap::new(),
             lost: BTreeSet::new(),
+            killed: Vec::new(),
+            over: BTreeMap::new(),
             closing: BTreeSet::new(),
             directories: vec![root],
             files: Vec::new(),
@@ -100,6 +107,7 @@ impl Known {
             looks_mostly: seed % 4 == 3,
             cut_off: BTreeSet::new(),
             may_fail: scenario.may_fail(),
+            has_right_times: scenario.cluster.faults == 0,
             was_hit: false,
             broken: None,
             counters: None,
@@ -129,6 +137,12 @@ impl Known {
 
     /// A client is opened on a node.
     pub(super) fn new_client(&mut self, node: NodeId, client: &Arc<Client>) -> ClientNumber {
+        // The owner has ended the sessions of the node's former daemons before: what they asked for and didn't hear
+        // of was done by now, or never is.
+        let now = self.tick();
+        let over: Vec<_> = self.killed.extract_if(.., |(on, _)| *on == node).collect();
+        self.over
+            .extend(over.into_iter().map(|(_, client)| (client, now)));
         self.clients += 1;
         self.current.insert(node, self.clients);
         let client = Arc::downgrade(client);
@@ -158,6 +172,7 @@ impl Known {
     pub(super) fn lose(&mut self, node: NodeId) {
         let client = self.current.get(&node).copied();
         self.lost.extend(client);
+        self.killed.extend(client.map(|client| (node, client)));
         client.into_iter().for_each(|it| self.locks.lose(it));
     }
 
@@ -345,6 +360,8 @@ impl Known {
             root: self.root,
             events,
             lost: self.lost.clone(),
+            over: self.over.clone(),
+            has_right_times: self.has_right_times,
         }
     }
 

@@ -271,6 +271,8 @@ impl Programs {
                 set @ FUTURE.. => (set - FUTURE) as u32 | AHEAD,
                 _ => NOW,
             }),
+            mtime: attributes.mtime,
+            ctime: attributes.ctime,
         })
     }
 
