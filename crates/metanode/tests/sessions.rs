@@ -253,6 +253,35 @@ fn a_file_without_a_name_that_is_closed_during_the_grace_time_goes_when_that_end
         .finished();
 }
 
+/// By its number, as programs reach it that have it open elsewhere. Would be broken if it stayed until the next take-over,
+/// because this owner hasn't seen how it lost its names, and nobody had said that it uses it.
+#[test]
+fn a_file_without_names_that_is_opened_during_the_grace_time_goes_with_its_last_close() {
+    Simulation::new(61)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (session, read) = (rig.source.session(), rig.stamp());
+            rig.metanode.open_session().await.unwrap();
+            let inode = rig.file(ROOT, "f").await;
+            rig.metanode.hold(session, inode);
+            rig.unlink(ROOT, "f").await;
+            rig.metanode.sync().await.unwrap();
+            let new = next_owner(&rig).await;
+            let nothing = Reclaimed::default();
+            new.reclaim(session, &nothing, true).await.unwrap();
+            new.hold(session, inode);
+            world.sleep(Duration::from_secs(20)).await;
+            drain(&new).await;
+            assert!(exists(&new, inode, &read).await, "it is open");
+            new.unhold(inode, &read).await.unwrap();
+            drain(&new).await;
+            assert!(!exists(&new, inode, &read).await);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
 /// Its maker has heard that it is gone: a new owner doesn't bring it back because of a slot.
 #[test]
 fn a_file_without_a_name_that_was_closed_stays_gone() {

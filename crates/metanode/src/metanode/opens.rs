@@ -186,15 +186,26 @@ impl Metanode {
                 if is_unnamed(key, record) && made.contains(inode) {
                     continue;
                 }
-                let release = Operation::Release { inode: *inode };
-                match shard.execute(&release, &stamp).await {
-                    Ok(_) => {}
-                    // One damaged inode must not make the whole file system unavailable.
-                    Err(error) if is_damage(error.kind()) => {
-                        tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
-                    }
-                    Err(error) => return Err(error),
+                self.release_orphan(shard, *inode, &stamp).await?;
+            }
+        }
+    }
+
+    /// Releases an inode without names, or notes of one in use that it has none: who opened it under this owner
+    /// hasn't said so.
+    async fn release_orphan(&self, shard: &Shard, inode: InodeId, stamp: &Stamp) -> Result<()> {
+        let release = Operation::Release { inode };
+        loop {
+            match shard.execute(&release, stamp).await {
+                // Its last close has come meanwhile.
+                Ok((Reply::Progress { more: true }, _)) if self.holders.lost_names(inode) => {}
+                Ok(_) => return Ok(()),
+                // One damaged inode must not make the whole file system unavailable.
+                Err(error) if is_damage(error.kind()) => {
+                    tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
+                    return Ok(());
                 }
+                Err(error) => return Err(error),
             }
         }
     }
