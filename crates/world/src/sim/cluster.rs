@@ -257,10 +257,11 @@ impl Shared {
             machine.trace_step(self.now(), node, program.trace());
         }
         if has_ended {
-            // As at the end of a process: first its own clean-up, then the kernel's.
-            let run = program.world.run;
+            // The kernel closes what it had open, in the order of its own table. What the program drops sends nothing
+            // any more: libraries drop some of it late, or on whichever thread comes by (crossbeam's epochs), so that
+            // its order would differ from run to run.
+            self.machine.lock().end_run(self.now(), program.world.run);
             drop(program);
-            self.machine.lock().end_run(self.now(), run);
         } else {
             let mut programs = self.programs.lock();
             match &mut programs[node] {
