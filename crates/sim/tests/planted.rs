@@ -90,10 +90,10 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             return;
         }
         // Clients are killed while they have something.
-        Planted::KeepLocks | Planted::KeepHolds => {
+        Planted::KeepLocks | Planted::KeepHolds | Planted::SyncNothing => {
             let scenario = CrowdScenario {
                 cluster: ClusterScenario {
-                    mix: Mix(&[Kill]),
+                    mix: Mix(&[Kill, CutAllPower]),
                     faults: 5,
                     ..CrowdScenario::WITHIN.cluster
                 },

@@ -63,6 +63,8 @@ faults! {
     UseTaken,
     /// A client returns what it changed without publishing it.
     ReturnUnflushed,
+    /// A client answers fsync and does nothing.
+    SyncNothing,
     /// A client keeps bytes in its cache that it gives back.
     KeepBytes,
     /// A client keeps the last byte of what it gives back.

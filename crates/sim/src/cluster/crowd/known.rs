@@ -459,7 +459,7 @@ impl Known {
             0 => self.directory(),
             _ => inode,
         };
-        match self.draw.below(30) {
+        match self.draw.below(31) {
             0..5 => Call::Write {
                 inode,
                 cell,
@@ -508,6 +508,7 @@ impl Known {
                 }
             }
             25 => Call::Seek { inode, cell },
+            26 => Call::Fsync { inode },
             _ => self.draw_copy(inode, cell, cells),
         }
     }
