@@ -16,9 +16,14 @@ use std::sync::atomic::Ordering;
 const MAPPED_STEPS: u64 = 12;
 
 impl CrowdScenario {
-    /// Whether programs of a node map files: of two of five nodes, if several cells fit into a page.
+    /// Whether programs of some nodes map files: if several cells fit into a page.
+    pub(super) fn maps(&self) -> bool {
+        self.maps && self.cell_bytes * 2 <= PAGE
+    }
+
+    /// Whether programs of a node do: of two of five.
     pub(super) fn maps_on(&self, node: NodeId) -> bool {
-        self.maps && self.cell_bytes * 2 <= PAGE && node.0 % 5 < 2
+        self.maps() && node.0 % 5 < 2
     }
 }
 
