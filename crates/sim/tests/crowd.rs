@@ -53,6 +53,7 @@ fn a_removed_file_holds_up_nobody_who_wants_its_bytes() {
 /// before its first step.
 /// 1457: a former owner showed what nobody had changed since, after its successor had shown the same.
 /// 1495: a client appended twice at the same place, because what it had written first was dropped: the file was gone.
+/// 2030: an owner never took its shard over again: a grant's answer that nobody waited for any more had begun to.
 /// 2242: an expelled owner passed for the newest one, while its successor was taking the shard over.
 /// 3099: pieces of a write by an old map stayed, so an NSD couldn't be emptied.
 /// 3176: an owner that was cut off ended the sessions of all others, because it heard nobody.
@@ -69,6 +70,7 @@ fn seeds_that_found_something_find_nothing() {
         (1231, CrowdScenario::WITHIN),
         (1457, CrowdScenario::WITHIN),
         (1495, CrowdScenario::WITHIN),
+        (2030, CrowdScenario::BEYOND),
         (2242, CrowdScenario::BEYOND),
         (3099, CrowdScenario::CHANGING),
         (3176, CrowdScenario::CHANGING),

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::needs;
+use tokio::sync::oneshot;
 use world::Deadline;
 use world::{Planted, Point};
 
@@ -105,8 +106,16 @@ impl Metanode {
                 if is_here || !matches!(reply, TokenReply::Granted { .. }) {
                     return Ok(reply);
                 }
+                // By a task of its own: what is kept for the next time that it is asked for is driven by nobody
+                // meanwhile, and a take-over that it has begun would stop all others.
                 let host = self.host.clone();
-                Settling::new(reply, async move { host.sync().await })
+                let (tell, told) = oneshot::channel();
+                let syncing = async move { drop(tell.send(host.sync().await)) };
+                self.world
+                    .spawn("makes a grant's answer durable", syncing)
+                    .detach();
+                let gone = |_| Err(ErrorKind::ShuttingDown.into());
+                Settling::new(reply, async move { told.await.unwrap_or_else(gone) })
             }
         };
         self.tokens
