@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::needs;
-use tokio::sync::oneshot;
 use world::Deadline;
 use world::{Planted, Point};
 
@@ -107,15 +106,11 @@ impl Metanode {
                     return Ok(reply);
                 }
                 // By a task of its own: what is kept for the next time that it is asked for is driven by nobody
-                // meanwhile, and a take-over that it has begun would stop all others.
+                // meanwhile, and a take-over that it has begun would stop all others. It ends with what is kept.
                 let host = self.host.clone();
-                let (tell, told) = oneshot::channel();
-                let syncing = async move { drop(tell.send(host.sync().await)) };
-                self.world
-                    .spawn("makes a grant's answer durable", syncing)
-                    .detach();
-                let gone = |_| Err(ErrorKind::ShuttingDown.into());
-                Settling::new(reply, async move { told.await.unwrap_or_else(gone) })
+                let syncing = async move { host.sync().await };
+                let syncing = self.world.spawn("makes a grant's answer durable", syncing);
+                Settling::new(reply, syncing)
             }
         };
         self.tokens
