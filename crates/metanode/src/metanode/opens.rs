@@ -89,11 +89,11 @@ impl Metanode {
         let slot = |session| Key::Slot { session, slot: 0 };
         let range = (slot(session), slot(session.next()));
         let made = self.just_made(&self.shard(), range).await;
-        let ended = match self.world.has_planted(Planted::KeepHolds) {
+        let end_uses = || match self.world.has_planted(Planted::KeepHolds) {
             true => Vec::new(),
             false => self.holders.end_session(session),
         };
-        for inode in ended {
+        for inode in end_uses() {
             result = result.and(self.release(inode, &stamp).await);
         }
         match made {
@@ -110,11 +110,8 @@ impl Metanode {
         if self.shard().session_standing(session) != Standing::Open {
             self.tokens.end_session(session);
         }
-        if self.world.has_planted(Planted::KeepHolds) {
-            return result;
-        }
         // What an operation that was under way has made since.
-        for inode in self.holders.end_session(session) {
+        for inode in end_uses() {
             result = result.and(self.release(inode, &stamp).await);
         }
         result
