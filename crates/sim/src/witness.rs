@@ -19,6 +19,7 @@
 //! operation comes out.
 
 pub mod content;
+mod largest;
 mod linear;
 mod replay;
 mod times;

@@ -5,6 +5,7 @@
 //! the first one that began after it ended. Changes with unknown outcomes are tried where nothing else
 //! explains an answer, latest places first.
 
+use super::largest::Largest;
 use super::tree::Tree;
 use super::{Answer, Call, Event, Explained, History};
 use model::operation::Rank;
@@ -167,7 +168,7 @@ fn check_real_time<'a>(
 /// looks show that the owner answered.
 struct Answered {
     /// By the time when each ended: its place on the line, or the largest of those that ended before it.
-    ended: Vec<(u64, usize)>,
+    ended: Largest<usize>,
     /// By the time when each began, latest first: its place, or the smallest of those that began later.
     begun: Vec<(u64, usize)>,
     all: usize,
@@ -178,14 +179,9 @@ impl Answered {
         let places = || changes.iter().enumerate();
         let ranked = || looks.iter().filter(|look| look.rank.is_some());
         let place = |look: &Event| changes.partition_point(|it| it.rank <= look.rank);
-        let mut ended: Vec<_> = places().map(|(at, it)| (it.ended, at + 1)).collect();
-        ended.extend(ranked().map(|look| (look.ended, place(look))));
-        ended.sort_unstable();
-        let mut largest = 0;
-        for (_, at) in &mut ended {
-            largest = largest.max(*at);
-            *at = largest;
-        }
+        let changed = places().map(|(at, it)| (it.ended, at + 1));
+        let shown = ranked().map(|look| (look.ended, place(look)));
+        let ended = Largest::of(changed.chain(shown));
         let mut begun: Vec<_> = places().map(|(at, it)| (it.begun, at)).collect();
         begun.extend(ranked().map(|look| (look.begun, place(look))));
         begun.sort_unstable_by(|a, b| b.cmp(a));
@@ -203,8 +199,7 @@ impl Answered {
 
     /// How many changes of the line are made at least when something begins.
     fn before(&self, begun: u64) -> usize {
-        let count = self.ended.partition_point(|(ended, _)| *ended < begun);
-        count.checked_sub(1).map_or(0, |last| self.ended[last].1)
+        self.ended.before(begun).unwrap_or(0)
     }
 
     /// How many may be made at most when something ends.

@@ -714,16 +714,11 @@ fn a_store_that_is_lost_with_its_client_need_not_be_the_newest() {
         value,
     };
     let mut script = Script::new();
-    let (inode, cells_before) = (FILE, 2);
-    script.add(
-        3,
-        Call::Truncate {
-            inode,
-            cells: cells_before,
-        },
-        Answer::Done,
-        None,
-    );
+    let two_cells = Call::Truncate {
+        inode: FILE,
+        cells: 2,
+    };
+    script.add(3, two_cells, Answer::Done, None);
     script.add(1, store(0, 7), Answer::Done, None);
     script.add(1, store(1, 8), Answer::Done, None);
     script.add(2, read(1, 1), cells(&[8]), None);

@@ -5,7 +5,8 @@
 //! what was answered. It isn't asked where a client may show a time of its own clock that is wrong, or lose what it
 //! has written with the time of that.
 
-use super::{Answer, Call, Event, History, Seen, Tick};
+use super::largest::Largest;
+use super::{Answer, Call, Event, History, Seen};
 use model::{FileKind, InodeId, Timestamp};
 use std::collections::BTreeMap;
 
@@ -91,35 +92,17 @@ fn renamed_in(call: &Call) -> Option<InodeId> {
 
 fn check(looks: &[(&Event, Timestamp)], changes: &[&Event]) -> Result<(), String> {
     // The latest time that was shown before a moment.
-    let mut shown: Vec<(Tick, Timestamp)> = looks.iter().map(|(it, at)| (it.ended, *at)).collect();
-    shown.sort_unstable();
-    let mut latest = None;
-    for (_, at) in &mut shown {
-        latest = latest.max(Some(*at));
-        *at = latest.expect("just set");
-    }
-    let before = |tick: Tick| {
-        let count = shown.partition_point(|(ended, _)| *ended < tick);
-        count.checked_sub(1).map(|last| shown[last].1)
-    };
+    let shown = Largest::of(looks.iter().map(|(it, at)| (it.ended, *at)));
     // When each change had been answered, and what had been shown before it began; only the latest counts.
-    let mut moved: Vec<(Tick, Timestamp)> = changes
+    let moved = changes
         .iter()
-        .filter_map(|change| Some((change.ended, before(change.begun)?)))
-        .collect();
-    moved.sort_unstable();
-    let mut latest = None;
-    for (_, at) in &mut moved {
-        latest = latest.max(Some(*at));
-        *at = latest.expect("just set");
-    }
+        .filter_map(|change| Some((change.ended, shown.before(change.begun)?)));
+    let moved = Largest::of(moved);
     for (look, at) in looks {
-        if before(look.begun).is_some_and(|shown| *at < shown) {
+        if shown.before(look.begun).is_some_and(|shown| *at < shown) {
             return Err(format!("it went back to {at:?} in {look:?}"));
         }
-        let count = moved.partition_point(|(ended, _)| *ended < look.begun);
-        let was = count.checked_sub(1).map(|last| moved[last].1);
-        if was.is_some_and(|was| *at <= was) {
+        if moved.before(look.begun).is_some_and(|was| *at <= was) {
             return Err(format!("a change has left it at {at:?}, as {look:?} shows"));
         }
     }
