@@ -351,18 +351,17 @@ pub(crate) fn there_and_back(seed: u64, planted: Option<Planted>) -> u64 {
         let steps = step.clone();
         let looking = stage.start_task(2, async move |world, member| {
             let client = client(&member).await;
-            make(&client, "first").await?;
-            for (wait_for, file) in [(1, "second"), (3, "others")] {
-                while steps.load(Ordering::Relaxed) < wait_for {
+            let until = async |step| {
+                while steps.load(Ordering::Relaxed) < step {
                     world.sleep(ms(1)).await;
                 }
-                if file == "others" {
-                    find(&client, file).await?;
-                } else {
-                    make(&client, file).await?;
-                    steps.store(2, Ordering::Relaxed);
-                }
-            }
+            };
+            make(&client, "first").await?;
+            until(1).await;
+            make(&client, "second").await?;
+            steps.store(2, Ordering::Relaxed);
+            until(3).await;
+            find(&client, "others").await?;
             client.close().await
         });
         stage.sleep(ms(200)).await;

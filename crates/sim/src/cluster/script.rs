@@ -1,7 +1,7 @@
 //! What happens in a run: faults and turns beside each other, then quiet, then the judgement.
 
 use super::ClusterScenario;
-use super::faults::{FaultKind, run_of};
+use super::faults::FaultKind;
 use super::machines::{Machine, Machines};
 use super::turn::{self, Known, Shared, lock};
 use crate::action::Draw;
@@ -270,17 +270,8 @@ pub(super) async fn owner_of<'a>(
     judge: &Judge,
     shard: ShardId,
 ) -> &'a Machine {
-    let began = judge.now();
-    while judge.now() - began < END_MAX {
-        let assigned = machines.assigned_of(judge, shard).await;
-        let owner = machines.nodes.iter().find(|it| run_of(it) == assigned);
-        if let Some(owner) = owner.filter(|_| assigned.is_some()) {
-            return owner;
-        }
-        // On its way from one node to another.
-        judge.sleep(LOOK_EVERY).await;
-    }
-    panic!("shard {shard} has no owner");
+    let owner = machines.owner_of(judge, shard);
+    judge.within("the shard has an owner", END_MAX, owner).await
 }
 
 /// All nodes close.
