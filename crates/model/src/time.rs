@@ -21,6 +21,17 @@ impl Timestamp {
         )
     }
 
+    /// A file's mtime after a program has written to it at `written`, from the mtime and ctime that it had. Writes come in
+    /// any order, and clocks can be set back, so a later time stays; but one ahead of ctime is one that a program
+    /// has set (utimes), and the write replaces it.
+    #[must_use]
+    pub fn after_write(self, ctime: Self, written: Self) -> Self {
+        match self > ctime {
+            true => written,
+            false => self.max(written),
+        }
+    }
+
     /// Seconds, rounded towards the past.
     #[must_use]
     pub fn seconds(self) -> i64 {

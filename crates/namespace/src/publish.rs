@@ -39,12 +39,7 @@ pub(crate) fn publish<V: View>(tx: &mut Transaction<'_, V>, publish: &Publish) -
             && generation == inode.generation
         {
             let written = written.min(latest);
-            // Writes come in any order, and clocks can be set back. But a time ahead of ctime is one that a program
-            // has set.
-            inode.mtime = match inode.mtime > inode.ctime {
-                true => written,
-                false => inode.mtime.max(written),
-            };
+            inode.mtime = inode.mtime.after_write(inode.ctime, written);
             inode.ctime = inode.ctime.max(written);
         }
     }

@@ -358,11 +358,8 @@ impl Inner {
         };
         attributes.size = attributes.size.max(pending.size);
         if pending.generation == attributes.generation {
-            // As the owner does: a time ahead of ctime is one that a program has set.
-            attributes.mtime = match attributes.mtime > attributes.ctime {
-                true => pending.written,
-                false => attributes.mtime.max(pending.written),
-            };
+            let mtime = attributes.mtime;
+            attributes.mtime = mtime.after_write(attributes.ctime, pending.written);
         }
         attributes.ctime = attributes.ctime.max(pending.written);
         let unpublished = self.unpublished_bytes();
