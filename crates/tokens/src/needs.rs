@@ -101,20 +101,6 @@ pub fn needs(operation: &Operation) -> Vec<Need> {
     }
 }
 
-/// Whether an operation changes names, or attributes that have nothing to do with content.
-#[must_use]
-pub fn changes_names(operation: &Operation) -> bool {
-    match operation {
-        Operation::SetAttributes { set, .. } => set.size.is_none(),
-        Operation::Create { .. }
-        | Operation::Link { .. }
-        | Operation::Unlink { .. }
-        | Operation::RemoveDirectory { .. }
-        | Operation::Rename { .. } => true,
-        _ => false,
-    }
-}
-
 /// Whether an operation's answer shows attributes of inodes that it can't name.
 #[must_use]
 pub fn shows(operation: &Operation) -> bool {

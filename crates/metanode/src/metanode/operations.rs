@@ -6,10 +6,10 @@ use crate::metanode::granting::Shown;
 use crate::room::grows;
 use crate::tokens::{Claim, Claiming};
 use model::operation::{Ranked, Stamp, Turn};
-use model::{InodeId, Operation, Reply, Result};
+use model::{InodeId, Operation, Reply, Result, TokenMode, TokenObject};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
-use tokens::needs;
+use tokens::{granter::Need, needs};
 use world::Deadline;
 use world::call::Asked;
 use world::{Planted, Point};
@@ -52,7 +52,7 @@ impl Metanode {
         answer_by: Option<Deadline>,
     ) -> Result<Ranked> {
         self.check_reclaimed(stamp.session)?;
-        if self.world.has_planted(Planted::RecallLate) && needs::changes_names(operation) {
+        if self.world.has_planted(Planted::RecallLate) && spares_content(operation) {
             let reply = self
                 .execute_once(operation, stamp, answer_by.is_some())
                 .await;
@@ -237,4 +237,12 @@ fn is_complete(operation: &Operation, answer: &Result<Ranked>) -> bool {
         Ok(Reply::Entry { .. }) => !matches!(operation, Operation::CreateUnnamed { .. }),
         _ => !has_cuts(operation, answer),
     }
+}
+
+/// Whether an operation changes names or attributes and nobody's bytes.
+fn spares_content(operation: &Operation) -> bool {
+    let needs = needs::needs(operation);
+    let changes = needs.iter().any(|need| need.mode == TokenMode::Exclusive);
+    let is_of_bytes = |need: &Need| matches!(need.object, TokenObject::Bytes(_));
+    changes && !needs.iter().any(is_of_bytes)
 }
