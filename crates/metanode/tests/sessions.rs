@@ -16,10 +16,11 @@ use namespace::Table;
 use std::sync::Arc;
 use std::time::Duration;
 use world::call::{Local, Service};
-use world::sim::Simulation;
-use world::{Deadline, World};
+use world::sim::{Cluster, Simulation};
+use world::{Deadline, Interruption, Point, World};
 
 const ROOT: InodeId = InodeId::ROOT;
+const SECOND: Duration = Duration::from_secs(1);
 
 /// The shard's next owner, on another node; the one before stays as it is and doesn't know.
 async fn next_owner(rig: &Rig) -> Arc<Metanode> {
@@ -581,6 +582,42 @@ async fn new_session(rig: &Rig) -> SessionId {
         panic!("{given:?}");
     };
     session
+}
+
+/// Would be broken if what a session takes while it is being closed stayed: nobody would ever give it back.
+#[test]
+fn a_lock_that_is_taken_while_its_session_is_closed_goes_with_it() {
+    let cluster = Cluster::new(63);
+    cluster.interrupt(Point::SessionClosing, 0, Interruption::Delay(SECOND));
+    let program = |world: World| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let inode = rig.file(ROOT, "f").await;
+        let session = new_session(&rig).await;
+        let ask = |order, request| send(&rig, CLIENT, session, order, request);
+        let open = OwnerRequest::OpenSession { session };
+        ask(None, open).await.unwrap();
+        let close = ask(None, OwnerRequest::CloseSession { session });
+        let take = async {
+            world.sleep(SECOND / 2).await;
+            let door = LockDoor { session, number: 1 };
+            let calls = [
+                LockCall::BeginDoor(door),
+                LockCall::Set(exclusive(inode, door)),
+            ];
+            for (number, call) in (1..).zip(calls) {
+                let order = Some(Order { slot: 1, number });
+                let took = ask(order, OwnerRequest::Lock(call)).await;
+                assert_eq!(took, Ok(OwnerReply::Done), "it is still open");
+            }
+            assert_eq!(rig.metanode.locks().count(), 1);
+        };
+        let (closed, ()) = futures::future::join(close, take).await;
+        assert_eq!(closed, Ok(OwnerReply::Done));
+        assert_eq!(rig.metanode.locks().count(), 0);
+        rig.close().await;
+    };
+    cluster.run(|_| cluster.node("owner").start(program).done());
 }
 
 #[test]

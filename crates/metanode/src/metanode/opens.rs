@@ -81,9 +81,7 @@ impl Metanode {
         // First, so that no late request adds an open or a lock.
         self.sessions.end(session);
         self.replays.forget(session);
-        if !self.world.has_planted(Planted::KeepLocks) {
-            self.locks.release_session(session);
-        }
+        self.end_locks(session);
         let stamp = self.host.stamp();
         let mut result = Ok(());
         let slot = |session| Key::Slot { session, slot: 0 };
@@ -110,11 +108,19 @@ impl Metanode {
         if self.shard().session_standing(session) != Standing::Open {
             self.tokens.end_session(session);
         }
-        // What an operation that was under way has made since.
+        // What requests that were under way have taken and made since.
+        self.replays.forget(session);
+        self.end_locks(session);
         for inode in end_uses() {
             result = result.and(self.release(inode, &stamp).await);
         }
         result
+    }
+
+    fn end_locks(&self, session: SessionId) {
+        if !self.world.has_planted(Planted::KeepLocks) {
+            self.locks.release_session(session);
+        }
     }
 
     /// Every segment of the session with a counter up to this one is published or given up: if
