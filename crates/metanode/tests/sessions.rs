@@ -466,18 +466,37 @@ fn a_new_lock_of_a_client_beside_the_owner_waits_for_the_locks_of_others() {
             let began = ask(LockCall::BeginDoor(door)).await;
             assert_eq!(began, Ok(OwnerReply::Done));
             let set = async { ask(LockCall::Set(exclusive(inode, door))).await };
+            let test = async {
+                let owner = LockOwner { door, id: 2 };
+                let (range, kind) = (LockRange::ALL, LockKind::Exclusive);
+                ask(LockCall::Test {
+                    inode,
+                    owner,
+                    range,
+                    kind,
+                })
+                .await
+            };
             let reclaim = async {
                 world.sleep(Duration::from_secs(5)).await;
                 let door = LockDoor { session, number: 1 };
+                let of_range = LockRequest {
+                    space: LockSpace::Range,
+                    ..exclusive(inode, door)
+                };
                 let part = Reclaimed {
                     doors: vec![door],
-                    locks: vec![exclusive(inode, door)],
+                    locks: vec![exclusive(inode, door), of_range],
                     ..Reclaimed::default()
                 };
                 new.reclaim(session, &part, true).await.unwrap()
             };
-            let (set, reclaimed) = futures::future::join(set, reclaim).await;
+            let (set, test, reclaimed) = futures::future::join3(set, test, reclaim).await;
             assert_eq!(set.unwrap_err().kind(), ErrorKind::WouldBlock);
+            assert!(
+                matches!(test, Ok(OwnerReply::Conflict(Some(_)))),
+                "{test:?}"
+            );
             let OwnerReply::Reclaimed { lost, .. } = reclaimed else {
                 panic!("{reclaimed:?}");
             };

@@ -356,13 +356,14 @@ impl OwnerRequest {
         )
     }
 
-    /// Whether the request may take a lock that conflicts with another session's.
+    /// Whether the answer depends on which locks others hold.
     #[must_use]
-    pub fn takes_lock(&self) -> bool {
+    pub fn depends_on_locks(&self) -> bool {
         match self {
             Self::Lock(LockCall::Set(request) | LockCall::Queue { request, .. }) => {
                 request.kind.is_some()
             }
+            Self::Lock(LockCall::Test { .. }) => true,
             _ => false,
         }
     }

@@ -47,8 +47,7 @@ impl Metanode {
                 if call.tenure < self.tenure() {
                     return Err(ErrorKind::ReclaimFirst.into());
                 }
-                let is_test = matches!(request, OwnerRequest::Lock(LockCall::Test { .. }));
-                match is_test || request.takes_lock() {
+                match request.depends_on_locks() {
                     true => self.check_grace(),
                     false => Ok(()),
                 }

@@ -38,7 +38,11 @@ impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
                     Asked::Waits(Box::pin(rest.map(|reply| reply.map(OwnerReply::Operation))))
                 }
             },
-            request if request.takes_lock() && self.check_grace().is_err() => {
+            request
+                if request.is_in_order()
+                    && request.depends_on_locks()
+                    && self.check_grace().is_err() =>
+            {
                 Asked::Waits(Box::pin(async move {
                     self.wait_for_grace().await?;
                     self.change(request, &mut None)
@@ -279,6 +283,7 @@ impl Metanode {
                 range,
                 kind,
             }) => {
+                self.wait_for_grace().await?;
                 let held = self.locks().conflict(*inode, *owner, *range, *kind);
                 return Ok(OwnerReply::Conflict(held));
             }
