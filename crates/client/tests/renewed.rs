@@ -578,6 +578,51 @@ async fn storm(world: World, node: Node) -> (u64, u64) {
     (sessions, heard)
 }
 
+/// Would be broken if the next session, which holds what programs have open, never caught up with those that close it
+/// meanwhile: nothing of the client would go on.
+#[test]
+fn programs_may_close_files_while_the_next_session_begins() {
+    for seed in 0..8 {
+        run(9_300 + seed, |world, node| async move {
+            let (cut, way) = client(&world, &node).await;
+            let file = rig::file(&cut, "f").await;
+            let opens = 10;
+            for _ in 1..opens {
+                open(&cut, file).await;
+            }
+            cut.write(file, 0, b"first").await.unwrap();
+            cut.fsync(file, false).await.unwrap();
+            way.cut.store(true, Ordering::Relaxed);
+            // Its token is wanted, so its session ends.
+            node.client.write(file, 0, b"other").await.unwrap();
+            way.slow_ms.store(20, Ordering::Relaxed);
+            way.cut.store(false, Ordering::Relaxed);
+            let closes = (0..opens - 2).map(|_| {
+                let (world, cut) = (world.clone(), cut.clone());
+                async move {
+                    let time = Duration::from_millis(world.random_u64() % 600);
+                    world.sleep(time).await;
+                    cut.release(file).await;
+                }
+            });
+            join_all(closes).await;
+            let wait = Duration::from_secs(20);
+            let seen = world.timeout(wait, cut.read(file, 0, 5)).await;
+            assert_eq!(seen.expect("it goes on").unwrap().concat(), b"other");
+            assert_eq!(cut.losses().sessions, 1);
+            // The session holds it as often as it is open.
+            cut.unlink(InodeId::ROOT, name("f")).await.unwrap();
+            cut.release(file).await;
+            cut.get_attributes(file).await.unwrap();
+            cut.release(file).await;
+            let gone = cut.get_attributes(file).await.unwrap_err().kind();
+            assert!(matches!(gone, ErrorKind::Stale | ErrorKind::NotFound));
+            cut.close().await.unwrap();
+            node.check_and_close().await;
+        });
+    }
+}
+
 #[test]
 fn clients_that_are_cut_off_and_come_back_read_and_write_with_the_others() {
     let totals = Arc::new(Mutex::new((0, 0)));

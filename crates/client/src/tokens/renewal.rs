@@ -147,27 +147,27 @@ impl Tokens {
     async fn hold(&self, session: SessionId, state: InodeRef) -> Result<()> {
         let inode = state.id();
         let mut holds = 0;
-        loop {
-            {
-                let mut inner = state.lock();
-                if inner.holder() == session || inner.opens() == holds {
-                    inner.set_holder(session);
-                    break;
+        // Programs open and close it meanwhile.
+        while let Some(is_more) = self.next_hold(session, &state, holds) {
+            match is_more {
+                true => {
+                    self.session.hold(session, inode).await?;
+                    holds += 1;
                 }
-            }
-            self.session.hold(session, inode).await?;
-            holds += 1;
-            let is_too_often = {
-                let inner = state.lock();
-                holds > inner.opens()
-            };
-            if is_too_often {
-                self.session.unhold(session, inode).await?;
-                holds -= 1;
+                false => {
+                    self.session.unhold(session, inode).await?;
+                    holds -= 1;
+                }
             }
         }
         if !self.exists(session, inode).await? {
-            state.lock().note_lost();
+            {
+                let mut inner = state.lock();
+                if !inner.is_open() {
+                    return Ok(());
+                }
+                inner.note_lost();
+            }
             tracing::error!(%inode, "an open file without names is lost with the session that held it");
             self.session.note_losses(Losses {
                 files_without_names: 1,
@@ -175,6 +175,22 @@ impl Tokens {
             });
         }
         Ok(())
+    }
+
+    /// Whether a session that holds an inode so often has to hold it once more (or less); `None` if that is how often
+    /// it is open. The inode is the session's from then on.
+    fn next_hold(&self, session: SessionId, state: &InodeRef, holds: u32) -> Option<bool> {
+        let mut inner = state.lock();
+        // All have closed it, and one that has opened it since holds it itself.
+        let wanted = match inner.holder() == session {
+            true => 0,
+            false => inner.opens(),
+        };
+        if holds == wanted {
+            inner.set_holder(session);
+            return None;
+        }
+        Some(holds < wanted)
     }
 
     async fn exists(&self, session: SessionId, inode: InodeId) -> Result<bool> {
