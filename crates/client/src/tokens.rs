@@ -32,7 +32,7 @@ use model::{
     Error, ErrorKind, InodeId, Moment, Result, SessionId, TokenMode, TokenObject, TokenRange,
 };
 pub(crate) use pages::Filling;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
@@ -64,6 +64,8 @@ pub(crate) struct Tokens {
     pages: Arc<PagePool>,
     write_behind: Arc<WriteBehind>,
     state: Mutex<State>,
+    /// Read by who drops what was lost, without the state's lock.
+    losing: RwLock<()>,
     kernels: Kernels,
     /// Requests of kernels for several pages that wait.
     waiting_fills: Arc<AtomicUsize>,
@@ -127,6 +129,7 @@ impl Tokens {
                 former: None,
                 dropping: BTreeMap::new(),
             }),
+            losing: RwLock::default(),
             kernels: Kernels::default(),
             waiting_fills: Arc::default(),
             held_fills: Arc::default(),
@@ -336,7 +339,7 @@ impl Tokens {
                 wants: wants.clone(),
             };
             let answer = self.session.ask(&asked).await;
-            if self.take_answer(request, answer, sent) {
+            if self.take_answer((session, request), answer, sent) {
                 return;
             }
             // An owner in this process refuses at once while its shard is taken over.
@@ -345,9 +348,15 @@ impl Tokens {
     }
 
     /// Takes in the answer to a request. False if it must be asked again.
-    fn take_answer(&self, request: u64, answer: Result<OwnerReply>, sent: Instant) -> bool {
+    fn take_answer(
+        &self,
+        (session, request): (SessionId, u64),
+        answer: Result<OwnerReply>,
+        sent: Instant,
+    ) -> bool {
         let mut state = self.state.lock();
-        if !state.asking.contains(&request) {
+        // Another session may have begun, which numbers its requests as well.
+        if session != self.session.id() || !state.asking.contains(&request) {
             return true;
         }
         match answer {
@@ -414,6 +423,12 @@ impl Tokens {
                 self.do_one(&mut state, action, &mut tasks);
             }
         }
+        let loses = |task: &Later| matches!(task, Later::Lose(..));
+        // Recursive, because what is lost may end a use.
+        let _losing = tasks
+            .iter()
+            .any(loses)
+            .then(|| self.losing.read_recursive());
         drop(state);
         let me = self.me.upgrade();
         for (task, tokens) in tasks.into_iter().zip(std::iter::repeat(me)) {

@@ -50,7 +50,7 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
                     tokens.release_unused(RETURNS_MAX.saturating_sub(on_the_way));
                 }
                 match (has_all, has_all_now) {
-                    (false, true) => session.standing().set_has_all(true),
+                    (false, true) => tokens.begin_all(),
                     (true, false) => tokens.give_up_all().await,
                     _ => {}
                 }
@@ -75,6 +75,14 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
 }
 
 impl Tokens {
+    /// The owner has given the session everything, unless another answer has said meanwhile that it has ended.
+    fn begin_all(&self) {
+        let state = self.state.lock();
+        if !state.is_over {
+            self.session.standing().set_has_all(true);
+        }
+    }
+
     /// The owner has answered. Returns whether the session holds so much that some should go back.
     fn hear(&self, recalls: Vec<TokenRecall>, renewal: Renewal, sent: Instant) -> bool {
         let mut state = self.state.lock();

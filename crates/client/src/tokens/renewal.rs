@@ -42,6 +42,8 @@ impl Tokens {
             }
             self.lose_inode(state);
         });
+        // Others may still be dropping what their answers said is lost: what is written in the next session isn't that.
+        drop(self.losing.write());
         let mut pause = PAUSE_MIN;
         let begun = loop {
             if self.session.check_open().is_err() {
