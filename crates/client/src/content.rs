@@ -186,7 +186,7 @@ impl Content {
         let mut uses: Option<Uses> = None;
         let mut _turn = None;
         while rounds < ROUNDS_MAX {
-            let step = seek_in(&state.lock(), uses.is_some(), offset, at, what)?;
+            let step = seek_in(&state.lock(), uses.as_ref(), offset, at, what)?;
             let next = match step {
                 Sought::Changing => {
                     // The owner may have to wait for others that wait for this client.
@@ -202,6 +202,7 @@ impl Content {
                     continue;
                 }
                 Sought::NotHeld => {
+                    drop(uses.take());
                     let claimed = self.reader.claim(&state, offset);
                     uses = Some(Box::pin(claimed).await?);
                     rounds += 1;
@@ -373,12 +374,17 @@ impl Content {
 }
 
 /// Continues a seek from `offset` at `at`, as far as extents are known here.
-fn seek_in(inner: &Inner, is_held: bool, offset: u64, at: u64, what: Seek) -> Result<Sought> {
+fn seek_in(inner: &Inner, uses: Option<&Uses>, offset: u64, at: u64, what: Seek) -> Result<Sought> {
     inner.check_lost()?;
     if inner.is_changing(offset, u64::MAX) {
         return Ok(Sought::Changing);
     }
-    if !is_held && !inner.may_read(offset, u64::MAX) {
+    let is_held = match uses {
+        // What is lost is claimed again.
+        Some(uses) => uses.is_held(inner),
+        None => inner.may_read(offset, u64::MAX),
+    };
+    if !is_held {
         return Ok(Sought::NotHeld);
     }
     let (Some(known), Some(size)) = (inner.known(), inner.size()) else {

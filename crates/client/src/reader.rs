@@ -127,7 +127,7 @@ impl Reader {
         while round < ROUNDS_MAX {
             in_parts |= round >= ROUNDS_WHOLE_MAX;
             let have = (&fetched[..], in_parts);
-            let held = (uses.is_some(), fill.as_ref());
+            let held = (uses.as_ref(), fill.as_ref());
             let missing = self.put_together(&state, offset, length, held, have, &mut unnoted)?;
             // A kernel keeps what it is answered, so that must be the newest by then: it is fetched under a use.
             let is_unused = fill.is_some() && uses.is_none();
@@ -159,6 +159,7 @@ impl Reader {
                 Missing::Tokens => {
                     // What was fetched before may be old by now.
                     fetched.clear();
+                    drop(uses.take());
                     let _waits = match &fill {
                         Some(fill) => fill.begin_wait(&self.tokens)?,
                         None => None,
@@ -181,7 +182,7 @@ impl Reader {
                 }
                 Missing::Extents(from) => {
                     let to = from.saturating_add(EXTENTS_AHEAD);
-                    let used_to = uses.as_ref().map(|_| end_of(offset, length));
+                    let used_to = uses.as_ref().map(|uses| (uses, end_of(offset, length)));
                     let limit = if in_parts {
                         EXTENTS_AT_ONCE_MAX
                     } else {
@@ -246,7 +247,7 @@ impl Reader {
         state: &'a InodeRef,
         offset: u64,
         length: usize,
-        (is_held, fill): (bool, Option<&Filling>),
+        (uses, fill): (Option<&Uses>, Option<&Filling>),
         (fetched, in_parts): (&[(u64, Bytes)], bool),
         unnoted: &mut Option<bool>,
     ) -> Result<Missing<'a>> {
@@ -259,11 +260,13 @@ impl Reader {
             return Ok(Missing::Change);
         }
         let end = end_of(offset, length);
+        let is_held = uses.is_some_and(|uses| uses.is_held(&inner));
         let may_go = match fill {
             Some(fill) => fill.may_go(&inner, is_held),
             None => is_held || inner.may_read(offset, end),
         };
-        if !may_go {
+        // What is lost is claimed again: what was fetched under it may be old.
+        if !may_go || is_held != uses.is_some() {
             return Ok(Missing::Tokens);
         }
         let Some(known) = inner.known() else {
@@ -343,7 +346,7 @@ impl Reader {
         range: (u64, u64),
         limit: u32,
     ) -> Result<()> {
-        let used_to = uses.map(|_| u64::MAX);
+        let used_to = uses.map(|uses| (uses, u64::MAX));
         let asked = self.fetcher.ask_extents(state, range, used_to, limit);
         asked.await.map(drop)
     }

@@ -20,7 +20,7 @@ mod pages;
 mod polling;
 mod renewal;
 
-use crate::inode::InodeRef;
+use crate::inode::{Inner, InodeRef};
 use crate::kernels::Kernels;
 use crate::page_pool::PagePool;
 use crate::session::Session;
@@ -105,6 +105,8 @@ enum Go {
 pub(crate) struct Uses {
     tokens: Arc<Tokens>,
     uses: Vec<UseNumber>,
+    /// How often tokens of the inode had been lost when this was claimed.
+    losses: u64,
 }
 
 impl Tokens {
@@ -222,6 +224,7 @@ impl Tokens {
                 .upgrade()
                 .expect("tokens are used through their Arc"),
             uses: Vec::with_capacity(wants.len()),
+            losses: state.lock().losses(),
         };
         let is_exact = |want: Want| {
             matches!(want.object, TokenObject::Inode(_)) && want.mode != TokenMode::SharedWrite
@@ -633,14 +636,21 @@ impl Uses {
         self.end_all()
     }
 
+    /// Whether nothing of it was lost; of the inode for which it was claimed.
+    pub(crate) fn is_held(&self, inner: &Inner) -> bool {
+        self.losses == inner.losses()
+    }
+
     fn end_all(&mut self) -> bool {
         let mut counts = true;
         let mut state = self.tokens.state.lock();
         let now = self.tokens.session.standing().now();
         for begun in std::mem::take(&mut self.uses) {
-            if let Some(holder) = &mut state.holder {
-                counts &= holder.end_use(begun, now);
-            }
+            // Without a holder another session has begun and nothing is held yet.
+            counts &= match &mut state.holder {
+                Some(holder) => holder.end_use(begun, now),
+                None => false,
+            };
         }
         self.tokens.act(state);
         counts

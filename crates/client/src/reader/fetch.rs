@@ -6,6 +6,7 @@ use crate::page_pool::PagePool;
 use crate::pages::extents::Located;
 use crate::pages::memory::COPIED_MAX;
 use crate::session::{Session, unexpected_reply};
+use crate::tokens::Uses;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::{Error, ErrorKind, Operation, Reply, Result, SegmentPlace, limits};
@@ -64,19 +65,20 @@ impl Fetcher {
     }
 
     /// Requests the extents between `from` and `to`, as far as tokens allow to keep them, and size and
-    /// times, from the owner. `used_to`: the caller has claimed the bytes up to there.
+    /// times, from the owner. `used_to`: what the caller has claimed, up to there.
     pub(super) async fn ask_extents(
         &self,
         state: &InodeRef,
         (from, to): (u64, u64),
-        used_to: Option<u64>,
+        used_to: Option<(&Uses, u64)>,
         limit: u32,
     ) -> Result<()> {
         self.pages.limit_extents();
         let inode = state.id();
         let (mapping, asked, to) = {
             let inner = state.lock();
-            let held_to = used_to.unwrap_or_else(|| inner.readable_to(from));
+            let used_to = used_to.filter(|(uses, _)| uses.is_held(&inner));
+            let held_to = used_to.map_or_else(|| inner.readable_to(from), |(_, to)| to);
             let asked = inner.held_state().if_claimed(used_to.is_some());
             (inner.mapping(), asked, to.min(held_to))
         };
