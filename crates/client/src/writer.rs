@@ -1,6 +1,6 @@
 //! Writing: one copy into the page pool; memory and disk space are claimed first.
 
-use crate::inode::{InodeRef, Known};
+use crate::inode::{HeldState, InodeRef, Known};
 use crate::page_pool::{Claim, PagePool};
 use crate::privileges::Rights;
 use crate::session::{Session, unexpected_reply};
@@ -35,8 +35,8 @@ struct Right {
 enum Attempt<'a> {
     /// Done at this offset.
     Done(u64),
-    /// Size and generation must be requested first.
-    Unknown,
+    /// Size and generation must be requested first; what is held now.
+    Unknown(HeldState),
     /// Tokens must be claimed first.
     NotHeld,
     /// The inode may have privileges that this write must drop.
@@ -148,11 +148,8 @@ impl Writer {
                         mode_changed,
                     });
                 }
-                Attempt::Unknown => {
-                    let asked = state
-                        .lock()
-                        .held_state()
-                        .if_claimed(uses.is_some() && !right.is_kernels);
+                Attempt::Unknown(held) => {
+                    let asked = held.if_claimed(uses.is_some() && !right.is_kernels);
                     let attributes = self.known_attributes(state.id()).await?;
                     state.lock().learn_first(&attributes, asked);
                     right.shown = right.is_kernels.then(|| Known::from(&attributes));
@@ -342,7 +339,7 @@ impl Writer {
             return Ok(Attempt::NotHeld);
         }
         let Some(known) = inner.known().or(right.shown) else {
-            return Ok(Attempt::Unknown);
+            return Ok(Attempt::Unknown(inner.held_state()));
         };
         match known.kind {
             FileKind::File => {}

@@ -47,7 +47,7 @@ pub(crate) struct Held {
     standing: Arc<Standing>,
     attributes: Option<TokenMode>,
     bytes: Pieces,
-    /// Counts the times when something was taken away.
+    /// Counts the times when something was taken away, or the attributes' token came.
     changes: u64,
     /// Counts the times when the attributes that were known became void.
     voids: u64,
@@ -99,9 +99,9 @@ impl Held {
     /// shown just before: what is being given back isn't shown, and a grant may come meanwhile that
     /// leaves a shared token of it.
     pub(super) fn set_attributes(&mut self, mode: Option<TokenMode>) -> bool {
-        let is_lost = self.attributes.is_some() && mode.is_none();
         let becomes_exact = is_exact(mode) && !self.is_exact();
-        self.changes += u64::from(is_lost);
+        // What was asked for without the token isn't kept under it: others may have changed it in between.
+        self.changes += u64::from(self.attributes.is_some() != mode.is_some());
         self.attributes = mode;
         becomes_exact
     }
@@ -207,5 +207,31 @@ impl Held {
             to = piece.range.end;
         }
         to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use world::sim::Simulation;
+
+    #[test]
+    fn what_was_asked_for_without_the_token_is_not_kept_under_it() {
+        Simulation::new(1)
+            .run(|world| async move {
+                let mut held = Held::new(Standing::new(world, SessionId(1)));
+                let asked = held.state();
+                assert!(!held.learned(asked), "nothing is held");
+                // Others may have changed it before this came.
+                held.set_attributes(Some(TokenMode::SharedWrite));
+                assert!(!held.learned(asked));
+                let asked = held.state();
+                held.set_attributes(Some(TokenMode::Exclusive));
+                assert!(held.learned(asked), "it was held all the time");
+                held.set_attributes(None);
+                held.set_attributes(Some(TokenMode::Shared));
+                assert!(!held.learned(asked), "it was away");
+            })
+            .finished();
     }
 }
