@@ -54,6 +54,7 @@ impl Opens {
                     if state.lock().note_open(session) {
                         return Ok(state);
                     }
+                    self.session.unhold(session, inode).await?;
                 }
                 Err(error) if error.kind() == ErrorKind::SessionEnded => {
                     self.session.after(session).await?;
