@@ -141,7 +141,8 @@ impl PagePool {
     /// Adds unpublished writes to attributes from the owner, which was asked after this look began. False
     /// if writes may be in neither, because they were published meanwhile.
     pub(crate) fn merge_into(&self, attributes: &mut Attributes, look: Look) -> bool {
-        let state = match self.dirty() {
+        // Acquire: who sees that nothing is dirty any more sees what was noted as published before.
+        let state = match self.dirty.load(Ordering::Acquire) {
             0 => None,
             _ => self.inodes.find(attributes.inode),
         };
@@ -288,7 +289,7 @@ impl PagePool {
         if bytes == 0 {
             return;
         }
-        self.dirty.fetch_sub(bytes, Ordering::Relaxed);
+        self.dirty.fetch_sub(bytes, Ordering::Release);
         self.space.give(bytes);
         self.signal_room();
     }

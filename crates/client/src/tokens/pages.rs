@@ -149,9 +149,10 @@ impl Tokens {
             true => TokenMode::Shared,
             false => kept.mode,
         };
-        let is_only = self.kernels.is_only(kept.by);
         let (number, must_wait) = {
             let mut inner = state.lock();
+            // With the inode locked: one that comes next fills its pages after this.
+            let is_only = self.kernels.is_only(kept.by);
             let account = inner.kernel_pages();
             let number = account.begin_fill(kept.by, pages, is_only);
             (number, account.must_wait(pages))
