@@ -9,6 +9,7 @@ mod broken;
 mod crashes;
 mod families;
 mod kept;
+mod late;
 mod locks;
 mod mappings;
 mod names;

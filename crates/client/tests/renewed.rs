@@ -623,6 +623,44 @@ fn programs_may_close_files_while_the_next_session_begins() {
     }
 }
 
+/// Would be broken if locks that are left to a close were looked for under the session in which the file was opened.
+#[test]
+fn a_lock_that_is_taken_in_the_next_session_ends_with_its_open() {
+    run(9_310, |world, node| async move {
+        let (cut, way) = client(&world, &node).await;
+        let [lost, file] = ["lost", "f"];
+        let lost = rig::file(&cut, lost).await;
+        let file = rig::file(&cut, file).await;
+        let door = cut.begin_lock_door().await.unwrap();
+        cut.write(lost, 0, b"lost").await.unwrap();
+        way.cut.store(true, Ordering::Relaxed);
+        node.client.write(lost, 0, b"other").await.unwrap();
+        way.cut.store(false, Ordering::Relaxed);
+        let owner = LockOwner { door, id: 7 };
+        let taker = LockTaker {
+            open: 7,
+            pid: 1,
+            user: 1,
+        };
+        let flock = async |client: &Client, owner, taker| {
+            let kind = Some(LockKind::Exclusive);
+            let never = None::<std::future::Ready<()>>;
+            client.flock(file, owner, kind, taker, never).await
+        };
+        cut.open(file, OpenFlags::default()).await.unwrap();
+        flock(&cut, owner, taker).await.unwrap();
+        assert_eq!(cut.losses().sessions, 1);
+        let here = node.client.begin_lock_door().await.unwrap();
+        let other = LockOwner { door: here, id: 1 };
+        let refused = flock(&node.client, other, taker).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        cut.release_open_locks(door, 7).await;
+        flock(&node.client, other, taker).await.unwrap();
+        cut.close().await.unwrap();
+        node.close().await;
+    });
+}
+
 #[test]
 fn clients_that_are_cut_off_and_come_back_read_and_write_with_the_others() {
     let totals = Arc::new(Mutex::new((0, 0)));

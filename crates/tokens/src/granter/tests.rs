@@ -631,6 +631,18 @@ fn nothing_is_granted_before_all_have_said_what_they_hold() {
 }
 
 #[test]
+fn who_has_not_said_yet_what_it_holds_may_be_changing_everything() {
+    let mut owner = Granter::new(Tenure(2), BTreeSet::from([A, B]), at(0));
+    let TokenObject::Inode(inode) = INODE else {
+        unreachable!()
+    };
+    owner.end_reclaim(A, at(1));
+    assert!(owner.is_changed_by_others(A, inode), "B may hold it");
+    owner.end_reclaim(B, at(2));
+    assert!(!owner.is_changed_by_others(A, inode));
+}
+
+#[test]
 fn those_who_say_nothing_in_the_grace_time_end_before_others_get_anything() {
     let mut owner = Granter::new(Tenure(2), BTreeSet::from([A]), at(0));
     owner.renew(at(1_000_000), at(0));
