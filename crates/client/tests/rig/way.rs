@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use world::call::{Remote, Service};
-use world::{Deadline, World};
+use world::{Deadline, Instant, World};
 
 pub const RUN: NodeRun = NodeRun {
     node: NodeId(1),
@@ -47,6 +47,8 @@ pub struct Way {
     /// After its next answer about a new file without a name, no node owns the shard.
     pub leaves: AtomicBool,
     pub is_away: AtomicBool,
+    /// When the newest request was sent that tokens last from and that was answered.
+    pub renewed: Mutex<Option<Instant>>,
     /// Requests that were sent, besides those that listen for recalls.
     pub asked: AtomicU64,
     /// Of these, lookups and listings.
@@ -70,6 +72,7 @@ impl Way {
             no_publishes: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
+            renewed: Mutex::new(None),
             asked: AtomicU64::new(0),
             looked: AtomicU64::new(0),
         })
@@ -152,6 +155,7 @@ impl Way {
 impl Remote for Way {
     fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
         Box::pin(async move {
+            let sent = self.world.now();
             let silence = self.world.sleep(deadline.rest(&self.world));
             if self.is_cut() {
                 if self.deaf.load(Ordering::Relaxed) {
@@ -194,6 +198,7 @@ impl Remote for Way {
                 self.asked.fetch_add(1, Ordering::Relaxed);
             }
             let asks_token = matches!(request, Some(OwnerRequest::AskToken { .. }));
+            let renews = asks_token || matches!(request, Some(OwnerRequest::AwaitRecalls { .. }));
             let operation = match request {
                 Some(OwnerRequest::Execute { operation, .. }) => Some(operation),
                 _ => None,
@@ -236,6 +241,10 @@ impl Remote for Way {
                     if makes_unnamed && self.leaves.swap(false, Ordering::Relaxed) {
                         self.is_away.store(true, Ordering::Relaxed);
                     }
+                    if renews {
+                        let mut renewed = self.renewed.lock();
+                        *renewed = (*renewed).max(Some(sent));
+                    }
                     Ok(Answer { from: RUN, reply })
                 }
                 Err(_) => Err(NoAnswer::unknown("no reply in time")),
@@ -255,7 +264,7 @@ impl Owners for Map {
         Box::pin(self.world.sleep(deadline.rest(&self.world)))
     }
 
-    fn usable_until(&self) -> Option<world::Instant> {
+    fn usable_until(&self) -> Option<Instant> {
         None
     }
 }
