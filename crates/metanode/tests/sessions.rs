@@ -1,55 +1,27 @@
 //! Sessions across a change of the owner: open ones lose nothing, ended ones can do nothing.
 
-use crate::rig::{self, FAMILY, Rig};
-use metanode::{Metanode, Opening, OwnerLease, ShardMemory};
+use crate::rig::clients::{
+    CLIENT, exclusive, exists, new_session, next_owner, next_owner_under, send,
+};
+use crate::rig::{self, Rig};
+use metanode::{Metanode, OwnerLease};
 use model::call::Call;
-use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
+use model::lock::LockDoor;
 use model::operation::{Ranked, Stamp, Turn};
 use model::owner::{
     CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed, Tenure,
 };
 use model::{
-    ErrorKind, FileKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Reply, Scheme,
-    SessionId, ShardId,
+    ErrorKind, FileKind, InodeId, NodeId, NodeRun, Operation, Reply, Scheme, SessionId, ShardId,
 };
 use namespace::Table;
-use std::sync::Arc;
 use std::time::Duration;
-use world::call::{Local, Service};
+use world::call::Service;
 use world::sim::{Cluster, Simulation};
 use world::{Deadline, Interruption, Point, World};
 
 const ROOT: InodeId = InodeId::ROOT;
 const SECOND: Duration = Duration::from_secs(1);
-
-/// The shard's next owner, on another node; the one before stays as it is and doesn't know.
-async fn next_owner(rig: &Rig) -> Arc<Metanode> {
-    next_owner_under(rig, OwnerLease::endless()).await
-}
-
-/// The same, with a lease.
-async fn next_owner_under(rig: &Rig, lease: OwnerLease) -> Arc<Metanode> {
-    let shard = ShardId(0);
-    let record = rig.coordination.shard(shard).await.unwrap().unwrap().value;
-    let run = NodeRun {
-        node: NodeId(2),
-        incarnation: 1,
-    };
-    let assigned = rig.coordination.assign_shard(shard, record.assigned, run);
-    assigned.await.unwrap();
-    let opening = Opening {
-        world: rig.world.clone(),
-        shard,
-        family: FAMILY,
-        coordination: rig.coordination.clone(),
-        pool: rig.pool.clone(),
-        run,
-        memory: ShardMemory::of_machine(&rig.world),
-        lease,
-        surveys: metanode::Surveys::Own,
-    };
-    Metanode::open(opening).await.unwrap()
-}
 
 async fn drain(metanode: &Metanode) {
     for _ in 0..100 {
@@ -58,15 +30,6 @@ async fn drain(metanode: &Metanode) {
         }
     }
     panic!("background work never ends");
-}
-
-async fn exists(metanode: &Metanode, inode: InodeId, stamp: &Stamp) -> bool {
-    let asked = Operation::GetAttributes { inode };
-    match metanode.execute(&asked, stamp).await {
-        Ok(Reply::Attributes { .. }) => true,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Stale) => false,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]
@@ -442,165 +405,6 @@ fn a_node_that_starts_again_ends_the_sessions_of_its_former_run() {
             rig.must_be_clean("after the restart").await;
         })
         .finished();
-}
-
-#[test]
-fn a_new_lock_of_a_client_beside_the_owner_waits_for_the_locks_of_others() {
-    Simulation::new(55)
-        .run(|world| async move {
-            rig::create(&world, Scheme::Replicate(1), 1).await;
-            let rig = rig::open(&world).await;
-            let session = rig.source.session();
-            let inode = rig.file(ROOT, "f").await;
-            rig.metanode.sync().await.unwrap();
-            let new = next_owner(&rig).await;
-            let own = new.open_session().await.unwrap();
-            let ask = async |call| {
-                let request = OwnerRequest::Lock(call);
-                Local::ask(&*new, &request).answer().await
-            };
-            let door = LockDoor {
-                session: own,
-                number: 1,
-            };
-            let began = ask(LockCall::BeginDoor(door)).await;
-            assert_eq!(began, Ok(OwnerReply::Done));
-            let set = async { ask(LockCall::Set(exclusive(inode, door))).await };
-            let test = async {
-                let owner = LockOwner { door, id: 2 };
-                let (range, kind) = (LockRange::ALL, LockKind::Exclusive);
-                ask(LockCall::Test {
-                    inode,
-                    owner,
-                    range,
-                    kind,
-                })
-                .await
-            };
-            let reclaim = async {
-                world.sleep(Duration::from_secs(5)).await;
-                let door = LockDoor { session, number: 1 };
-                let of_range = LockRequest {
-                    space: LockSpace::Range,
-                    ..exclusive(inode, door)
-                };
-                let part = Reclaimed {
-                    doors: vec![door],
-                    locks: vec![exclusive(inode, door), of_range],
-                    ..Reclaimed::default()
-                };
-                new.reclaim(session, &part, true).await.unwrap()
-            };
-            let (set, test, reclaimed) = futures::future::join3(set, test, reclaim).await;
-            assert_eq!(set.unwrap_err().kind(), ErrorKind::WouldBlock);
-            assert!(
-                matches!(test, Ok(OwnerReply::Conflict(Some(_)))),
-                "{test:?}"
-            );
-            let OwnerReply::Reclaimed { lost, .. } = reclaimed else {
-                panic!("{reclaimed:?}");
-            };
-            assert_eq!(
-                lost, 0,
-                "nobody took the lock before its holder had it back"
-            );
-            new.close().await.unwrap();
-        })
-        .finished();
-}
-
-fn exclusive(inode: InodeId, door: LockDoor) -> LockRequest {
-    LockRequest {
-        space: LockSpace::Whole,
-        inode,
-        owner: LockOwner { door, id: 1 },
-        kind: Some(LockKind::Exclusive),
-        range: LockRange::ALL,
-        taker: LockTaker {
-            open: 1,
-            pid: 1,
-            user: 1,
-        },
-    }
-}
-
-#[test]
-fn an_attempt_to_reclaim_replaces_what_the_one_before_it_said() {
-    Simulation::new(56)
-        .run(|world| async move {
-            rig::create(&world, Scheme::Replicate(1), 1).await;
-            let rig = rig::open(&world).await;
-            let session = rig.source.session();
-            let inode = rig.file(ROOT, "f").await;
-            rig.metanode.hold(session, inode);
-            rig.unlink(ROOT, "f").await;
-            rig.metanode.sync().await.unwrap();
-            let new = next_owner(&rig).await;
-            let door = LockDoor { session, number: 1 };
-            let part = |attempt, at| Reclaimed {
-                attempt,
-                at,
-                ..Reclaimed::default()
-            };
-            let half = Reclaimed {
-                holds: vec![(inode, 1)],
-                doors: vec![door],
-                locks: vec![exclusive(inode, door)],
-                ..part(1, 0)
-            };
-            new.reclaim(session, &half, false).await.unwrap();
-            // The client gave that up, and has closed the file since.
-            let rest = Reclaimed {
-                doors: vec![door],
-                ..part(2, 0)
-            };
-            new.reclaim(session, &rest, true).await.unwrap();
-            let late = new.reclaim(session, &half, false).await.unwrap_err();
-            assert_eq!(late.kind(), ErrorKind::Stale);
-            assert!(!exists(&new, inode, &rig.stamp()).await);
-            let other = LockOwner { door, id: 2 };
-            let mut request = exclusive(inode, door);
-            request.owner = other;
-            new.locks().try_set(request).unwrap();
-            new.close().await.unwrap();
-        })
-        .finished();
-}
-
-/// A client's message to the metanode.
-async fn send(
-    rig: &Rig,
-    from: NodeRun,
-    session: SessionId,
-    order: Option<Order>,
-    request: OwnerRequest,
-) -> model::Result<OwnerReply> {
-    let call = OwnerCall {
-        shard: ShardId(0),
-        session,
-        tenure: rig.metanode.tenure(),
-        order,
-        request,
-    };
-    let deadline = Deadline::after(&rig.world, Duration::from_secs(5));
-    let call = Call::new(OWNER, CLASS, &call);
-    rig.metanode.serve(from, call, deadline).await.decode()
-}
-
-/// The daemon of the client that most tests have.
-const CLIENT: NodeRun = NodeRun {
-    node: NodeId(7),
-    incarnation: 1,
-};
-
-/// A client's first message.
-async fn new_session(rig: &Rig) -> SessionId {
-    let new = OwnerRequest::NewSession;
-    let given = send(rig, CLIENT, SessionId::default(), None, new).await;
-    let Ok(OwnerReply::NewSession(session)) = given else {
-        panic!("{given:?}");
-    };
-    session
 }
 
 /// Would be broken if what a session takes while it is being closed stayed: nobody would ever give it back.

@@ -2,6 +2,8 @@
 
 #![allow(unreachable_pub, reason = "compiled as a separate library")]
 
+pub mod clients;
+
 use bytes::Bytes;
 use coordination::Coordination;
 use metanode::{CheckOptions, CheckReport, Metanode, Opening, ShardMemory};
