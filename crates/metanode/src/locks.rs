@@ -4,6 +4,7 @@
 mod charges;
 mod conflicts;
 mod held;
+mod kept;
 mod spans;
 mod table;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tests;
 
 use futures::FutureExt;
 use futures::future::Shared;
+pub(crate) use kept::Kept;
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
 use model::owner::Reclaimed;
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
@@ -60,12 +62,23 @@ impl Locks {
     /// again changes nothing. Returns how many of the locks others have taken meanwhile.
     pub fn reclaim(&self, session: SessionId, part: &Reclaimed) -> u32 {
         let is_own = |door: LockDoor| door.session == session;
+        let mut table = self.table.lock();
         let doors = part.doors.iter().filter(|door| is_own(**door));
-        doors.for_each(|door| self.begin_door(*door));
+        doors.for_each(|door| table.begin_door(*door));
         let locks = part.locks.iter();
         let locks = locks.filter(|lock| is_own(lock.owner.door) && lock.kind.is_some());
-        let lost = locks.filter(|lock| self.try_set(**lock).is_err()).count();
+        // What it has already costs no room, of which there may be none.
+        let lost = locks.filter(|lock| !table.has(lock) && table.request(**lock, None).is_err());
+        let lost = lost.count();
+        Self::wake(&mut table);
         u32::try_from(lost).unwrap_or(u32::MAX)
+    }
+
+    /// A session has said all that it holds: what else this owner knows of it ends.
+    pub(crate) fn keep_only(&self, session: SessionId, kept: &Kept) {
+        let mut table = self.table.lock();
+        table.keep_only(session, kept);
+        Self::wake(&mut table);
     }
 
     /// Locks held, and requests queued and not ended.

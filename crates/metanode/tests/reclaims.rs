@@ -2,6 +2,7 @@
 
 use crate::rig;
 use crate::rig::clients::{exclusive, exists, next_owner};
+use futures::FutureExt;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
 use model::owner::{LockCall, OwnerReply, OwnerRequest, Reclaimed};
 use model::{ErrorKind, InodeId, LockKind, LockRange, Scheme};
@@ -114,6 +115,58 @@ fn an_attempt_to_reclaim_replaces_what_the_one_before_it_said() {
             let mut request = exclusive(inode, door);
             request.owner = other;
             new.locks().try_set(request).unwrap();
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
+/// Would be broken if a client whose answer got lost lost its lock as well: it says again what it holds while
+/// others wait for it.
+#[test]
+fn a_repeated_reclaim_gives_no_lock_away() {
+    Simulation::new(64)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.source.session();
+            let inode = rig.file(ROOT, "f").await;
+            let other = rig.metanode.open_session().await.unwrap();
+            let new = next_owner(&rig).await;
+            let doors = [1, 2].map(|number| LockDoor { session, number });
+            let lock = exclusive(inode, doors[0]);
+            let said = |attempt, doors: &[LockDoor], locks: &[LockRequest]| Reclaimed {
+                attempt,
+                doors: doors.to_vec(),
+                locks: locks.to_vec(),
+                ..Reclaimed::default()
+            };
+            let reclaim = async |part| match new.reclaim(session, &part, true).await.unwrap() {
+                OwnerReply::Reclaimed { lost, .. } => lost,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(reclaim(said(1, &doors, &[lock])).await, 0);
+            let nothing = Reclaimed::default();
+            new.reclaim(other, &nothing, true).await.unwrap();
+            // Another client, now that all have said what they hold.
+            let of_other = LockDoor {
+                session: other,
+                number: 1,
+            };
+            new.locks().begin_door(of_other);
+            let waits = exclusive(inode, of_other);
+            assert!(!new.locks().queue(1, waits).unwrap());
+            assert_eq!(reclaim(said(2, &doors, &[lock])).await, 0);
+            let mut granted = Box::pin(new.locks().granted(other, 1));
+            assert!(granted.as_mut().now_or_never().is_none());
+            // What it has given back since, it doesn't name any more.
+            assert_eq!(reclaim(said(3, &doors[..1], &[])).await, 0);
+            granted.await.unwrap();
+            let refused = new.locks().try_set(exclusive(inode, doors[1])).unwrap_err();
+            assert_eq!(
+                refused.kind(),
+                ErrorKind::ShuttingDown,
+                "its door has ended"
+            );
             new.close().await.unwrap();
         })
         .finished();

@@ -6,6 +6,7 @@
 
 use super::conflicts::kinds_that_stop;
 use super::held::{Held, Place};
+use super::kept::Kept;
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +74,19 @@ impl<W> LockTable<W> {
 
     pub(super) fn begin_door(&mut self, door: LockDoor) {
         self.doors.insert(door);
+    }
+
+    /// Whether the owner has this lock, taken in the same way: asking for it would change nothing.
+    pub(super) fn has(&self, request: &LockRequest) -> bool {
+        request.kind.is_some_and(|kind| {
+            let own = self
+                .held
+                .first_overlap(Place::of(request), kind, request.range);
+            own.is_some_and(|(key, piece)| {
+                let is_whole = key.start <= request.range.start && piece.end >= request.range.end;
+                is_whole && piece.taker == request.taker
+            })
+        })
     }
 
     /// Grants, refuses, or (with a waker) queues a request.
@@ -219,6 +233,38 @@ impl<W> LockTable<W> {
         let doors: Vec<LockDoor> = doors.copied().collect();
         for door in doors {
             self.end_door(door);
+        }
+    }
+
+    /// Ends the doors and locks of a session that it hasn't named. Those that it has named it never
+    /// loses: others may wait for them.
+    pub(super) fn keep_only(&mut self, session: SessionId, kept: &Kept) {
+        let doors = self.doors.iter().filter(|door| door.session == session);
+        let ending = doors.filter(|door| !kept.has_door(**door));
+        let ending: Vec<LockDoor> = ending.copied().collect();
+        for door in ending {
+            self.end_door(door);
+        }
+        let own = self.held.locks.iter();
+        let own = own.filter(|(key, _)| key.owner.door.session == session);
+        let mut unlocks = Vec::new();
+        for (key, piece) in own {
+            for range in kept.ending(key, piece) {
+                unlocks.push(LockRequest {
+                    space: key.space,
+                    inode: key.inode,
+                    owner: key.owner,
+                    kind: None,
+                    range,
+                    taker: piece.taker,
+                });
+            }
+        }
+        for unlock in &unlocks {
+            self.held.set(unlock);
+        }
+        for unlock in unlocks {
+            self.grant_waiting(unlock.space, unlock.inode, unlock.range);
         }
     }
 

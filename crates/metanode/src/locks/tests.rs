@@ -574,3 +574,59 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_lock_that_is_named_again_needs_no_room() {
+    let locks = Locks::new();
+    let tables = Tables::new();
+    let part = Reclaimed {
+        doors: vec![DOOR],
+        locks: vec![tables.lock(1, EXCLUSIVE, range(0, 9))],
+        ..Reclaimed::default()
+    };
+    assert_eq!(locks.reclaim(SESSION, &part), 0);
+    locks.table.lock().charge_locks(1000, USER_LOCKS_MAX);
+    assert_eq!(locks.reclaim(SESSION, &part), 0);
+}
+
+proptest! {
+    /// Byte by byte: what a session has said and says again stays, in its newest kind.
+    #[test]
+    fn of_what_a_session_has_it_keeps_what_it_names(
+        before in prop::collection::vec((0_u64..12, 0_u64..5, any::<bool>()), 0..6),
+        after in prop::collection::vec((0_u64..12, 0_u64..5, any::<bool>()), 0..6),
+    ) {
+        let (locks, tables) = (Locks::new(), Tables::new());
+        let kind = |is_shared| if is_shared { SHARED } else { EXCLUSIVE };
+        let said = |ranges: &[(u64, u64, bool)]| Reclaimed {
+            doors: vec![DOOR],
+            locks: ranges
+                .iter()
+                .map(|(start, more, is_shared)| {
+                    tables.lock(1, kind(*is_shared), range(*start, start + more))
+                })
+                .collect(),
+            ..Reclaimed::default()
+        };
+        let newest = |ranges: &[(u64, u64, bool)], byte| {
+            let mut newest = ranges.iter().rev();
+            let found = newest.find(|(start, more, _)| (*start..=start + more).contains(&byte));
+            found.and_then(|(.., is_shared)| kind(*is_shared))
+        };
+        locks.reclaim(SESSION, &said(&before));
+        let again = said(&after);
+        locks.reclaim(SESSION, &again);
+        let mut kept = Kept::default();
+        kept.add(SESSION, &again);
+        locks.keep_only(SESSION, &kept);
+        let table = locks.table.lock();
+        table.assert_charges();
+        let held = table.held(LockSpace::Range, FILE);
+        for byte in 0..20 {
+            let here = held.iter().find(|(lock, _)| {
+                (lock.range.start..=lock.range.end).contains(&byte)
+            });
+            prop_assert_eq!(here.map(|(lock, _)| lock.kind), newest(&after, byte));
+        }
+    }
+}

@@ -13,6 +13,7 @@
 //! NFS servers call this time the grace period (RFC 8881, section 8.4.2.1).
 
 use crate::host::RELEASE_BUDGET;
+use crate::locks::Kept;
 use crate::metanode::Metanode;
 use model::owner::{OwnerReply, Reclaimed, Tenure};
 use model::{Error, ErrorKind, InodeId, Result, SessionId, ShardEpoch};
@@ -50,8 +51,8 @@ struct Told {
     /// How many of its parts have come.
     parts: u32,
     is_complete: bool,
-    /// The inodes of the attempt, if an earlier one may have named others.
-    named: Option<BTreeSet<InodeId>>,
+    /// What the attempt has named, if an earlier one may have named more.
+    named: Option<Named>,
 }
 
 /// What to do with a part.
@@ -61,8 +62,6 @@ enum Part {
     Known,
     /// Take it in.
     Next,
-    /// Take it in instead of the locks that an earlier attempt named.
-    Anew,
 }
 
 impl Reclaim {
@@ -108,17 +107,17 @@ impl Reclaim {
             attempt: Some(part.attempt),
             parts: 1,
             is_complete: false,
-            named: (!is_first).then(BTreeSet::new),
+            named: (!is_first).then(Named::default),
         };
-        Ok(if is_first { Part::Next } else { Part::Anew })
+        Ok(Part::Next)
     }
 
-    /// A part was taken in. After the last one: the inodes of the attempt, if the session may hold
-    /// others that an earlier attempt named.
-    fn taken_in(&mut self, session: SessionId, part: &Reclaimed, is_last: bool) -> Named {
+    /// A part was taken in. After the last one: what the attempt has named, if the session may hold
+    /// more that an earlier attempt named.
+    fn taken_in(&mut self, session: SessionId, part: &Reclaimed, is_last: bool) -> Option<Named> {
         let told = self.sessions.get_mut(&session)?;
         if let Some(named) = &mut told.named {
-            named.extend(part.holds.iter().map(|(inode, _)| *inode));
+            named.add(session, part);
         }
         if !is_last || told.is_complete {
             return None;
@@ -146,8 +145,20 @@ impl Reclaim {
     }
 }
 
-/// The inodes of a complete attempt that has replaced another.
-type Named = Option<BTreeSet<InodeId>>;
+/// What an attempt that replaces another has named.
+#[derive(Debug, Default)]
+struct Named {
+    inodes: BTreeSet<InodeId>,
+    locks: Kept,
+}
+
+impl Named {
+    fn add(&mut self, session: SessionId, part: &Reclaimed) {
+        let inodes = part.holds.iter().map(|(inode, _)| *inode);
+        self.inodes.extend(inodes);
+        self.locks.add(session, part);
+    }
+}
 
 impl Metanode {
     /// The time during which this owner remembers opens and locks.
@@ -174,17 +185,16 @@ impl Metanode {
         let (mut lost, mut freed) = (0, Vec::new());
         {
             let mut reclaim = self.reclaim.lock();
-            let heard = reclaim.hear(session, part)?;
-            if heard == Part::Anew {
-                self.locks().release_session(session);
-            }
-            if heard != Part::Known {
+            if reclaim.hear(session, part)? == Part::Next {
                 for (inode, count) in &part.holds {
                     self.holders.reclaim(session, *inode, *count);
                 }
                 lost = self.locks().reclaim(session, part);
+                // Only now: until then the session may name what it had said before, and others wait
+                // for its locks.
                 if let Some(named) = reclaim.taken_in(session, part, is_last) {
-                    freed = self.holders.keep_only(session, &named);
+                    freed = self.holders.keep_only(session, &named.inodes);
+                    self.locks().keep_only(session, &named.locks);
                 }
                 self.note_owing(&reclaim);
             }
@@ -309,8 +319,6 @@ impl Metanode {
         released.map_or_else(
             |_| {
                 tracing::warn!("releasing inodes without names takes long; it goes on later");
-                // The next call begins anew.
-                self.in_grace.store(true, Memory::SeqCst);
                 Ok(())
             },
             |released| released.map(|_| ()),
@@ -320,20 +328,30 @@ impl Metanode {
     /// Releases inodes that nobody holds once all sessions have said what they hold, or their time
     /// is over. Returns whether it did.
     pub(super) async fn end_grace_if_over(&self) -> Result<u64> {
-        let is_over =
-            self.in_grace.load(Memory::SeqCst) && self.reclaim.lock().is_over(self.world.now());
-        if !is_over {
-            return Ok(0);
-        }
-        self.in_grace.store(false, Memory::SeqCst);
         // Unless the inodes are in use, the next call releases the rest. The request that ends the
         // grace time may be given up meanwhile.
-        let begun = Begun(&self.in_grace);
+        let Some(begun) = self.begin_end_of_grace() else {
+            return Ok(0);
+        };
         let shard = self.shard();
         self.release_orphans(&shard).await?;
         std::mem::forget(begun);
         self.holders.end_grace();
         Ok(1)
+    }
+
+    /// From now on new locks don't wait, if that is so. One caller gets it: it alone may take it back.
+    fn begin_end_of_grace(&self) -> Option<Begun<'_>> {
+        // Most calls come later.
+        if !self.in_grace.load(Memory::SeqCst) {
+            return None;
+        }
+        // Under this lock, so that no session owes anything again before new locks are admitted.
+        let reclaim = self.reclaim.lock();
+        let is_over = reclaim.is_over(self.world.now());
+        let ends =
+            |flag: &AtomicBool| flag.compare_exchange(true, false, Memory::SeqCst, Memory::SeqCst);
+        (is_over && ends(&self.in_grace).is_ok()).then(|| Begun(&self.in_grace))
     }
 }
 
@@ -396,7 +414,7 @@ mod tests {
         assert!(owner.taken_in(SESSION, &part(1, 0), true).is_none());
         assert!(!owner.owes(SESSION) && owner.owing == 0);
         // The client didn't get the answer.
-        assert_eq!(owner.hear(SESSION, &part(2, 0)).unwrap(), Part::Anew);
+        assert_eq!(owner.hear(SESSION, &part(2, 0)).unwrap(), Part::Next);
         assert!(owner.owes(SESSION));
         let late = owner.hear(SESSION, &part(1, 0)).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::Stale);
@@ -418,7 +436,7 @@ mod tests {
                 self.holds
                     .extend(part.holds.iter().map(|(inode, _)| *inode));
                 if let Some(named) = self.reclaim.taken_in(SESSION, part, is_last) {
-                    self.holds.retain(|inode| named.contains(inode));
+                    self.holds.retain(|inode| named.inodes.contains(inode));
                 }
             }
             Ok(())
