@@ -13,9 +13,11 @@
 //! one for each object.
 
 mod alone;
+mod writers;
 
 use crate::lease::OwnerLease;
 use crate::tokens::alone::Alone;
+use crate::tokens::writers::{FormerWriters, WriterCount};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use model::owner::{HeldToken, RECALL_WAIT_MAX, RECALLS_MAX, Renewal, Tenure};
@@ -53,6 +55,8 @@ pub(crate) struct Tokens {
     lease: OwnerLease,
     alone: Alone,
     state: Mutex<State>,
+    /// How many former writers there have been.
+    writer_count: WriterCount,
     /// There is something to watch, or a session to end.
     changed: Notify,
     waiters: Waiters,
@@ -67,6 +71,8 @@ struct State {
     /// Operations that wait.
     claims: BTreeMap<ClaimNumber, oneshot::Sender<()>>,
     mail: BTreeMap<SessionId, Mail>,
+    /// Who could change attributes until a short while ago.
+    writers: FormerWriters,
     /// Sessions to end, and those that are being ended.
     ending: BTreeSet<SessionId>,
     closing: BTreeSet<SessionId>,
@@ -138,9 +144,11 @@ impl Tokens {
                 settling: BTreeMap::new(),
                 claims: BTreeMap::new(),
                 mail: BTreeMap::new(),
+                writers: FormerWriters::default(),
                 ending: BTreeSet::new(),
                 closing: BTreeSet::new(),
             }),
+            writer_count: WriterCount::default(),
             changed: Notify::new(),
             waiters: Waiters::default(),
         }
@@ -196,6 +204,7 @@ impl Tokens {
         self.alone.left(session);
         let mut state = self.state.lock();
         state.granter.end_session(session, now);
+        state.writers.note(&self.writer_count, session, None);
         state.ending.remove(&session);
         state.asked.retain(|(asking, _), _| *asking != session);
         state.settling.retain(|(asking, _), _| *asking != session);
@@ -293,7 +302,16 @@ impl Tokens {
     pub(crate) fn take_back(&self, session: SessionId, back: &TokenReturn) -> Result<()> {
         let now = self.now();
         let mut state = self.state.lock();
+        let writes = match back.object {
+            TokenObject::Inode(inode) if state.granter.may_change(session, inode) => Some(inode),
+            _ => None,
+        };
         let taken = state.granter.take_back(session, back, now);
+        if let Some(inode) = writes
+            && !state.granter.may_change(session, inode)
+        {
+            state.writers.note(&self.writer_count, session, Some(inode));
+        }
         self.act(state);
         taken
     }
@@ -443,12 +461,23 @@ impl Tokens {
         })
     }
 
-    /// Whether another session may be changing the attributes of an inode.
-    pub(crate) fn is_changed_by_others(&self, session: SessionId, inode: InodeId) -> bool {
-        self.state
-            .lock()
-            .granter
-            .is_changed_by_others(session, inode)
+    /// For [`Tokens::is_changed_by_others`]: to be read before an operation runs.
+    pub(crate) fn writer_count(&self) -> u64 {
+        self.writer_count.now()
+    }
+
+    /// Whether another session may be changing the attributes of an inode, or could since the count of
+    /// writers was `count`: what it published before it gave that up may have come after a look at the
+    /// records.
+    pub(crate) fn is_changed_by_others(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+        count: u64,
+    ) -> bool {
+        let state = self.state.lock();
+        state.granter.is_changed_by_others(session, inode)
+            || state.writers.has_since(count, session, inode)
     }
 
     /// As [`Granter::knows`].

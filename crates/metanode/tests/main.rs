@@ -14,6 +14,7 @@ mod hostile;
 mod life;
 mod moving;
 mod neighbours;
+mod races;
 mod reclaims;
 mod rig;
 mod sessions;

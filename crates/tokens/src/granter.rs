@@ -191,6 +191,14 @@ impl Granter {
         known.is_some_and(|known| known.is_changed_by_others(session)) || self.grace.is_some()
     }
 
+    /// Whether a session may be changing the attributes of an inode.
+    #[must_use]
+    pub fn may_change(&self, session: SessionId, inode: InodeId) -> bool {
+        let known = self.objects.get(&TokenObject::Inode(inode));
+        let held = known.and_then(|known| known.held(session));
+        held.is_some_and(|held| held.iter().any(|piece| piece.mode != TokenMode::Shared))
+    }
+
     /// Whether a session is known to hold at least this; `None` while sessions may hold what they haven't said
     /// yet. For those who look from outside: what a session may use, its owner must know.
     #[must_use]

@@ -161,13 +161,15 @@ impl Metanode {
     }
 
     /// Leaves attributes out of a listing that other sessions may be changing: who wants them asks for
-    /// them. For those of a single name: waits until nobody changes them.
+    /// them. For those of a single name: waits until nobody changes them. `writers`: their count before
+    /// the operation ran.
     pub(super) async fn check_shown<'a>(
         &'a self,
         operation: &Operation,
         session: SessionId,
         answer: &mut Result<Ranked>,
         claimed: &mut BTreeSet<InodeId>,
+        writers: u64,
         deadline: Option<Deadline>,
     ) -> Result<Shown<'a>> {
         let Ok(Ranked { reply, .. }) = answer else {
@@ -179,7 +181,9 @@ impl Metanode {
             }
             for entry in entries {
                 if entry.attributes.is_some()
-                    && self.tokens.is_changed_by_others(session, entry.inode)
+                    && self
+                        .tokens
+                        .is_changed_by_others(session, entry.inode, writers)
                 {
                     entry.attributes = None;
                 }
@@ -187,7 +191,7 @@ impl Metanode {
             return Ok(Shown::True);
         }
         let others = needs::shown(operation, reply).filter(|inode| {
-            !claimed.contains(inode) && self.tokens.is_changed_by_others(session, *inode)
+            !claimed.contains(inode) && self.tokens.is_changed_by_others(session, *inode, writers)
         });
         let others: Vec<InodeId> = others.collect();
         if others.is_empty() {

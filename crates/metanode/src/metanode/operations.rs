@@ -74,6 +74,7 @@ impl Metanode {
         answer_by: Option<Deadline>,
     ) -> Result<Ranked> {
         let durable = answer_by.is_some();
+        let mut writers = self.tokens.writer_count();
         let mut reply = self.execute_once(operation, stamp, durable).await;
         if claim.is_all() || !needs::shows(operation) {
             self.note_publish(operation, stamp, &reply);
@@ -81,11 +82,13 @@ impl Metanode {
         }
         let (session, mut claimed, mut claims) = (stamp.session, BTreeSet::new(), Vec::new());
         loop {
-            let shown = self.check_shown(operation, session, &mut reply, &mut claimed, answer_by);
+            let shown = &mut claimed;
+            let shown = self.check_shown(operation, session, &mut reply, shown, writers, answer_by);
             match shown.await? {
                 Shown::True => return reply,
                 Shown::Again(claim) => claims.push(claim),
             }
+            writers = self.tokens.writer_count();
             reply = self.execute_once(operation, stamp, durable).await;
         }
     }

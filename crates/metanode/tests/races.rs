@@ -1,0 +1,146 @@
+//! What a request does while another one is between two of its steps.
+
+use crate::rig::clients::{CLIENT, new_session, send};
+use crate::rig::{self, Rig};
+use bytes::Bytes;
+use futures::future::join;
+use model::operation::{Publish, Ranked, Stamp, Turn};
+use model::owner::{OwnerReply, OwnerRequest};
+use model::token::{TokenReply, TokenRequest, TokenReturn};
+use model::{
+    CommitNumber, Extent, ExtentKind, InodeId, Operation, Reply, Scheme, SessionId, TokenMode,
+    TokenObject, TokenRange,
+};
+use std::time::Duration;
+use world::sim::Cluster;
+use world::{Interruption, Point, World};
+
+const ROOT: InodeId = InodeId::ROOT;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A session of the client on another node.
+async fn opened(rig: &Rig) -> SessionId {
+    let session = new_session(rig).await;
+    let open = OwnerRequest::OpenSession { session };
+    send(rig, CLIENT, session, None, open).await.unwrap();
+    session
+}
+
+async fn ask(rig: &Rig, session: SessionId, request: OwnerRequest) -> OwnerReply {
+    send(rig, CLIENT, session, None, request).await.unwrap()
+}
+
+async fn read(rig: &Rig, session: SessionId, operation: Operation) -> Reply {
+    let stamp = Stamp {
+        turn: Turn::Read,
+        ..Stamp::own(rig.world.wall(), session)
+    };
+    let execute = OwnerRequest::Execute { operation, stamp };
+    match ask(rig, session, execute).await {
+        OwnerReply::Operation(Ranked { reply, .. }) => reply,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A program has written 100 bytes, and its client publishes them and gives back its token for the
+/// inode a second after another client has begun to read; the read has run and waits to be durable.
+async fn read_beside_a_writer(world: World, look: Operation) -> Reply {
+    rig::create(&world, Scheme::Replicate(1), 1).await;
+    let rig = rig::open(&world).await;
+    let inode = rig.file(ROOT, "f").await;
+    let (reader, writer) = (opened(&rig).await, opened(&rig).await);
+    let object = TokenObject::Inode(inode);
+    let granted = OwnerRequest::AskToken {
+        session: writer,
+        number: 1,
+        wants: TokenRequest {
+            object,
+            mode: TokenMode::SharedWrite,
+            required: vec![TokenRange::ALL],
+            desired: TokenRange::ALL,
+            can_ship: false,
+        },
+    };
+    let OwnerReply::Token {
+        reply: TokenReply::Granted { number, .. },
+        ..
+    } = ask(&rig, writer, granted).await
+    else {
+        panic!("nobody else has it");
+    };
+    let writes = async {
+        world.sleep(SECOND).await;
+        let extent = Extent {
+            offset: 0,
+            length: 100,
+            kind: ExtentKind::Inline(Bytes::from(vec![7; 100])),
+            birth: CommitNumber(0),
+        };
+        let operation = Operation::Publish(Publish {
+            inode,
+            extents: vec![extent],
+            size_at_least: 100,
+            written: None,
+            replaces: None,
+        });
+        let stamp = Stamp {
+            turn: Turn::Slot { slot: 0, number: 1 },
+            ..Stamp::own(world.wall(), writer)
+        };
+        ask(&rig, writer, OwnerRequest::Execute { operation, stamp }).await;
+        let back = TokenReturn {
+            object,
+            ranges: vec![TokenRange::ALL],
+            keep: None,
+            up_to: number,
+        };
+        let session = writer;
+        ask(&rig, writer, OwnerRequest::ReturnToken { session, back }).await;
+    };
+    let (reply, ()) = join(read(&rig, reader, look), writes).await;
+    rig.close().await;
+    reply
+}
+
+fn delayed(seed: u64, point: Point) -> Cluster {
+    let cluster = Cluster::new(seed);
+    cluster.interrupt(point, 0, Interruption::Delay(2 * SECOND));
+    cluster
+}
+
+/// Would be broken if a stat showed a file as it was before a write that had ended before the stat began.
+#[test]
+fn a_look_up_shows_what_was_published_and_given_back_while_it_ran() {
+    let cluster = delayed(71, Point::OperationRun);
+    let program = |world: World| async move {
+        let look = Operation::Lookup {
+            directory: ROOT,
+            name: rig::name("f"),
+        };
+        let Reply::Entry { attributes, .. } = read_beside_a_writer(world, look).await else {
+            panic!("it is there");
+        };
+        assert_eq!(attributes.size, 100);
+    };
+    cluster.run(|_| cluster.node("owner").start(program).done());
+}
+
+#[test]
+fn a_listing_leaves_out_attributes_that_were_published_while_it_ran() {
+    let cluster = delayed(72, Point::OperationRun);
+    let program = |world: World| async move {
+        let list = Operation::ReadDirectory {
+            directory: ROOT,
+            after: 0,
+            limit: 100,
+            with_attributes: true,
+        };
+        let Reply::Listing { entries, .. } = read_beside_a_writer(world, list).await else {
+            panic!("it is a directory");
+        };
+        let entry = entries.iter().find(|entry| entry.name == rig::name("f"));
+        let shown = entry.unwrap().attributes.as_ref();
+        assert!(shown.is_none_or(|shown| shown.size == 100), "{shown:?}");
+    };
+    cluster.run(|_| cluster.node("owner").start(program).done());
+}
