@@ -27,6 +27,18 @@ struct HolderTable {
     /// Inodes that may have no names: only these are released after their last use, so that
     /// ordinary closes don't involve the shard. Some may have got a name since.
     nameless: Set<InodeId>,
+    /// Those whose last use has ended and that aren't released yet, each with the number of that end:
+    /// who ends it may be given up before. As many as were held.
+    unreleased: Map<InodeId, u64>,
+    /// How many last uses have ended.
+    ends: u64,
+}
+
+impl HolderTable {
+    fn note_end(&mut self, inode: InodeId) {
+        self.ends += 1;
+        self.unreleased.insert(inode, self.ends);
+    }
 }
 
 /// Nearly always those of one session.
@@ -78,7 +90,8 @@ impl Holders {
         table.nameless.insert(inode);
     }
 
-    /// Removes a use. True if it was the last one and the inode must be released.
+    /// Removes a use. True if it was the last one and the inode must be released; then
+    /// [`Holders::released`] is to follow.
     pub(crate) fn unhold(&self, session: SessionId, inode: InodeId) -> bool {
         let mut table = self.part(inode);
         if let Some(uses) = table.held.get_mut(&inode) {
@@ -95,6 +108,7 @@ impl Holders {
         }
         let is_last = table.nameless.remove(&inode);
         if is_last {
+            table.note_end(inode);
             self.note_let_go(inode);
         }
         is_last
@@ -144,14 +158,43 @@ impl Holders {
         self.part(inode).nameless.insert(inode);
     }
 
-    /// An inode in use lost its last name. True if it isn't used any more and must be released now.
+    /// An inode in use lost its last name. True if it isn't used any more and must be released now; then
+    /// [`Holders::released`] is to follow.
     pub(crate) fn lost_names(&self, inode: InodeId) -> bool {
         let mut table = self.part(inode);
         let is_held = table.held.contains_key(&inode);
-        if is_held {
-            table.nameless.insert(inode);
+        match is_held {
+            true => {
+                table.nameless.insert(inode);
+                table.unreleased.remove(&inode);
+            }
+            false => table.note_end(inode),
         }
         !is_held
+    }
+
+    /// The number of the end of the last use of an inode that isn't released yet.
+    pub(crate) fn last_end(&self, inode: InodeId) -> Option<u64> {
+        self.part(inode).unreleased.get(&inode).copied()
+    }
+
+    /// An inode was released, or needn't be, and nobody has used it since that end of its last use.
+    pub(crate) fn released(&self, inode: InodeId, end: Option<u64>) {
+        let mut table = self.part(inode);
+        if end.is_some() && table.unreleased.get(&inode).copied() == end {
+            table.unreleased.remove(&inode);
+        }
+    }
+
+    /// Some of the inodes whose last use has ended and that aren't released yet, in order.
+    pub(crate) fn unreleased(&self, max: usize) -> Vec<InodeId> {
+        let mut inodes = Vec::new();
+        for part in &self.parts {
+            let table = part.lock();
+            inodes.extend(table.unreleased.keys().take(max - inodes.len()));
+        }
+        inodes.sort_unstable();
+        inodes
     }
 
     /// Ends all uses of a session. Returns the unused inodes that must be released, in order.
@@ -169,7 +212,8 @@ impl Holders {
         let mut free = Vec::new();
         for part in &self.parts {
             let mut table = part.lock();
-            let HolderTable { held, nameless } = &mut *table;
+            let HolderTable { held, nameless, .. } = &mut *table;
+            let before = free.len();
             held.retain(|inode, uses| {
                 uses.retain(|(holder, _)| !ends(*holder, *inode));
                 if uses.is_empty() && nameless.remove(inode) {
@@ -177,6 +221,9 @@ impl Holders {
                 }
                 !uses.is_empty()
             });
+            for inode in &free[before..] {
+                table.note_end(*inode);
+            }
         }
         free.sort_unstable();
         free
@@ -212,6 +259,29 @@ mod tests {
         assert!(holders.is_held(inode));
         assert!(holders.unhold(SessionId(2), inode));
         assert!(!holders.is_held(inode));
+    }
+
+    #[test]
+    fn what_nobody_has_released_is_remembered_by_its_newest_end() {
+        let (holders, session, inode) = (Holders::default(), SessionId(1), InodeId(7));
+        let ends = || {
+            holders.hold(session, inode);
+            assert!(!holders.lost_names(inode));
+            assert!(holders.unhold(session, inode));
+            holders.last_end(inode)
+        };
+        let first = ends();
+        let second = ends();
+        holders.released(inode, first);
+        assert_eq!(holders.unreleased(9), [inode]);
+        holders.released(inode, second);
+        assert!(holders.unreleased(9).is_empty());
+        ends();
+        holders.hold(session, inode);
+        assert!(!holders.lost_names(inode), "its next last use releases it");
+        assert!(holders.unreleased(9).is_empty());
+        assert_eq!(holders.end_session(session), [inode]);
+        assert_eq!(holders.unreleased(9), [inode]);
     }
 
     #[test]

@@ -1,18 +1,19 @@
 //! What a request does while another one is between two of its steps.
 
-use crate::rig::clients::{CLIENT, new_session, send};
+use crate::rig::clients::{CLIENT, exists, new_session, send};
 use crate::rig::{self, Rig};
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::future::join;
 use model::operation::{Publish, Ranked, Stamp, Turn};
-use model::owner::{OwnerReply, OwnerRequest};
+use model::owner::{Order, OwnerReply, OwnerRequest};
 use model::token::{TokenReply, TokenRequest, TokenReturn};
 use model::{
-    CommitNumber, Extent, ExtentKind, InodeId, Operation, Reply, Scheme, SessionId, TokenMode,
-    TokenObject, TokenRange,
+    CommitNumber, Error, ErrorKind, Extent, ExtentKind, InodeId, Operation, Reply, Scheme,
+    SessionId, TokenMode, TokenObject, TokenRange,
 };
 use std::time::Duration;
-use world::sim::Cluster;
+use world::sim::{Cluster, Simulation};
 use world::{Interruption, Point, World};
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -143,4 +144,92 @@ fn a_listing_leaves_out_attributes_that_were_published_while_it_ran() {
         assert!(shown.is_none_or(|shown| shown.size == 100), "{shown:?}");
     };
     cluster.run(|_| cluster.node("owner").start(program).done());
+}
+
+/// A file without a name that a client on another node holds, and the request that ends its use.
+async fn last_use(rig: &Rig) -> (SessionId, InodeId, OwnerRequest) {
+    let session = opened(rig).await;
+    let inode = rig.file(ROOT, "f").await;
+    let order = Some(Order { slot: 1, number: 1 });
+    let hold = OwnerRequest::Hold { session, inode };
+    send(rig, CLIENT, session, order, hold).await.unwrap();
+    rig.unlink(ROOT, "f").await;
+    rig.metanode.sync().await.unwrap();
+    let stamp = Stamp::own(rig.world.wall(), session);
+    (session, inode, OwnerRequest::Unhold { inode, stamp })
+}
+
+/// Would be broken if a client heard that its last use of a file had ended before that was durable: it
+/// doesn't say to the next owner that it holds the file.
+#[test]
+fn a_repeated_end_of_a_use_is_answered_once_the_first_is_durable() {
+    Simulation::new(73)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (session, inode, unhold) = last_use(&rig).await;
+            let ask = || {
+                let order = Some(Order { slot: 1, number: 2 });
+                send(&rig, CLIENT, session, order, unhold.clone())
+            };
+            // Given up at its deadline, for instance.
+            assert!(ask().now_or_never().is_none());
+            assert!(!rig.metanode.is_clean());
+            assert_eq!(ask().await, Ok(OwnerReply::Done));
+            assert!(rig.metanode.is_clean());
+            assert!(!exists(&rig.metanode, inode, &rig.stamp()).await);
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if a file that nobody uses any more took its space until the next owner: the request that
+/// ended its last use was given up while it waited for a take-over.
+#[test]
+fn a_file_whose_last_use_ended_in_a_request_that_was_given_up_is_released() {
+    Simulation::new(74)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            for is_repeated in [true, false] {
+                let (session, inode, unhold) = last_use(&rig).await;
+                let ask = || {
+                    let order = Some(Order { slot: 1, number: 2 });
+                    send(&rig, CLIENT, session, order, unhold.clone())
+                };
+                let why = Error::new(ErrorKind::Unavailable, "for a test");
+                rig.metanode.hosted().resign(&why);
+                assert!(ask().now_or_never().is_none());
+                match is_repeated {
+                    true => assert_eq!(ask().await, Ok(OwnerReply::Done)),
+                    false => {
+                        rig.metanode.usage().await.unwrap();
+                        rig.settle().await;
+                    }
+                }
+                assert!(!exists(&rig.metanode, inode, &rig.stamp()).await);
+            }
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// The same for all that a session held, when the request that ends it is given up.
+#[test]
+fn what_a_session_held_is_released_although_the_request_that_ends_it_was_given_up() {
+    Simulation::new(75)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (session, inode, _) = last_use(&rig).await;
+            let why = Error::new(ErrorKind::Unavailable, "for a test");
+            rig.metanode.hosted().resign(&why);
+            let close = rig.metanode.close_session(session);
+            assert!(close.now_or_never().is_none());
+            rig.metanode.usage().await.unwrap();
+            rig.settle().await;
+            assert!(!exists(&rig.metanode, inode, &rig.stamp()).await);
+            rig.close().await;
+        })
+        .finished();
 }

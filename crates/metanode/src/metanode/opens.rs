@@ -10,6 +10,9 @@ use shard::{Shard, successor};
 use std::collections::BTreeSet;
 use world::{Planted, Point};
 
+/// Most inodes that a round releases because the requests that ended their last uses didn't.
+const RELEASED_AT_ONCE: usize = 1024;
+
 impl Metanode {
     /// Opens a client's session. Its id comes from coordination and is never reused, nor are
     /// segment ids, which begin with it. Waits for coordination.
@@ -199,18 +202,36 @@ impl Metanode {
     async fn release_orphan(&self, shard: &Shard, inode: InodeId, stamp: &Stamp) -> Result<()> {
         let release = Operation::Release { inode };
         loop {
+            let end = self.holders.last_end(inode);
             match shard.execute(&release, stamp).await {
-                // Its last close has come meanwhile.
-                Ok((Reply::Progress { more: true }, _)) if self.holders.lost_names(inode) => {}
-                Ok(_) => return Ok(()),
-                // One damaged inode must not make the whole file system unavailable.
-                Err(error) if is_damage(error.kind()) => {
-                    tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
+                Ok((Reply::Progress { more: true }, _)) => {
+                    if !self.holders.lost_names(inode) {
+                        return Ok(());
+                    }
+                    // Its last close has come meanwhile.
+                }
+                released => {
+                    skip_damaged(inode, released)?;
+                    self.holders.released(inode, end);
                     return Ok(());
                 }
-                Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Releases inodes whose last use has ended in requests that were given up, or failed, before they
+    /// released them. Returns how many.
+    pub(super) async fn release_rest(&self) -> Result<u64> {
+        let stamp = self.host.stamp();
+        let mut count = 0;
+        for inode in self.holders.unreleased(RELEASED_AT_ONCE) {
+            let end = self.holders.last_end(inode);
+            if !skip_damaged(inode, self.release(inode, &stamp).await)? {
+                self.holders.released(inode, end);
+            }
+            count += 1;
+        }
+        Ok(count)
     }
 
     /// Files without names that an open session's last operation in a slot made. Their maker may not
@@ -234,6 +255,18 @@ impl Metanode {
                 }
             }
         }
+    }
+}
+
+/// One damaged inode must not make the whole file system unavailable. False if this one is.
+fn skip_damaged<T>(inode: InodeId, released: Result<T>) -> Result<bool> {
+    match released {
+        Ok(_) => Ok(true),
+        Err(error) if is_damage(error.kind()) => {
+            tracing::error!(%inode, %error, "an inode without names can't be released: run `shale fs check`");
+            Ok(false)
+        }
+        Err(error) => Err(error),
     }
 }
 

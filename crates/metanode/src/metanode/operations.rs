@@ -193,7 +193,7 @@ impl Metanode {
     }
 
     /// An inode in use lost its last name: its last close releases it. If that close came before
-    /// this note, it is released here; if that fails, at the next start.
+    /// this note, it is released here; if that fails, by a round.
     async fn note_orphan(&self, answer: &Result<Ranked>, stamp: &Stamp) {
         let Ok(
             Reply::Removed { attributes, .. }
@@ -222,11 +222,16 @@ impl Metanode {
             ..*stamp
         };
         loop {
+            let end = self.holders.last_end(inode);
             let reply = self.host.run(&Operation::Release { inode }, &stamp).await?;
             let is_held = matches!(reply, Reply::Progress { more: true });
             // During the grace time everything counts as held; its end releases what isn't.
             let is_grace = self.in_grace.load(Ordering::SeqCst);
-            if !is_held || is_grace || !self.holders.lost_names(inode) {
+            if !is_held || is_grace {
+                self.holders.released(inode, end);
+                return Ok(());
+            }
+            if !self.holders.lost_names(inode) {
                 return Ok(());
             }
         }

@@ -70,8 +70,9 @@ impl Metanode {
     async fn round(&self, pace: Pace) -> Result<u64> {
         let round = self.background.begin_round().await;
         let released = self.end_grace_if_over().await;
+        let rest = self.release_rest().await;
         let done = round.run(pace).await;
-        Ok(released? + done?)
+        Ok(released? + rest? + done?)
     }
 }
 

@@ -159,15 +159,29 @@ impl Metanode {
         })?;
         // It names this owner's tenure, so its client knows what was reclaimed.
         self.owes_nothing(session);
-        let mut last_use = None;
+        let (mut last_use, mut is_repeated) = (None, true);
         let is_open = || self.check_standing(session).is_ok();
         let reply = self.replays.once(session, order, is_open, || {
+            is_repeated = false;
             self.change(&request, &mut last_use)
         });
-        if let Some((inode, stamp)) = last_use {
-            if let Err(error) = self.release(inode, &stamp).await {
-                tracing::warn!(%inode, %error, "an inode without names couldn't be released");
-            }
+        // Its first copy may have been given up before it had released the inode, or as it waited
+        // for that to be durable.
+        let mut syncs = last_use.is_some();
+        if let OwnerRequest::Unhold { inode, stamp } = &request
+            && is_repeated
+            && reply.is_ok()
+        {
+            syncs = true;
+            let is_unreleased = self.holders.last_end(*inode).is_some();
+            last_use = is_unreleased.then(|| (*inode, stamp.received(self.world.wall())));
+        }
+        if let Some((inode, stamp)) = last_use
+            && let Err(error) = self.release(inode, &stamp).await
+        {
+            tracing::warn!(%inode, %error, "an inode without names isn't released yet");
+        }
+        if syncs {
             // The client doesn't say any more that it holds the inode, and a new owner may keep one
             // that a slot's last operation made.
             self.sync().await?;
