@@ -63,15 +63,20 @@ impl Shard {
     async fn make_first_fileset(&self, family: FamilyId) -> Result<bool> {
         let fileset = family.first_fileset();
         let key = Key::Fileset(fileset);
-        if self.record(&key).await?.is_some() {
-            return Ok(false);
-        }
-        let mut state = self.state.lock();
-        state.alive()?;
-        // Somebody else may have asked for the same.
-        if state.records.get(&key).flatten().is_some() {
-            return Ok(false);
-        }
+        let mut state = loop {
+            if self.record(&key).await?.is_some() {
+                return Ok(false);
+            }
+            let state = self.state.lock();
+            state.alive()?;
+            match state.records.get(&key) {
+                Some(None) => break state,
+                // Somebody else has asked for the same.
+                Some(Some(_)) => return Ok(false),
+                // It was evicted meanwhile: who else asked may have made it.
+                None => {}
+            }
+        };
         let effects = namespace::genesis(fileset, self.world.wall(), 0, 0, 0o755);
         state.change(effects, None);
         tracing::info!(shard = self.shard.0, %family, "empty file system made");

@@ -364,10 +364,7 @@ impl Shard {
                 }
                 attempt = self.attempt(operation, stamp);
             }
-            let text = format!(
-                "records were evicted {FETCH_ROUNDS_MAX} times while an operation was fetching them"
-            );
-            Err(Error::new(ErrorKind::Unavailable, text))
+            Err(too_often_evicted())
         };
         let outcome = self.world.timeout(FETCH_DEADLINE, work).await;
         outcome.unwrap_or_else(|_| {
@@ -454,13 +451,20 @@ impl Shard {
     /// # Errors
     /// `Unavailable` if the tree can't be read.
     pub async fn record(&self, key: &Key) -> Result<Option<Record>> {
-        self.check_alive()?;
-        if let Some(known) = self.state.lock().records.get(key) {
-            return Ok(known);
+        for _ in 0..FETCH_ROUNDS_MAX {
+            self.check_alive()?;
+            if let Some(known) = self.state.lock().records.get(key) {
+                return Ok(known);
+            }
+            // What it brings may be evicted before it is looked at: that doesn't say that there is
+            // no record.
+            let pinned = Pinned::new(self);
+            pinned.fetch(vec![Need::Key(key.clone())]).await?;
+            if let Some(known) = self.state.lock().records.get(key) {
+                return Ok(known);
+            }
         }
-        let pinned = Pinned::new(self);
-        pinned.fetch(vec![Need::Key(key.clone())]).await?;
-        Ok(self.state.lock().records.get(key).flatten())
+        Err(too_often_evicted())
     }
 
     /// Makes everything durable, flushes the tree's memory to tables, closes.
@@ -641,6 +645,13 @@ impl Shard {
             }
         }
     }
+}
+
+fn too_often_evicted() -> Error {
+    let text = format!(
+        "records were evicted {FETCH_ROUNDS_MAX} times while an operation was fetching them"
+    );
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 /// Whether the operation publishes a segment in a group below `floor`.

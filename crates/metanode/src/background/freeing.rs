@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::judging::{Judging, recorded};
 use crate::room::Room;
 use model::{ErrorKind, Result, SegmentId, SegmentPlace};
-use namespace::Segment;
+use namespace::{Key, Record, Segment};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,12 +89,21 @@ impl Freeing {
                 garbage.push(place);
             }
         }
-        count(&self.counts.segments_given_up, garbage.len() as u64);
         self.host.condemn(garbage.clone()).await?;
         self.host.sync().await?;
         self.host.world().at(Point::GarbageCondemned).await;
+        // One that was published meanwhile isn't condemned.
+        let shard = self.host.shard();
+        let mut condemned = Vec::with_capacity(garbage.len());
+        for place in garbage {
+            match shard.record(&Key::Dead(place.segment)).await? {
+                Some(Record::Dead(dead)) if dead.place == place => condemned.push(place),
+                _ => {}
+            }
+        }
         // Nobody reads what was never published: it needs no time to be forgotten.
-        self.host.pool().delete(&garbage).await
+        count(&self.counts.segments_given_up, condemned.len() as u64);
+        self.host.pool().delete(&condemned).await
     }
 
     /// Frees some space of removed and overwritten data, without the usual grace for readers (a
