@@ -112,8 +112,7 @@ impl Shard {
     }
 
     async fn commit_once(&self) -> Result<()> {
-        self.check_alive()?;
-        let Some(batch) = self.freeze() else {
+        let Some(batch) = self.freeze()? else {
             return Ok(());
         };
         let number = batch.number;
@@ -135,10 +134,12 @@ impl Shard {
         Ok(())
     }
 
-    fn freeze(&self) -> Option<Batch> {
+    fn freeze(&self) -> Result<Option<Batch>> {
         let mut state = self.state.lock();
+        // Under the same lock: once the shard is given up, a later owner takes what isn't frozen.
+        state.alive()?;
         if state.newest_change() <= state.durable {
-            return None;
+            return Ok(None);
         }
         let bytes = state.records.changed().1;
         let (number, rows) = state.records.freeze();
@@ -152,11 +153,11 @@ impl Shard {
             operations: notes.len(),
             bytes,
         });
-        Some(Batch {
+        Ok(Some(Batch {
             number,
             rows,
             notes,
-        })
+        }))
     }
 
     /// Waits until there is memory for another change.
