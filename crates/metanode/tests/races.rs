@@ -13,6 +13,7 @@ use model::{
     SessionId, TokenMode, TokenObject, TokenRange,
 };
 use std::time::Duration;
+use world::call::Local;
 use world::sim::{Cluster, Simulation};
 use world::{Interruption, Point, World};
 
@@ -232,4 +233,32 @@ fn what_a_session_held_is_released_although_the_request_that_ends_it_was_given_u
             rig.close().await;
         })
         .finished();
+}
+
+/// Would be broken if what the owner remembers of a session outlived it: it was ended as its opening hadn't
+/// been answered.
+#[test]
+fn a_session_that_ends_while_it_is_opened_is_not_open() {
+    let cluster = Cluster::new(76);
+    // The first is that of the client in the owner's process.
+    cluster.interrupt(Point::SessionRecorded, 1, Interruption::Delay(2 * SECOND));
+    let program = |world: World| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let session = new_session(&rig).await;
+        let ask = |request| send(&rig, CLIENT, session, None, request);
+        let ends = async {
+            world.sleep(SECOND).await;
+            ask(OwnerRequest::CloseSession { session }).await.unwrap();
+        };
+        let open = ask(OwnerRequest::OpenSession { session });
+        let (opened, ()) = join(open, ends).await;
+        assert_eq!(opened.unwrap_err().kind(), ErrorKind::SessionEnded);
+        let inode = rig.file(ROOT, "f").await;
+        let late = OwnerRequest::Hold { session, inode };
+        let held = Local::ask(&*rig.metanode, &late).answer().await;
+        assert_eq!(held.unwrap_err().kind(), ErrorKind::SessionEnded);
+        rig.close().await;
+    };
+    cluster.run(|_| cluster.node("owner").start(program).done());
 }

@@ -53,7 +53,15 @@ impl Metanode {
         self.world.at(Point::SessionRecorded).await;
         self.sessions.begin(session);
         self.tokens.begin_session(session);
-        Ok(())
+        // Who has ended it meanwhile may have forgotten it before it was remembered.
+        match self.shard().session_standing(session) {
+            Standing::Open => Ok(()),
+            _ => {
+                self.sessions.end(session);
+                self.tokens.end_session(session);
+                Err(namespace::sessions::ended(session))
+            }
+        }
     }
 
     /// Ends the sessions of earlier runs of this node's daemon: it can't run twice, so they are
@@ -90,11 +98,7 @@ impl Metanode {
         let slot = |session| Key::Slot { session, slot: 0 };
         let range = (slot(session), slot(session.next()));
         let made = self.just_made(&self.shard(), range).await;
-        let end_uses = || match self.world.has_planted(Planted::KeepHolds) {
-            true => Vec::new(),
-            false => self.holders.end_session(session),
-        };
-        for inode in end_uses() {
+        for inode in self.end_uses(session) {
             result = result.and(self.release(inode, &stamp).await);
         }
         match made {
@@ -112,12 +116,33 @@ impl Metanode {
             self.tokens.end_session(session);
         }
         // What requests that were under way have taken and made since.
+        self.sessions.end(session);
         self.replays.forget(session);
         self.end_locks(session);
-        for inode in end_uses() {
+        for inode in self.end_uses(session) {
             result = result.and(self.release(inode, &stamp).await);
         }
         result
+    }
+
+    /// A request has taken something for a session without knowing whether it is still open. If it
+    /// isn't, the request may have come after all that its end releases: the same ends again, and a
+    /// round releases what nobody uses.
+    pub(super) fn end_if_closed(&self, session: SessionId, is_open: bool) -> Result<()> {
+        if is_open {
+            return Ok(());
+        }
+        self.end_locks(session);
+        drop(self.end_uses(session));
+        Err(namespace::sessions::ended(session))
+    }
+
+    /// Returns the inodes that are to be released.
+    fn end_uses(&self, session: SessionId) -> Vec<InodeId> {
+        match self.world.has_planted(Planted::KeepHolds) {
+            true => Vec::new(),
+            false => self.holders.end_session(session),
+        }
     }
 
     fn end_locks(&self, session: SessionId) {
@@ -134,6 +159,10 @@ impl Metanode {
             // It was opened under an owner before this one.
             self.sessions.begin(session);
             let _ = self.sessions.settle(session, counter);
+            // Who has ended it meanwhile may have forgotten it before it was remembered.
+            if !is_open() {
+                self.sessions.end(session);
+            }
         }
     }
 

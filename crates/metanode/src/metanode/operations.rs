@@ -178,6 +178,8 @@ impl Metanode {
                     Turn::Slot { slot, number } if self.check_standing(session).is_ok() => {
                         let holders = &self.holders;
                         holders.hold_made(session, slot, number, attributes.inode);
+                        let is_open = self.shard().run_of_session(session).is_some();
+                        self.end_if_closed(session, is_open)?;
                     }
                     _ => self.holders.made_nameless(attributes.inode),
                 }

@@ -45,12 +45,12 @@ impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
             {
                 Asked::Waits(Box::pin(async move {
                     self.wait_for_grace().await?;
-                    self.change(request, &mut None)
+                    self.change_here(request, &mut None)
                 }))
             }
             request if request.is_in_order() => {
                 let mut last_use = None;
-                let reply = self.change(request, &mut last_use);
+                let reply = self.change_here(request, &mut last_use);
                 match last_use {
                     None => Asked::Ready(reply),
                     Some((inode, stamp)) => Asked::Waits(Box::pin(async move {
@@ -218,6 +218,20 @@ impl Metanode {
                 _ => return self::message(&Err(ErrorKind::Overflow.into())),
             }
         }
+    }
+
+    /// As [`Metanode::change`] for a client in this process, whose session may be closed meanwhile.
+    /// Messages need no look: [`Replays`](replays::Replays) keep them and the end apart.
+    fn change_here(
+        &self,
+        request: &OwnerRequest,
+        last_use: &mut Option<LastUse>,
+    ) -> Result<OwnerReply> {
+        let reply = self.change(request, last_use);
+        if let Some(session) = request.session() {
+            self.end_if_closed(session, self.sessions.is_open(session))?;
+        }
+        reply
     }
 
     /// Does what a request in order asks: without waiting, so that an interrupted one is done
