@@ -370,7 +370,9 @@ impl Tokens {
             // Operations of sessions that have ended may still be under way.
             let may_now = || may_have_all() && !self.state.lock().granter.has_claims();
             let has_all_now = self.alone.look(session, has_all, may_now);
-            let came = {
+            // Under the lock: the end of the session wakes only those that wait by then.
+            let came;
+            let waits = {
                 let mut state = self.state.lock();
                 let Some(mail) = state.mail.get_mut(&session) else {
                     return Err(namespace::sessions::ended(session));
@@ -387,9 +389,10 @@ impl Tokens {
                         has_all: has_all_now,
                     });
                 }
-                mail.came.clone()
+                came = mail.came.clone();
+                came.notified()
             };
-            let waited = deadline.bound(&self.world, came.notified()).await;
+            let waited = deadline.bound(&self.world, waits).await;
             if waited.is_err() {
                 return Ok(Said {
                     recalls: Vec::new(),
