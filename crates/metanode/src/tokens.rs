@@ -368,7 +368,10 @@ impl Tokens {
     ) -> Result<Said> {
         loop {
             // Operations of sessions that have ended may still be under way.
-            let may_now = || may_have_all() && !self.state.lock().granter.has_claims();
+            let may_now = || {
+                let state = self.state.lock();
+                (may_have_all() && !state.granter.has_claims()).then_some(state)
+            };
             let has_all_now = self.alone.look(session, has_all, may_now);
             // Under the lock: the end of the session wakes only those that wait by then.
             let came;
@@ -454,6 +457,11 @@ impl Tokens {
         }
         let now = self.now();
         let mut state = self.state.lock();
+        // It may have begun meanwhile, as there was no claim yet.
+        if self.alone.enter() {
+            let claim = claim(Claimed::All);
+            return Some(Claiming { claim, turn: None });
+        }
         let number = state.granter.claim(session, needs, now)?;
         let (tell, turn) = oneshot::channel();
         state.claims.insert(number, tell);

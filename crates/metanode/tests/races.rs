@@ -262,3 +262,27 @@ fn a_session_that_ends_while_it_is_opened_is_not_open() {
     };
     cluster.run(|_| cluster.node("owner").start(program).done());
 }
+
+/// Would be broken if a session that has ended were given everything: nobody would ever give it back.
+#[test]
+fn a_session_that_has_ended_is_not_the_only_one() {
+    Simulation::new(77)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.source.session();
+            rig.metanode.close_session(session).await.unwrap();
+            let late = OwnerRequest::AwaitRecalls {
+                session,
+                known: rig.metanode.tenure(),
+                has_all: false,
+            };
+            let said = Local::ask(&*rig.metanode, &late).answer().await;
+            assert_eq!(said.unwrap_err().kind(), ErrorKind::SessionEnded);
+            let began = world.now();
+            rig.metanode.open_session().await.unwrap();
+            assert!(world.now() - began < SECOND);
+            rig.close().await;
+        })
+        .finished();
+}

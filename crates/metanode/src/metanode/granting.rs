@@ -118,11 +118,12 @@ impl Metanode {
             .await
     }
 
-    /// Whether no other client has a session.
+    /// Whether the session is open and no other client has one.
     fn is_only_client(&self, session: SessionId) -> bool {
         let sessions = self.shard().sessions();
         let mut clients = sessions.of_clients();
-        clients.all(|(client, _)| client == session)
+        let first = clients.next().map(|(client, _)| client);
+        first == Some(session) && clients.next().is_none()
     }
 
     /// Waits until no other session has what the operation must not meet.

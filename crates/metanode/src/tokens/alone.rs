@@ -113,13 +113,14 @@ impl Alone {
     }
 
     /// A session that `has_all`, or not, asks how it stands: whether it has everything now.
-    /// `may_have_all`: whether it is the only one that is open, and in this process; asked only while no
-    /// other one is being opened.
-    pub(super) fn look(
+    /// `may_have_all`: if it is the only one that is open, and in this process, what keeps operations from
+    /// asking for tokens until they see that it has everything; asked only while no other one is being
+    /// opened.
+    pub(super) fn look<Guard>(
         &self,
         session: SessionId,
         has_all: bool,
-        may_have_all: impl FnOnce() -> bool,
+        may_have_all: impl FnOnce() -> Option<Guard>,
     ) -> bool {
         let mut standing = self.standing.lock();
         match standing.who {
@@ -131,7 +132,10 @@ impl Alone {
                 standing.who = Who::Nobody;
                 false
             }
-            Who::Nobody if !has_all && standing.openings == 0 && may_have_all() => {
+            Who::Nobody if !has_all && standing.openings == 0 => {
+                let Some(_guard) = may_have_all() else {
+                    return false;
+                };
                 standing.who = Who::Has(session);
                 self.gate.fetch_or(ON, Ordering::AcqRel);
                 true
@@ -164,7 +168,7 @@ mod tests {
         let ended = Simulation::new(1).run(|world| async move {
             let alone = std::sync::Arc::new(Alone::default());
             assert!(!alone.enter());
-            assert!(alone.look(A, false, || true));
+            assert!(alone.look(A, false, || Some(())));
             assert!(alone.enter());
             let (opening, asked) = alone.begin_opening(B);
             assert_eq!(asked, Some(A));
@@ -173,10 +177,10 @@ mod tests {
             let other = async {
                 world.sleep(Duration::from_secs(1)).await;
                 // It says that it still has everything, and is told to stop.
-                assert!(!alone.look(A, true, || true));
+                assert!(!alone.look(A, true, || Some(())));
                 world.sleep(Duration::from_secs(1)).await;
                 assert!(
-                    !alone.look(A, false, || true),
+                    !alone.look(A, false, || Some(())),
                     "another one is being opened"
                 );
                 world.sleep(Duration::from_secs(1)).await;
@@ -187,8 +191,11 @@ mod tests {
             opened.unwrap();
             assert!(world.now() - began >= Duration::from_secs(3));
             drop(opening);
-            assert!(!alone.look(A, false, || false), "it isn't the only one");
-            assert!(alone.look(B, false, || true));
+            assert!(
+                !alone.look(A, false, || None::<()>),
+                "it isn't the only one"
+            );
+            assert!(alone.look(B, false, || Some(())));
         });
         ended.finished();
     }
@@ -197,7 +204,7 @@ mod tests {
     fn a_client_that_keeps_what_it_has_is_waited_for_so_long_only() {
         let ended = Simulation::new(1).run(|world| async move {
             let alone = Alone::default();
-            assert!(alone.look(A, false, || true));
+            assert!(alone.look(A, false, || Some(())));
             let _opening = alone.begin_opening(B);
             let refused = alone.wait_for_nobody(&world, B).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Unavailable);
@@ -211,7 +218,7 @@ mod tests {
     fn who_opens_a_session_again_keeps_what_it_has() {
         let ended = Simulation::new(1).run(|world| async move {
             let alone = Alone::default();
-            assert!(alone.look(A, false, || true));
+            assert!(alone.look(A, false, || Some(())));
             let (opening, asked) = alone.begin_opening(A);
             assert_eq!(asked, None);
             alone.wait_for_nobody(&world, A).await.unwrap();
