@@ -192,11 +192,15 @@ impl Locks {
             wait: Some(wait),
         };
         list();
-        let granted = pin!(self.granted(session, wait));
-        // Whichever comes first: the owner says whether the request was granted meanwhile.
-        let ended = select(granted, interrupted).await;
+        // Whichever comes first: the owner says whether the request was granted meanwhile. Waiting ends here: it may be
+        // what says to a new owner what is held, and all that follows would wait for that.
+        let is_forgotten = {
+            let granted = pin!(self.granted(session, wait));
+            let ended = select(granted, interrupted).await;
+            matches!(ended, Either::Left((Awaited::Forgotten, _)))
+        };
         queued.wait = None;
-        if let Either::Left((Awaited::Forgotten, _)) = ended {
+        if is_forgotten {
             return Ok(Done::Forgotten);
         }
         let end = LockCall::EndWait { session, wait };
