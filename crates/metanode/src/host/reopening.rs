@@ -1,18 +1,18 @@
 //! Takes a given-up shard over again while its clients wait, if its record still names this process:
 //! an owner that meets a newer one drops the shard.
 //!
-//! The waiting callers drive the work, one at a time. If a caller stops waiting, its step is kept
-//! and the next caller continues it: on slow disks a step takes longer than callers wait.
+//! One of the waiting callers begins each step, in a task of its own. If it stops waiting, the step goes on, and the
+//! next caller waits for it: on slow disks a step takes longer than callers wait, and others wait for the disks and
+//! records that it uses.
 
 use crate::host::Host;
-use futures::future::BoxFuture;
 use model::{Error, ErrorKind, Result};
 use shard::{Shard, Unflushed};
 use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use world::Instant;
+use world::{Instant, Task};
 
 /// Longest wait of an operation for a shard that is being taken over.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -29,11 +29,11 @@ pub(super) enum Reopening {
     #[default]
     Idle,
     /// The given-up shard is ending.
-    Ending(BoxFuture<'static, Unflushed>),
+    Ending(Task<Unflushed>),
     /// It has ended, with these changes not durable.
     Ended(Unflushed),
     /// It is being opened.
-    Opening(BoxFuture<'static, (Result<Arc<Shard>>, Unflushed)>),
+    Opening(Task<(Result<Arc<Shard>>, Unflushed)>),
     /// At this time the shard's record named another process. This one serves it again only after
     /// the record names it again.
     Elsewhere(Instant, Error, Unflushed),
@@ -85,7 +85,8 @@ impl Host {
                 Reopening::Idle => {
                     let shard = given_up.clone();
                     let ending = async move { shard.end_given_up().await };
-                    *reopening = Reopening::Ending(Box::pin(ending));
+                    let ending = self.world().spawn("ends a given-up shard", ending);
+                    *reopening = Reopening::Ending(ending);
                 }
                 Reopening::Ending(ending) => {
                     let unflushed = ending.await;
@@ -100,7 +101,8 @@ impl Host {
                         let opened = Shard::open_after(opening, Some(&mut unflushed)).await;
                         (opened, unflushed)
                     };
-                    *reopening = Reopening::Opening(Box::pin(opening));
+                    let opening = self.world().spawn("takes a shard over again", opening);
+                    *reopening = Reopening::Opening(opening);
                 }
                 Reopening::Elsewhere(at, error, _) => {
                     if self.world().now() - *at < ELSEWHERE_PAUSE {
