@@ -64,7 +64,7 @@ pub(crate) struct Tokens {
     pages: Arc<PagePool>,
     write_behind: Arc<WriteBehind>,
     state: Mutex<State>,
-    /// Read by who drops what was lost, without the state's lock.
+    /// Read, from when the state is locked, by who drops what was lost once it isn't locked any more.
     losing: RwLock<()>,
     kernels: Kernels,
     /// Requests of kernels for several pages that wait.
@@ -358,7 +358,7 @@ impl Tokens {
         sent: Instant,
     ) -> bool {
         let mut state = self.state.lock();
-        // Another session may have begun, which numbers its requests as well.
+        // Another session may have begun: this one's end isn't its end.
         if session != self.session.id() || !state.asking.contains(&request) {
             return true;
         }

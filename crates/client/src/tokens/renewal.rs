@@ -65,7 +65,10 @@ impl Tokens {
         });
         {
             let mut state = self.state.lock();
-            state.former = state.holder.take();
+            // If the owner has answered that one at all: its successor goes on with its numbers.
+            if let Some(holder) = state.holder.take() {
+                state.former = Some(holder);
+            }
             state.is_over = false;
             self.session.begin_next(begun);
         }
