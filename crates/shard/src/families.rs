@@ -8,6 +8,7 @@
 #[cfg(test)]
 mod tests;
 
+use crate::shard::{FETCH_ROUNDS_MAX, too_often_evicted};
 use crate::state::Shard;
 use model::{Error, ErrorKind, FamilyId, Result};
 use namespace::Key;
@@ -63,23 +64,25 @@ impl Shard {
     async fn make_first_fileset(&self, family: FamilyId) -> Result<bool> {
         let fileset = family.first_fileset();
         let key = Key::Fileset(fileset);
-        let mut state = loop {
+        for _ in 0..FETCH_ROUNDS_MAX {
             if self.record(&key).await?.is_some() {
                 return Ok(false);
             }
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             state.alive()?;
             match state.records.get(&key) {
-                Some(None) => break state,
+                Some(None) => {
+                    let effects = namespace::genesis(fileset, self.world.wall(), 0, 0, 0o755);
+                    state.change(effects, None);
+                    tracing::info!(shard = self.shard.0, %family, "empty file system made");
+                    return Ok(true);
+                }
                 // Somebody else has asked for the same.
                 Some(Some(_)) => return Ok(false),
                 // It was evicted meanwhile: who else asked may have made it.
                 None => {}
             }
-        };
-        let effects = namespace::genesis(fileset, self.world.wall(), 0, 0, 0o755);
-        state.change(effects, None);
-        tracing::info!(shard = self.shard.0, %family, "empty file system made");
-        Ok(true)
+        }
+        Err(too_often_evicted())
     }
 }

@@ -26,7 +26,7 @@ use world::{Deadline, Planted};
 
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
-const FETCH_ROUNDS_MAX: usize = 4100;
+pub(crate) const FETCH_ROUNDS_MAX: usize = 4100;
 /// Orphans or sessions read per scan when a shard is opened.
 const ORPHANS_PAGE: usize = 1024;
 /// Records of a session read per scan when it ends.
@@ -647,7 +647,7 @@ impl Shard {
     }
 }
 
-fn too_often_evicted() -> Error {
+pub(crate) fn too_often_evicted() -> Error {
     let text = format!(
         "records were evicted {FETCH_ROUNDS_MAX} times while an operation was fetching them"
     );
