@@ -28,7 +28,7 @@ struct HolderTable {
     /// ordinary closes don't involve the shard. Some may have got a name since.
     nameless: Set<InodeId>,
     /// Those whose last use has ended and that aren't released yet, each with the number of that end:
-    /// who ends it may be given up before. As many as were held.
+    /// who ends it may be given up before. At most as many as have lost their last names or uses under this owner.
     unreleased: Map<InodeId, u64>,
     /// How many last uses have ended.
     ends: u64,

@@ -252,15 +252,18 @@ impl Metanode {
     /// released them. Returns how many.
     pub(super) async fn release_rest(&self) -> Result<u64> {
         let stamp = self.host.stamp();
-        let mut count = 0;
+        let (mut count, mut result) = (0, Ok(()));
         for inode in self.holders.unreleased(RELEASED_AT_ONCE) {
             let end = self.holders.last_end(inode);
-            if !skip_damaged(inode, self.release(inode, &stamp).await)? {
-                self.holders.released(inode, end);
+            match skip_damaged(inode, self.release(inode, &stamp).await) {
+                Ok(true) => {}
+                Ok(false) => self.holders.released(inode, end),
+                // The others don't wait for this one.
+                Err(error) => result = Err(error),
             }
             count += 1;
         }
-        Ok(count)
+        result.map(|()| count)
     }
 
     /// Files without names that an open session's last operation in a slot made. Their maker may not

@@ -181,6 +181,10 @@ impl Metanode {
                         let is_open = self.shard().run_of_session(session).is_some();
                         self.end_if_closed(session, is_open)?;
                     }
+                    // Its session has ended since it was made, and nobody else knows of it: a round releases it.
+                    Turn::Slot { .. } if self.shard().run_of_session(session).is_none() => {
+                        let _is_unused = self.holders.lost_names(attributes.inode);
+                    }
                     _ => self.holders.made_nameless(attributes.inode),
                 }
                 answer
