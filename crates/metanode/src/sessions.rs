@@ -6,12 +6,15 @@ use model::{SegmentId, SessionId};
 use namespace::sessions::{Sessions, Standing};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What this owner knows of open sessions besides their records.
 #[derive(Default)]
 pub(crate) struct ClientSessions {
     /// For each: the counter up to which its segments are decided.
     marks: Mutex<BTreeMap<SessionId, u64>>,
+    /// How many have ended.
+    ends: AtomicU64,
 }
 
 impl ClientSessions {
@@ -23,6 +26,13 @@ impl ClientSessions {
     /// A session has ended.
     pub(crate) fn end(&self, session: SessionId) {
         self.marks.lock().remove(&session);
+        self.ends.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Changes when any session ends. Who has seen one open, and finds this as it was before that, has done what it did
+    /// in between while the session was open: what ends with a session ends after this has changed.
+    pub(crate) fn ends(&self) -> u64 {
+        self.ends.load(Ordering::SeqCst)
     }
 
     /// Whether a session was opened under this owner, or has said something to it, and is open.

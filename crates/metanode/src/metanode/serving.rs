@@ -24,6 +24,7 @@ type LastUse = (InodeId, Stamp);
 
 impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
     fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
+        let ends = self.sessions.ends();
         // What is held for a session that has ended would be held for ever.
         if request.is_in_order()
             && let Some(session) = request.session()
@@ -45,12 +46,12 @@ impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
             {
                 Asked::Waits(Box::pin(async move {
                     self.wait_for_grace().await?;
-                    self.change_here(request, &mut None)
+                    self.change_here(request, ends, &mut None)
                 }))
             }
             request if request.is_in_order() => {
                 let mut last_use = None;
-                let reply = self.change_here(request, &mut last_use);
+                let reply = self.change_here(request, ends, &mut last_use);
                 match last_use {
                     None => Asked::Ready(reply),
                     Some((inode, stamp)) => Asked::Waits(Box::pin(async move {
@@ -220,15 +221,19 @@ impl Metanode {
         }
     }
 
-    /// As [`Metanode::change`] for a client in this process, whose session may be closed meanwhile.
+    /// As [`Metanode::change`] for a client in this process, whose session may be closed meanwhile: it was open when so
+    /// many had ended.
     /// Messages need no look: [`Replays`](replays::Replays) keep them and the end apart.
     fn change_here(
         &self,
         request: &OwnerRequest,
+        ends: u64,
         last_use: &mut Option<LastUse>,
     ) -> Result<OwnerReply> {
         let reply = self.change(request, last_use);
-        if let Some(session) = request.session() {
+        if self.sessions.ends() != ends
+            && let Some(session) = request.session()
+        {
             self.end_if_closed(session, self.sessions.is_open(session))?;
         }
         reply
