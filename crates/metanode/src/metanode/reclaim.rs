@@ -55,6 +55,10 @@ struct Told {
     named: Option<Named>,
 }
 
+/// Most parts of one attempt, of at most [`RECLAIM_MAX`](model::owner::RECLAIM_MAX) objects of a kind: bounds what is remembered of an attempt
+/// that replaces another.
+const PARTS_MAX: u32 = 1024;
+
 /// What to do with a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
@@ -91,6 +95,10 @@ impl Reclaim {
                 return Err(Error::new(ErrorKind::Stale, text));
             }
             Ordering::Equal if part.at < told.parts => return Ok(Part::Known),
+            Ordering::Equal if part.at >= PARTS_MAX => {
+                let text = "a session doesn't hold as much as it says";
+                return Err(Error::new(ErrorKind::InvalidArgument, text));
+            }
             Ordering::Equal if part.at == told.parts && !told.is_complete => {
                 told.parts += 1;
                 return Ok(Part::Next);
@@ -340,7 +348,8 @@ impl Metanode {
         Ok(1)
     }
 
-    /// From now on new locks don't wait, if that is so. One caller gets it: it alone may take it back.
+    /// If all have said what they hold, or their time is over, new locks don't wait from now on. Only the caller that
+    /// gets it may take that back.
     fn begin_end_of_grace(&self) -> Option<Begun<'_>> {
         // Most calls come later.
         if !self.in_grace.load(Memory::SeqCst) {
