@@ -185,6 +185,10 @@ impl Host {
     /// # Errors
     /// `Unavailable` if the last commit couldn't be made durable.
     pub(crate) async fn close(&self) -> Result<()> {
+        // Nobody waits for a take-over any more.
+        if let Ok(mut reopening) = self.reopening.try_lock() {
+            *reopening = Reopening::Idle;
+        }
         self.shard().close().await
     }
 }

@@ -204,11 +204,11 @@ impl Tokens {
         self.alone.left(session);
         let mut state = self.state.lock();
         state.granter.end_session(session, now);
-        state.writers.note(&self.writer_count, session, None);
         state.ending.remove(&session);
         state.asked.retain(|(asking, _), _| *asking != session);
         state.settling.retain(|(asking, _), _| *asking != session);
         if let Some(mail) = state.mail.remove(&session) {
+            state.writers.note(&self.writer_count, session, None);
             mail.came.notify_waiters();
         }
         self.act(state);
@@ -369,8 +369,8 @@ impl Tokens {
         loop {
             // Operations of sessions that have ended may still be under way.
             let may_now = || {
-                let state = self.state.lock();
-                (may_have_all() && !state.granter.has_claims()).then_some(state)
+                let state = may_have_all().then(|| self.state.lock());
+                state.filter(|state| !state.granter.has_claims())
             };
             let has_all_now = self.alone.look(session, has_all, may_now);
             // Under the lock: the end of the session wakes only those that wait by then.
@@ -457,7 +457,7 @@ impl Tokens {
         }
         let now = self.now();
         let mut state = self.state.lock();
-        // It may have begun meanwhile, as there was no claim yet.
+        // A client may have got everything meanwhile, as there was no claim yet.
         if self.alone.enter() {
             let claim = claim(Claimed::All);
             return Some(Claiming { claim, turn: None });

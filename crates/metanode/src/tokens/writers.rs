@@ -9,7 +9,7 @@ use model::{InodeId, SessionId};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most that are remembered. An operation that has seen none of so many counts all inodes as changed.
+/// Most that are remembered. If more have come since an operation began, all inodes count as changed for it.
 const FORMER_MAX: usize = 1024;
 
 /// How many there have been. Read by every operation that shows attributes.
