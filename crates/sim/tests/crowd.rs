@@ -33,8 +33,7 @@ fn is_of_use(met: &Coverage, done_min: f64, unanswered_max: f64) {
 
 #[test]
 fn many_programs_without_faults_agree() {
-    // Copies in several steps whose target is removed in between: what they did isn't said.
-    is_of_use(&run(Kind::Calm, 0..by_suite(8, 300)), 0.7, 0.000_1);
+    is_of_use(&run(Kind::Calm, 0..by_suite(8, 300)), 0.7, 0.0);
 }
 
 /// Each of these had clients that lost their sessions although nothing was wrong: a client that gave
@@ -111,11 +110,11 @@ fn many_programs_agree_whatever_breaks() {
             |pair: &(&str, &str), of: &[&str]| of.contains(&pair.0) && of.contains(&pair.1);
         let missing = met.never_on_same().into_iter().filter(|pair| {
             let is_impossible = has_any(pair, &OF_DIRECTORIES) && !has_both(pair, &NAMED);
-            !is_impossible && !has_both(pair, &MOMENTS)
+            // Two that remove one directory at the same time meet in hardly 500 seeds.
+            !is_impossible && !has_both(pair, &MOMENTS) && *pair != ("rmdir", "rmdir")
         });
         let missing: Vec<_> = missing.collect();
-        // Two that remove one directory at the same time meet in hardly 500 seeds.
-        assert!(missing.len() <= 1, "never on the same: {missing:?}");
+        assert!(missing.is_empty(), "never on the same: {missing:?}");
     }
 }
 
