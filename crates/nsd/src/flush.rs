@@ -21,7 +21,7 @@ struct Round {
 }
 
 impl Flusher {
-    /// When this returns, all writes completed before the call are durable.
+    /// When this returns, all writes completed before the call are durable. Once one has failed, all do.
     pub(crate) async fn flush(&self, disk: &Disk) -> Flushed {
         self.join(disk).wait().await
     }
@@ -38,8 +38,9 @@ impl Flusher {
         let (disk, begins) = (disk.clone(), begun.clone());
         let done = Driven::new(async move {
             if let Some(before) = before {
-                // Its failure is reported to the callers that waited for it.
-                let _ = before.wait().await;
+                // A flush that succeeds after one that failed doesn't prove that what was written before is durable:
+                // Linux reports such an error once.
+                before.wait().await?;
             }
             begins.store(true, Ordering::Release);
             disk.flush().await.map_err(Arc::new)
@@ -56,6 +57,24 @@ impl Flusher {
 mod tests {
     use super::*;
     use world::sim::Simulation;
+
+    #[test]
+    fn nothing_is_durable_after_a_flush_that_failed() {
+        let simulation = Simulation::new(1);
+        simulation.disk("d", 1 << 20);
+        let faults = simulation.faults();
+        simulation
+            .run(async |world: world::World| {
+                let disk = world.open_disk("d".as_ref()).unwrap();
+                let flusher = Flusher::default();
+                faults.fail("d");
+                assert!(flusher.flush(&disk).await.is_err());
+                faults.heal("d");
+                disk.flush().await.unwrap();
+                assert!(flusher.flush(&disk).await.is_err());
+            })
+            .finished();
+    }
 
     #[test]
     fn many_waiting_callers_share_few_flushes() {
