@@ -130,9 +130,9 @@ impl Pool {
     /// member isn't asked again: a piece that a writer with an older map puts there counts as
     /// missing, and repair rebuilds it.
     pub async fn set_map(&self, map: PoolMap) -> Result<()> {
-        let before = self.groups();
-        let fences = {
+        let (before, fences) = {
             let mut current = self.map.write();
+            let before = self.groups();
             if map.epoch < current.epoch {
                 return Ok(());
             }
@@ -147,11 +147,12 @@ impl Pool {
                 .filter(|fence| is_again || current.version(fence.group) != fence.version)
                 .collect();
             *self.groups.write() = Arc::new(Groups::new(&map));
+            // With the map locked, so that it never goes back.
+            self.newest_epoch.send_replace(map.epoch);
             *current = Arc::new(map);
-            fences
+            (before, fences)
         };
         self.space.forget();
-        self.newest_epoch.send_replace(self.map().epoch);
         self.fence(&before, &fences).await
     }
 
