@@ -34,10 +34,11 @@ pub(super) async fn supervise(parts: Arc<Parts>) {
         let assigned = roster.borrow_and_update().assigned_to(parts.run);
         let plan = plan(&assigned, &parts.lease.hosted());
         for shard in plan.starts {
+            // First: what the task acts on is never newer than what the manager hears of it.
+            parts.lease.hosts(shard);
             let host = parts
                 .world
                 .spawn("hosts a shard", host(parts.clone(), shard));
-            parts.lease.hosts(shard);
             hosts.push(async move {
                 host.await;
                 shard
