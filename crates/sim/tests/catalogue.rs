@@ -14,13 +14,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The sources of the program: neither the simulations nor what declares the names.
+/// The sources of the program: neither the simulations and tests nor what declares the names.
 fn sources(folder: &Path, all: &mut String) {
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("an entry").path();
-        let is_declared = path.ends_with("world/src") || path.ends_with("crates/sim");
+        let is_other = ["world/src", "crates/sim", "tests"];
+        let is_other = is_other.iter().any(|other| path.ends_with(other));
         match path.is_dir() {
-            true if !is_declared => sources(&path, all),
+            true if !is_other => sources(&path, all),
             false if path.extension().is_some_and(|it| it == "rs") => {
                 all.push_str(&fs::read_to_string(&path).expect("a source"));
             }
