@@ -287,13 +287,11 @@ impl Calls {
             call.tenure = self.book.lock().tenure();
             return send(owner, call, until).await;
         }
-        // Before the lock: a reclaim that wants it from then on is seen.
-        let mut wanted = self.wanted.subscribe();
         let alone = until.bound(&self.world, self.reclaiming.read()).await;
         let Ok(_sharing) = alone else {
             return Err(NoAnswer::not_run("what is held is being reclaimed"));
         };
-        wanted.mark_unchanged();
+        let mut wanted = self.wanted.subscribe();
         call.tenure = self.book.lock().tenure();
         let sent = pin!(send(owner, call, until));
         match select(sent, pin!(wanted.changed())).await {
