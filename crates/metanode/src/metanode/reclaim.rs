@@ -55,8 +55,8 @@ struct Told {
     named: Option<Named>,
 }
 
-/// Most parts of one attempt, of at most [`RECLAIM_MAX`](model::owner::RECLAIM_MAX) objects of a kind: bounds what is remembered of an attempt
-/// that replaces another.
+/// Most parts of one attempt, of at most [`RECLAIM_MAX`](model::owner::RECLAIM_MAX) objects: bounds what is remembered
+/// of an attempt that replaces another.
 const PARTS_MAX: u32 = 1024;
 
 /// What to do with a part.
@@ -406,6 +406,16 @@ mod tests {
         };
         sessions.open(SESSION, run).unwrap();
         Reclaim::begin(&sessions, *NOW)
+    }
+
+    #[test]
+    fn an_attempt_that_never_ends_is_refused() {
+        let mut owner = new_owner();
+        for at in 0..PARTS_MAX {
+            assert_eq!(owner.hear(SESSION, &part(1, at)).unwrap(), Part::Next);
+        }
+        let refused = owner.hear(SESSION, &part(1, PARTS_MAX)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     }
 
     #[test]
