@@ -90,9 +90,7 @@ impl Metanode {
     /// Errors of the releases; the session has ended in any case.
     pub async fn close_session(&self, session: SessionId) -> Result<()> {
         // First, so that no late request adds an open or a lock.
-        self.sessions.end(session);
-        self.replays.forget(session);
-        self.end_locks(session);
+        self.end_requests(session);
         let stamp = self.host.stamp();
         let mut result = Ok(());
         let slot = |session| Key::Slot { session, slot: 0 };
@@ -116,9 +114,7 @@ impl Metanode {
             self.tokens.end_session(session);
         }
         // What requests that were under way have taken and made since.
-        self.sessions.end(session);
-        self.replays.forget(session);
-        self.end_locks(session);
+        self.end_requests(session);
         for inode in self.end_uses(session) {
             result = result.and(self.release(inode, &stamp).await);
         }
@@ -135,6 +131,13 @@ impl Metanode {
         self.end_locks(session);
         drop(self.end_uses(session));
         Err(namespace::sessions::ended(session))
+    }
+
+    /// Requests of the session are refused from now on, and what they have locked is free.
+    fn end_requests(&self, session: SessionId) {
+        self.sessions.end(session);
+        self.replays.forget(session);
+        self.end_locks(session);
     }
 
     /// Returns the inodes that are to be released.
@@ -233,14 +236,13 @@ impl Metanode {
         loop {
             let end = self.holders.last_end(inode);
             match shard.execute(&release, stamp).await {
-                Ok((Reply::Progress { more: true }, _)) => {
-                    if !self.holders.lost_names(inode) {
+                Ok((reply, _)) => {
+                    if self.is_settled(inode, end, &reply) {
                         return Ok(());
                     }
-                    // Its last close has come meanwhile.
                 }
-                released => {
-                    skip_damaged(inode, released)?;
+                failed => {
+                    skip_damaged(inode, failed)?;
                     self.holders.released(inode, end);
                     return Ok(());
                 }

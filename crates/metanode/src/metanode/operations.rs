@@ -230,17 +230,22 @@ impl Metanode {
         loop {
             let end = self.holders.last_end(inode);
             let reply = self.host.run(&Operation::Release { inode }, &stamp).await?;
-            let is_held = matches!(reply, Reply::Progress { more: true });
-            // During the grace time everything counts as held; its end releases what isn't.
-            let is_grace = self.in_grace.load(Ordering::SeqCst);
-            if !is_held || is_grace {
-                self.holders.released(inode, end);
-                return Ok(());
-            }
-            if !self.holders.lost_names(inode) {
+            if self.is_settled(inode, end, &reply) {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the release of an inode that had this last end has done all there is to do. If not, its
+    /// last close has come meanwhile.
+    pub(super) fn is_settled(&self, inode: InodeId, end: Option<u64>, reply: &Reply) -> bool {
+        let is_held = matches!(reply, Reply::Progress { more: true });
+        // During the grace time everything counts as held; its end releases what isn't.
+        if !is_held || self.in_grace.load(Ordering::SeqCst) {
+            self.holders.released(inode, end);
+            return true;
+        }
+        !self.holders.lost_names(inode)
     }
 }
 
