@@ -1,6 +1,6 @@
 //! What a request does while another one is between two of its steps.
 
-use crate::rig::clients::{CLIENT, exists, new_session, send};
+use crate::rig::clients::{CLIENT, exists, new_session, opened, send};
 use crate::rig::{self, Rig};
 use bytes::Bytes;
 use futures::FutureExt;
@@ -9,7 +9,7 @@ use model::operation::{Publish, Ranked, Stamp, Turn};
 use model::owner::{Order, OwnerReply, OwnerRequest};
 use model::token::{TokenReply, TokenRequest, TokenReturn};
 use model::{
-    CommitNumber, Error, ErrorKind, Extent, ExtentKind, InodeId, Operation, Reply, Scheme,
+    CommitNumber, Error, ErrorKind, Extent, ExtentKind, InodeId, Operation, Reply, Result, Scheme,
     SessionId, TokenMode, TokenObject, TokenRange,
 };
 use std::time::Duration;
@@ -19,14 +19,6 @@ use world::{Interruption, Point, World};
 
 const ROOT: InodeId = InodeId::ROOT;
 const SECOND: Duration = Duration::from_secs(1);
-
-/// A session of the client on another node.
-async fn opened(rig: &Rig) -> SessionId {
-    let session = new_session(rig).await;
-    let open = OwnerRequest::OpenSession { session };
-    send(rig, CLIENT, session, None, open).await.unwrap();
-    session
-}
 
 async fn ask(rig: &Rig, session: SessionId, request: OwnerRequest) -> OwnerReply {
     send(rig, CLIENT, session, None, request).await.unwrap()
@@ -160,6 +152,18 @@ async fn last_use(rig: &Rig) -> (SessionId, InodeId, OwnerRequest) {
     (session, inode, OwnerRequest::Unhold { inode, stamp })
 }
 
+/// A copy of that request.
+async fn end_use(rig: &Rig, session: SessionId, unhold: &OwnerRequest) -> Result<OwnerReply> {
+    let order = Some(Order { slot: 1, number: 2 });
+    send(rig, CLIENT, session, order, unhold.clone()).await
+}
+
+/// The shard is given up, and has to be taken over again.
+fn give_up(rig: &Rig) {
+    let why = Error::new(ErrorKind::Unavailable, "for a test");
+    rig.metanode.hosted().resign(&why);
+}
+
 /// Would be broken if a client heard that its last use of a file had ended before that was durable: it
 /// doesn't say to the next owner that it holds the file.
 #[test]
@@ -169,10 +173,7 @@ fn a_repeated_end_of_a_use_is_answered_once_the_first_is_durable() {
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             let (session, inode, unhold) = last_use(&rig).await;
-            let ask = || {
-                let order = Some(Order { slot: 1, number: 2 });
-                send(&rig, CLIENT, session, order, unhold.clone())
-            };
+            let ask = || end_use(&rig, session, &unhold);
             // Given up at its deadline, for instance.
             assert!(ask().now_or_never().is_none());
             assert!(!rig.metanode.is_clean());
@@ -194,12 +195,8 @@ fn a_file_whose_last_use_ended_in_a_request_that_was_given_up_is_released() {
             let rig = rig::open(&world).await;
             for is_repeated in [true, false] {
                 let (session, inode, unhold) = last_use(&rig).await;
-                let ask = || {
-                    let order = Some(Order { slot: 1, number: 2 });
-                    send(&rig, CLIENT, session, order, unhold.clone())
-                };
-                let why = Error::new(ErrorKind::Unavailable, "for a test");
-                rig.metanode.hosted().resign(&why);
+                let ask = || end_use(&rig, session, &unhold);
+                give_up(&rig);
                 assert!(ask().now_or_never().is_none());
                 match is_repeated {
                     true => assert_eq!(ask().await, Ok(OwnerReply::Done)),
@@ -223,8 +220,7 @@ fn what_a_session_held_is_released_although_the_request_that_ends_it_was_given_u
             rig::create(&world, Scheme::Replicate(1), 1).await;
             let rig = rig::open(&world).await;
             let (session, inode, _) = last_use(&rig).await;
-            let why = Error::new(ErrorKind::Unavailable, "for a test");
-            rig.metanode.hosted().resign(&why);
+            give_up(&rig);
             let close = rig.metanode.close_session(session);
             assert!(close.now_or_never().is_none());
             rig.metanode.usage().await.unwrap();

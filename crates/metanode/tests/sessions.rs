@@ -1,7 +1,7 @@
 //! Sessions across a change of the owner: open ones lose nothing, ended ones can do nothing.
 
 use crate::rig::clients::{
-    CLIENT, exclusive, exists, new_session, next_owner, next_owner_under, send,
+    CLIENT, exclusive, exists, new_session, next_owner, next_owner_under, opened, send,
 };
 use crate::rig::{self, Rig};
 use metanode::{Metanode, OwnerLease};
@@ -255,18 +255,8 @@ fn a_file_without_a_name_that_was_closed_stays_gone() {
             let rig = rig::open(&world).await;
             let session = rig.source.session();
             let ask = async |request: OwnerRequest, order: Option<Order>| {
-                let call = OwnerCall {
-                    shard: ShardId(0),
-                    session,
-                    tenure: rig.metanode.tenure(),
-                    order,
-                    request,
-                };
-                let call = Call::new(OWNER, CLASS, &call);
-                let deadline = Deadline::after(&world, Duration::from_secs(10));
                 let run = rig.metanode.hosted().run_of_session(session).unwrap();
-                let served = rig.metanode.serve(run, call, deadline).await;
-                served.decode::<OwnerReply>().unwrap()
+                send(&rig, run, session, order, request).await.unwrap()
             };
             let turn = Turn::Slot { slot: 9, number: 1 };
             let operation = Operation::CreateUnnamed {
@@ -416,10 +406,8 @@ fn a_lock_that_is_taken_while_its_session_is_closed_goes_with_it() {
         rig::create(&world, Scheme::Replicate(1), 1).await;
         let rig = rig::open(&world).await;
         let inode = rig.file(ROOT, "f").await;
-        let session = new_session(&rig).await;
+        let session = opened(&rig).await;
         let ask = |order, request| send(&rig, CLIENT, session, order, request);
-        let open = OwnerRequest::OpenSession { session };
-        ask(None, open).await.unwrap();
         let close = ask(None, OwnerRequest::CloseSession { session });
         let take = async {
             world.sleep(SECOND / 2).await;
@@ -818,9 +806,7 @@ fn sessions_of_expelled_runs_end_at_once() {
     let ended = Simulation::new(6).run(|world| async move {
         rig::create(&world, Scheme::Replicate(1), 1).await;
         let rig = rig::open(&world).await;
-        let session = new_session(&rig).await;
-        let opens = OwnerRequest::OpenSession { session };
-        send(&rig, CLIENT, session, None, opens).await.unwrap();
+        let session = opened(&rig).await;
         let asks = OwnerRequest::AwaitRecalls {
             session,
             known: Tenure::default(),

@@ -103,3 +103,11 @@ pub async fn new_session(rig: &Rig) -> SessionId {
     };
     session
 }
+
+/// An open session of the client on another node.
+pub async fn opened(rig: &Rig) -> SessionId {
+    let session = new_session(rig).await;
+    let open = OwnerRequest::OpenSession { session };
+    send(rig, CLIENT, session, None, open).await.unwrap();
+    session
+}
