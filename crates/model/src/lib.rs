@@ -12,6 +12,7 @@ pub mod extent;
 pub mod file_system;
 pub mod id;
 pub mod jobs;
+pub mod join;
 pub mod limits;
 pub mod lock;
 pub mod map;

@@ -1,9 +1,11 @@
 //! Moves the bytes of one connection: reads frames for its side, writes those that its side gives.
 
 use crate::Fault;
+use crate::channel::Channel;
 use crate::frame::{Frame, Header, Outgoing};
 use crate::pulse::{Beat, SILENCE_MAX};
 use crate::receive::Receiver;
+use crate::seal::{Opener, Sealer};
 use bytes::{Buf, Bytes};
 use futures::future::{Either, select};
 use std::future::Future;
@@ -15,11 +17,6 @@ use world::World;
 
 /// How long a side that has nothing more to say waits until the other closes.
 const LINGER_MAX: Duration = Duration::from_secs(1);
-
-/// A stream of ordered bytes to another node.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// What a side does next.
 pub(crate) enum Next {
@@ -48,10 +45,12 @@ pub(crate) trait Side: Send + Sync {
 }
 
 /// Moves bytes until the connection ends, and says why it did.
-pub(crate) async fn drive<S: Stream>(world: &World, stream: S, side: &impl Side) -> Fault {
+pub(crate) async fn drive(world: &World, channel: Channel, side: &impl Side) -> Fault {
+    let (stream, protection) = channel.into_parts();
+    let (sealer, opener) = protection.unzip();
     let (mut read, mut write) = tokio::io::split(stream);
-    let reading = pin!(read_frames(&mut read, side));
-    let writing = pin!(write_frames(world, &mut write, side));
+    let reading = pin!(read_frames(&mut read, opener, side));
+    let writing = pin!(write_frames(world, &mut write, sealer, side));
     match select(reading, writing).await {
         Either::Left((fault, _)) => fault,
         Either::Right((Err(fault), _)) => fault,
@@ -65,8 +64,12 @@ pub(crate) async fn drive<S: Stream>(world: &World, stream: S, side: &impl Side)
 }
 
 /// Ends with the connection; silence is noticed by [`write_frames`].
-async fn read_frames(read: &mut (impl AsyncRead + Unpin), side: &impl Side) -> Fault {
-    let mut receiver = Receiver::new();
+async fn read_frames(
+    read: &mut (impl AsyncRead + Unpin),
+    opener: Option<Opener>,
+    side: &impl Side,
+) -> Fault {
+    let mut receiver = Receiver::new(opener);
     loop {
         loop {
             match receiver.next(|header| side.allow(header)) {
@@ -94,11 +97,18 @@ async fn read_frames(read: &mut (impl AsyncRead + Unpin), side: &impl Side) -> F
 async fn write_frames(
     world: &World,
     write: &mut (impl AsyncWrite + Unpin),
+    mut sealer: Option<Sealer>,
     side: &impl Side,
 ) -> Result<(), Fault> {
     loop {
         match side.next() {
-            Next::Send(frame) => send(world, write, frame.encode()).await?,
+            Next::Send(frame) => {
+                let mut bytes = frame.encode();
+                if let Some(sealer) = &mut sealer {
+                    bytes = sealer.seal(&bytes);
+                }
+                send(world, write, bytes).await?;
+            }
             // A notification that came since `next` is kept, so none is missed.
             Next::Wait(time) => drop(world.timeout(time, side.work().notified()).await),
             Next::End(fault) => return Err(fault),
@@ -107,7 +117,7 @@ async fn write_frames(
     }
 }
 
-async fn send(
+pub(crate) async fn send(
     world: &World,
     write: &mut (impl AsyncWrite + Unpin),
     frame: Outgoing,

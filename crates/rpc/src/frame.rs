@@ -15,6 +15,9 @@ const LASTING_VERSION: u8 = 0;
 
 const MAGIC: [u8; 4] = *b"SHRP";
 
+/// The first byte of every frame that isn't sealed. A connection of TLS begins with 0x16.
+pub(crate) const FIRST_BYTE: u8 = MAGIC[0];
+
 /// Longest explanation in a frame, and longest hello, in bytes.
 const WORDS_BYTES_MAX: usize = 1024;
 

@@ -14,25 +14,34 @@
 //! promises no exactly-once: slots of sessions do. A side that hears nothing for four seconds takes
 //! the connection for broken, so that a cut cable is noticed while nothing is asked.
 //!
-//! The rules (`frame`, `receive`, `caller`, `answerer`, `queue`, `pulse`) have no I/O; `drive`,
-//! `peer`, `server` and `addresses` move bytes and time.
+//! **Who is there.** With [`security::Security`], `Addresses` and `Server` prove by TLS which node is on
+//! the other side before the first frame, and protect the frames; without it, as in simulations, nobody
+//! proves anything.
+//!
+//! The rules (`frame`, `receive`, `seal`, `caller`, `answerer`, `queue`, `pulse`, `places`) have no I/O;
+//! `drive`, `peer`, `server`, `gate`, `security` and `addresses` move bytes and time.
 
 mod addresses;
 mod answerer;
 mod caller;
+mod channel;
 mod drive;
 mod frame;
+mod gate;
 mod hello;
 mod peer;
+mod places;
 mod pulse;
 mod queue;
 mod receive;
+mod seal;
+pub mod security;
 mod server;
 #[cfg(test)]
 mod tests;
 
 pub use addresses::Addresses;
-pub use drive::Stream;
+pub use channel::{Channel, Stream};
 pub use hello::{Credit, Credits, Identity};
 pub use peer::{Dial, Peer};
 pub use server::{Admission, Server};

@@ -8,7 +8,8 @@
 //! calls are refused at once. Without calls there are no attempts.
 
 use crate::caller::{Caller, Outcome};
-use crate::drive::{Next, Side, Stream, drive, idle};
+use crate::channel::Channel;
+use crate::drive::{Next, Side, drive, idle};
 use crate::frame::{Frame, Header};
 use crate::hello::{Credits, Hello, Identity};
 use crate::{Fault, pulse::SILENCE_MAX};
@@ -43,7 +44,7 @@ pub trait Dial: Send + Sync {
     ///
     /// # Errors
     /// The network's.
-    fn dial(&self, node: NodeId, deadline: Deadline) -> BoxFuture<'_, io::Result<Box<dyn Stream>>>;
+    fn dial(&self, node: NodeId, deadline: Deadline) -> BoxFuture<'_, io::Result<Channel>>;
 }
 
 /// Another node. Dropping it ends its tasks and connections.
@@ -237,7 +238,7 @@ impl Shared {
     }
 
     /// A connection was opened.
-    fn opened(self: &Arc<Self>, stream: Box<dyn Stream>) {
+    fn opened(self: &Arc<Self>, channel: Channel) {
         let hello = Hello::new(self.identity, self.node, Credits::default());
         let link = Arc::new(Link {
             world: self.world.clone(),
@@ -255,7 +256,7 @@ impl Shared {
             link: link.clone(),
             why: "the connection was dropped".into(),
         };
-        let task = self.world.spawn("rpc asks", serve(end, stream));
+        let task = self.world.spawn("rpc asks", serve(end, channel));
         let dialing =
             std::mem::replace(&mut state.current, Current::Open(Connection { link, task }));
         drop(state);
@@ -326,7 +327,7 @@ async fn dial(shared: Arc<Shared>) {
     let deadline = Deadline::after(&shared.world, DIAL_MAX);
     let attempt = shared.dial.dial(shared.node, deadline);
     let fault = match deadline.bound(&shared.world, attempt).await {
-        Ok(Ok(stream)) => return shared.opened(stream),
+        Ok(Ok(channel)) => return shared.opened(channel),
         Ok(Err(error)) => error.to_string(),
         Err(elapsed) => elapsed.to_string(),
     };
@@ -336,9 +337,9 @@ async fn dial(shared: Arc<Shared>) {
 }
 
 /// Drives a connection to its end.
-async fn serve(mut end: LinkEnd, stream: Box<dyn Stream>) {
+async fn serve(mut end: LinkEnd, channel: Channel) {
     let link = end.link.clone();
-    end.why = drive(&link.world, stream, &*link).await.to_string();
+    end.why = drive(&link.world, channel, &*link).await.to_string();
 }
 
 /// Ends all calls of a connection when its task ends, however it does.

@@ -2,6 +2,7 @@
 
 use crate::Fault;
 use crate::frame::{Frame, HEADER_BYTES, Header};
+use crate::seal::{Opener, SEALED_HEADER_BYTES, TAG_BYTES};
 use bytes::Bytes;
 use world::AlignedBuffer;
 
@@ -12,6 +13,8 @@ const INBOX_BYTES: usize = 16 * 1024;
 /// Collects bytes and cuts them into frames. Holds one frame at most, and takes memory for it only
 /// after its header was allowed.
 pub(crate) struct Receiver {
+    /// Opens frames, if they are sealed.
+    opener: Option<Opener>,
     inbox: Box<[u8]>,
     /// The part of the inbox that holds bytes.
     start: usize,
@@ -24,6 +27,7 @@ pub(crate) struct Receiver {
 /// A frame that hasn't come whole.
 struct Partial {
     header: Header,
+    /// The encoded part, with its tag if the frame is sealed.
     body: Vec<u8>,
     body_filled: usize,
     payload: Option<AlignedBuffer>,
@@ -31,10 +35,12 @@ struct Partial {
 }
 
 impl Partial {
-    fn new(header: Header) -> Self {
+    fn new(header: Header, is_sealed: bool) -> Self {
+        let has_tag = is_sealed && header.body_bytes + header.payload_bytes > 0;
+        let tag_bytes = if has_tag { TAG_BYTES } else { 0 };
         Self {
             header,
-            body: vec![0; header.body_bytes],
+            body: vec![0; header.body_bytes + tag_bytes],
             body_filled: 0,
             payload: (header.payload_bytes > 0)
                 .then(|| AlignedBuffer::with_any_content(header.payload_bytes)),
@@ -63,8 +69,10 @@ impl Partial {
 }
 
 impl Receiver {
-    pub(crate) fn new() -> Self {
+    /// Nothing has come yet. `opener` opens frames that are sealed.
+    pub(crate) fn new(opener: Option<Opener>) -> Self {
         Self {
+            opener,
             inbox: vec![0; INBOX_BYTES].into(),
             start: 0,
             end: 0,
@@ -103,13 +111,12 @@ impl Receiver {
         allow: impl FnOnce(&Header) -> Result<(), Fault>,
     ) -> Result<Option<Frame>, Fault> {
         if self.partial.is_none() {
-            let Some(bytes) = self.inbox[self.start..self.end].first_chunk::<HEADER_BYTES>() else {
+            let Some(bytes) = self.header_bytes()? else {
                 return Ok(None);
             };
-            let header = Header::decode(bytes)?;
+            let header = Header::decode(&bytes)?;
             allow(&header)?;
-            self.start += HEADER_BYTES;
-            self.partial = Some(Partial::new(header));
+            self.partial = Some(Partial::new(header, self.opener.is_some()));
         }
         let Some(mut partial) = self.partial.take() else {
             return Ok(None);
@@ -126,9 +133,35 @@ impl Receiver {
             partial.filled(count);
             self.start += count;
         }
+        let mut body = partial.body;
         let payload = partial
             .payload
             .map_or_else(Bytes::new, AlignedBuffer::freeze);
-        partial.header.frame(partial.body.into(), payload).map(Some)
+        if let Some(opener) = &mut self.opener {
+            if !body.is_empty() {
+                opener.open_parts(&mut body, &payload)?;
+            }
+            opener.advance();
+        }
+        partial.header.frame(body.into(), payload).map(Some)
+    }
+
+    /// Takes the next header out of the inbox, if it is there.
+    fn header_bytes(&mut self) -> Result<Option<[u8; HEADER_BYTES]>, Fault> {
+        let here = &mut self.inbox[self.start..self.end];
+        match &self.opener {
+            None => {
+                let bytes = here.first_chunk::<HEADER_BYTES>().copied();
+                self.start += bytes.map_or(0, |bytes| bytes.len());
+                Ok(bytes)
+            }
+            Some(opener) => {
+                let Some(sealed) = here.first_chunk_mut::<SEALED_HEADER_BYTES>() else {
+                    return Ok(None);
+                };
+                self.start += SEALED_HEADER_BYTES;
+                opener.open_header(sealed).map(Some)
+            }
+        }
     }
 }

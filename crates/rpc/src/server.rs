@@ -6,12 +6,16 @@
 
 use crate::Fault;
 use crate::answerer::{Answerer, Task as Step};
-use crate::drive::{Next, Side, Stream, drive, idle};
+use crate::channel::{Channel, Stream};
+use crate::drive::{Next, Side, drive, idle};
 use crate::frame::{Ending, Frame, Header, class_index};
+use crate::gate::Gate;
 use crate::hello::{Credits, Identity};
+use crate::security::{Admit, Security};
 use model::call::Call;
 use model::{NodeId, NodeRun};
 use parking_lot::Mutex;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +50,8 @@ struct Shared {
     identity: Identity,
     admission: Admission,
     service: Arc<dyn Service>,
+    /// Finds out who opened a connection; without it, nobody has to prove anything.
+    gate: Option<Arc<Gate>>,
     room: [Semaphore; 4],
     state: Mutex<State>,
     /// Notified when a connection has ended.
@@ -72,6 +78,8 @@ struct Connection {
 struct Link {
     server: Arc<Shared>,
     number: u64,
+    /// The node that the connection has proven to come from.
+    proven: Option<NodeId>,
     state: Mutex<LinkState>,
     work: Notify,
 }
@@ -96,11 +104,31 @@ impl Server {
                 identity,
                 admission,
                 service,
+                gate: None,
                 room: admission.running.map(Semaphore::new),
                 state: Mutex::default(),
                 ended: Notify::new(),
             }),
         }
+    }
+
+    /// Takes connections only as `security` allows, and lets machines join if `admit` decides who may.
+    /// Call it before the server gets its first connection.
+    ///
+    /// # Panics
+    /// If it has got one, or `security` is another node's.
+    #[must_use]
+    pub fn with_security(mut self, security: Arc<Security>, admit: Option<Arc<dyn Admit>>) -> Self {
+        let shared = Arc::get_mut(&mut self.shared);
+        let shared = shared.expect("a server is protected before its first connection");
+        let (name, own) = (security.name(), shared.identity);
+        assert_eq!(
+            (name.node, name.cluster),
+            (own.run.node, own.cluster),
+            "a server has its own node's credentials"
+        );
+        shared.gate = Some(Gate::new(&shared.world, security, admit));
+        self
     }
 
     /// Serves the connections that come to `listener`, until the server is closed.
@@ -114,7 +142,10 @@ impl Server {
                     return;
                 };
                 match accepted {
-                    Ok(connection) => shared.accept(connection),
+                    Ok(connection) => {
+                        let from = connection.peer().ip();
+                        shared.arrived(connection, Some(from));
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "a connection couldn't be accepted");
                         drop(shared);
@@ -129,9 +160,10 @@ impl Server {
         }
     }
 
-    /// Serves a connection that another node opened. One that is too many is closed.
+    /// Serves a connection that another node opened, once it is known which one. One that is too many
+    /// is closed.
     pub fn accept(&self, stream: impl Stream + 'static) {
-        self.shared.accept(stream);
+        self.shared.arrived(stream, None);
     }
 
     /// Takes on no more connections and requests, answers those under way until the deadline, then
@@ -175,7 +207,21 @@ impl Drop for Server {
 }
 
 impl Shared {
-    fn accept(self: &Arc<Self>, stream: impl Stream + 'static) {
+    /// Somebody opened a connection.
+    fn arrived(self: &Arc<Self>, stream: impl Stream + 'static, from: Option<IpAddr>) {
+        let Some(gate) = &self.gate else {
+            return self.accept(Channel::plain(stream), None);
+        };
+        let shared = Arc::downgrade(self);
+        let welcome = move |channel, proven| {
+            if let Some(shared) = shared.upgrade() {
+                shared.accept(channel, proven);
+            }
+        };
+        gate.enter(stream, from, Box::new(welcome));
+    }
+
+    fn accept(self: &Arc<Self>, channel: Channel, proven: Option<NodeId>) {
         let shared = self;
         let mut state = shared.state.lock();
         if state.is_closed || state.connections.len() >= shared.admission.connections {
@@ -191,6 +237,7 @@ impl Shared {
         let link = Arc::new(Link {
             server: shared.clone(),
             number,
+            proven,
             state: Mutex::new(LinkState {
                 answerer: Answerer::new(shared.identity, shared.admission.credits, now),
                 running: Map::default(),
@@ -199,11 +246,14 @@ impl Shared {
         });
         // Made here: a task can be dropped before it begins.
         let end = LinkEnd(link.clone());
-        let task = shared.world.spawn("rpc answers", serve(end, stream));
+        let task = shared.world.spawn("rpc answers", serve(end, channel));
         state.connections.insert(number, Connection { link, task });
     }
 
     fn drop_connections(&self) {
+        if let Some(gate) = &self.gate {
+            gate.close();
+        }
         let (connections, listeners) = {
             let mut state = self.state.lock();
             state.is_closed = true;
@@ -254,9 +304,9 @@ impl Shared {
 }
 
 /// Drives a connection to its end.
-async fn serve(end: LinkEnd, stream: impl Stream) {
+async fn serve(end: LinkEnd, channel: Channel) {
     let link = &end.0;
-    let why = drive(&link.server.world, stream, link).await;
+    let why = drive(&link.server.world, channel, link).await;
     tracing::debug!(%why, "a connection ended");
 }
 
@@ -275,6 +325,20 @@ impl Drop for LinkEnd {
 }
 
 impl Link {
+    /// Whether the daemon is the node's that the connection comes from.
+    fn check(&self, run: NodeRun) -> Result<(), Fault> {
+        match self.proven {
+            Some(node) if node != run.node => {
+                let text = format!("the certificate is node {node}'s, the hello is {run}'s");
+                if let Some(gate) = &self.server.gate {
+                    gate.refused(&text);
+                }
+                Err(Fault::new(text))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Starts the task of a request.
     fn run(self: &Arc<Self>, number: u64, from: NodeRun, call: Call, deadline: Deadline) {
         let link = self.clone();
@@ -308,7 +372,7 @@ impl Side for Arc<Link> {
         let step = self.state.lock().answerer.arrived(frame, now)?;
         match step {
             Step::None => {}
-            Step::Greet(run) => match self.server.admit(run) {
+            Step::Greet(run) => match self.check(run).and_then(|()| self.server.admit(run)) {
                 Ok(()) => self.state.lock().answerer.welcome(run),
                 Err(fault) => self.state.lock().answerer.drain(&fault.to_string()),
             },

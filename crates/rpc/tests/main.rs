@@ -8,4 +8,5 @@ mod machines;
 mod network;
 mod random;
 mod scene;
+mod security;
 mod strangers;

@@ -3,7 +3,7 @@
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -65,6 +65,22 @@ pub fn in_own_session(command: &mut Command) {
     // SAFETY: setsid is async-signal-safe and touches no memory of this process. The child of a
     // fork leads no process group, so it can't fail.
     unsafe { command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into)) };
+}
+
+/// Makes a command's process end when the thread that starts it ends, however that happens: nothing of a daemon goes on
+/// after it was killed.
+pub fn ends_with_this_thread(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    let arrange = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may have ended before the kernel was told.
+        match rustix::process::getppid() {
+            Some(now) if now == parent => Ok(()),
+            _ => Err(io::ErrorKind::Interrupted.into()),
+        }
+    };
+    // SAFETY: prctl and getppid are async-signal-safe and touch no memory of this process.
+    unsafe { command.pre_exec(arrange) };
 }
 
 /// What a path leads to.

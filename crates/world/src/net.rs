@@ -22,7 +22,7 @@ use crate::sim::{SimListener, SimReader, SimWriter};
 use crate::{Inner, World};
 use std::fmt;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -86,6 +86,28 @@ impl World {
             Inner::Simulated(world) => ListenerInner::Simulated(world.listen(address)?),
         };
         Ok(Listener { inner })
+    }
+
+    /// The addresses of a host: of its name, or the one that `host` is in letters (IPv6 with or
+    /// without brackets). May take as long as the machine's resolver: bound it by a deadline. Names
+    /// don't exist in a simulation.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; others of the system.
+    pub async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let letters = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+        if let Ok(address) = letters.unwrap_or(host).parse::<IpAddr>() {
+            return Ok(vec![SocketAddr::new(address, port)]);
+        }
+        let found: Vec<SocketAddr> = match &self.inner {
+            Inner::Real(_) => tokio::net::lookup_host((host, port)).await?.collect(),
+            Inner::Simulated(_) => Vec::new(),
+        };
+        if found.is_empty() {
+            let text = format!("{host} has no address");
+            return Err(io::Error::new(io::ErrorKind::NotFound, text));
+        }
+        Ok(found)
     }
 
     /// Connects to the listener at `address`.

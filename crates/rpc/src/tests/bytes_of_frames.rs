@@ -36,7 +36,7 @@ fn hello() -> Hello {
 
 /// Feeds bytes in portions; gives the frames, or the fault.
 fn received(bytes: &[u8], mut portions: impl Iterator<Item = usize>) -> Result<Vec<Frame>, Fault> {
-    let (mut receiver, mut frames, mut rest) = (Receiver::new(), Vec::new(), bytes);
+    let (mut receiver, mut frames, mut rest) = (Receiver::new(None), Vec::new(), bytes);
     loop {
         while let Some(frame) = receiver.next(|_| Ok(()))? {
             frames.push(frame);
@@ -258,7 +258,7 @@ fn memory_is_taken_only_after_the_header_was_allowed() {
         call,
     };
     let bytes = whole(request);
-    let mut receiver = Receiver::new();
+    let mut receiver = Receiver::new(None);
     receiver.space()[..HEADER_BYTES].copy_from_slice(&bytes[..HEADER_BYTES]);
     receiver.received(HEADER_BYTES);
     let refused = receiver.next(|_| Err(Fault::new("no credits")));

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use model::call::{Answer, Call, Class, Method, NoAnswer, Reply};
 use model::{NodeId, NodeRun};
 use parking_lot::Mutex;
-use rpc::{Admission, Credit, Dial, Identity, Peer, Server, Stream};
+use rpc::{Admission, Channel, Credit, Dial, Identity, Peer, Server};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -169,13 +169,12 @@ async fn relay(
 }
 
 impl Dial for Wire {
-    fn dial(&self, node: NodeId, _: Deadline) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+    fn dial(&self, node: NodeId, _: Deadline) -> BoxFuture<'_, io::Result<Channel>> {
         Box::pin(async move {
             assert_eq!(node, ANSWERING);
             let latency = *self.latency.lock();
             self.world.sleep(latency).await;
-            let stream: Box<dyn Stream> = Box::new(self.connect()?);
-            Ok(stream)
+            Ok(Channel::plain(self.connect()?))
         })
     }
 }

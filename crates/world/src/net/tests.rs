@@ -34,6 +34,28 @@ async fn pair(world: &World) -> (Connection, Connection) {
 }
 
 #[test]
+fn addresses_in_letters_are_resolved_and_names_only_on_a_real_machine() {
+    on_both(|world| async move {
+        for (host, address) in [
+            ("127.0.0.1", "127.0.0.1:7"),
+            ("::1", "[::1]:7"),
+            ("[::1]", "[::1]:7"),
+        ] {
+            let found = world.resolve(host, 7).await.unwrap();
+            assert_eq!(found, [address.parse().unwrap()]);
+        }
+        // The real machine has this name without asking anybody; a simulation has none.
+        match world.resolve("localhost", 7).await {
+            Ok(found) => assert!(found.iter().all(|it| it.ip().is_loopback())),
+            Err(error) => {
+                assert!(world.is_simulated());
+                assert_eq!(error.kind(), io::ErrorKind::NotFound);
+            }
+        }
+    });
+}
+
+#[test]
 fn bytes_arrive_whole_and_in_order_in_both_directions() {
     on_both(|world| async move {
         let (connected, accepted) = pair(&world).await;

@@ -1,0 +1,224 @@
+//! The way in for those who aren't known yet: proves who they are, so many at a time, each in a bounded
+//! time, and lets machines join.
+
+use crate::channel::{Channel, Stream};
+use crate::places::Places;
+use crate::pulse::SILENCE_MAX;
+use crate::security::{
+    ADMISSION_MAX, Admit, Proven, Refusal, RefusalKind, Security, read_request, reply,
+};
+use model::join::JoinRequest;
+use model::{Error, ErrorKind, NodeId};
+use parking_lot::Mutex;
+use std::net::IpAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use world::{Map, Task, World};
+
+/// Most connections whose other side isn't known yet. Each holds at most what TLS keeps of a handshake,
+/// 64 KiB and some certificates.
+const UNKNOWN_MAX: usize = 128;
+
+/// Longest time until the other side of a connection is known, and a machine that joins has said what
+/// it wants.
+const HANDSHAKE_MAX: Duration = SILENCE_MAX;
+
+/// Most machines that are admitted at the same time; others wait for their turn.
+const ADMISSIONS_MAX: usize = 4;
+
+/// Lets nodes and machines in.
+pub(crate) struct Gate {
+    world: World,
+    security: Arc<Security>,
+    admit: Option<Arc<dyn Admit>>,
+    admissions: Semaphore,
+    state: Mutex<State>,
+}
+
+struct State {
+    places: Places,
+    tasks: Map<u64, Task<()>>,
+    is_closed: bool,
+}
+
+/// Takes over the channel of a node that was let in, and the node if it is proven.
+pub(crate) type Welcome = Box<dyn FnOnce(Channel, Option<NodeId>) + Send>;
+
+impl Gate {
+    pub(crate) fn new(
+        world: &World,
+        security: Arc<Security>,
+        admit: Option<Arc<dyn Admit>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            world: world.clone(),
+            security,
+            admit,
+            admissions: Semaphore::new(ADMISSIONS_MAX),
+            state: Mutex::new(State {
+                places: Places::new(UNKNOWN_MAX),
+                tasks: Map::default(),
+                is_closed: false,
+            }),
+        })
+    }
+
+    /// Somebody opened a connection.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        stream: impl Stream + 'static,
+        from: Option<IpAddr>,
+        welcome: Welcome,
+    ) {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return;
+        }
+        let (number, loser) = state.places.enter(from);
+        // Made here: a task can be dropped before it begins.
+        let place = Place {
+            gate: Arc::downgrade(self),
+            number,
+        };
+        let security = self.security.clone();
+        let gate = Arc::downgrade(self);
+        let task = self.world.spawn("rpc lets in", async move {
+            if let Err(refusal) = pass(&gate, place, stream, from, welcome).await {
+                security.refused(from, &refusal);
+            }
+        });
+        state.tasks.insert(number, task);
+        let displaced = loser.and_then(|loser| state.tasks.remove(&loser));
+        drop(state);
+        if displaced.is_some() {
+            let text = "too many connections at once don't say who they are; the oldest is closed";
+            self.security
+                .refused(from, &Refusal::new(RefusalKind::Unfinished, text));
+        }
+        drop(displaced);
+    }
+
+    /// Somebody who was let in isn't who they say.
+    pub(crate) fn refused(&self, why: &str) {
+        let refusal = Refusal::new(RefusalKind::Identity, why);
+        self.security.refused(None, &refusal);
+    }
+
+    /// Lets nobody in any more.
+    pub(crate) fn close(&self) {
+        let tasks = {
+            let mut state = self.state.lock();
+            state.is_closed = true;
+            std::mem::take(&mut state.tasks)
+        };
+        drop(tasks);
+    }
+
+    /// Admits a machine, or not.
+    async fn admit(
+        &self,
+        mut stream: Box<dyn Stream>,
+        request: JoinRequest,
+        from: Option<IpAddr>,
+    ) -> Result<(), Refusal> {
+        let Some(admit) = &self.admit else {
+            return Err(Refusal::new(
+                RefusalKind::Join,
+                "this node admits no machines",
+            ));
+        };
+        let host = request.host.clone();
+        let admitted = async {
+            let _turn = self.admissions.acquire().await;
+            admit.admit(request, from).await
+        };
+        let result = match self.world.timeout(ADMISSION_MAX, admitted).await {
+            Ok(result) => result.and_then(|reply| reply.check().map(|()| reply)),
+            Err(_) => Err(Error::new(
+                ErrorKind::Unknown,
+                "the cluster needed too long to admit the machine; ask again",
+            )),
+        };
+        reply(&self.world, &mut stream, &result).await?;
+        match result {
+            Ok(reply) => {
+                tracing::info!(node = %reply.node, ?host, ?from, "a machine has joined");
+                Ok(())
+            }
+            Err(error) => {
+                let text = format!("a machine wasn't admitted: {error}");
+                Err(Refusal::new(RefusalKind::Join, text))
+            }
+        }
+    }
+}
+
+/// Finds out who opened the connection, and lets them in.
+async fn pass(
+    gate: &Weak<Gate>,
+    place: Place,
+    stream: impl Stream + 'static,
+    from: Option<IpAddr>,
+    welcome: Welcome,
+) -> Result<(), Refusal> {
+    let Some((world, security, takes_joins)) = gate.upgrade().map(|gate| {
+        let takes_joins = gate.admit.is_some();
+        (gate.world.clone(), gate.security.clone(), takes_joins)
+    }) else {
+        return Ok(());
+    };
+    let known = async {
+        Ok(match security.accept(stream, takes_joins).await? {
+            Proven::Node(channel, node) => Known::Node(channel, node),
+            Proven::Joining(mut stream) => {
+                let request = read_request(&mut stream).await?;
+                Known::Machine(stream, request)
+            }
+            Proven::Gone => Known::Gone,
+        })
+    };
+    let known = world.timeout(HANDSHAKE_MAX, known).await;
+    let known = known.unwrap_or_else(|_| {
+        let text = "the other side didn't say in time who it is";
+        Err(Refusal::new(RefusalKind::Unfinished, text))
+    })?;
+    let Some(gate) = gate.upgrade() else {
+        return Ok(());
+    };
+    match known {
+        Known::Node(channel, node) => welcome(channel, node),
+        Known::Machine(stream, request) => gate.admit(stream, request, from).await?,
+        Known::Gone => {}
+    }
+    // Last: the place holds the task.
+    drop(place);
+    Ok(())
+}
+
+/// Who a connection comes from.
+enum Known {
+    Node(Channel, Option<NodeId>),
+    Machine(Box<dyn Stream>, JoinRequest),
+    Gone,
+}
+
+/// A place among those who aren't known. Dropped when they are, or their task ends.
+struct Place {
+    gate: Weak<Gate>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(gate) = self.gate.upgrade() else {
+            return;
+        };
+        let task = {
+            let mut state = gate.state.lock();
+            state.places.leave(self.number);
+            state.tasks.remove(&self.number)
+        };
+        drop(task);
+    }
+}

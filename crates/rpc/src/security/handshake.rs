@@ -1,0 +1,258 @@
+//! The beginning of a protected connection: TLS's handshake, then one last word of each side, after
+//! which frames go either inside TLS or sealed over the bare stream.
+//!
+//! *The last word* tells both sides that the other has taken their certificate: TLS alone lets a client
+//! go on before the server has looked at it. The client says it first, and sends nothing more before it
+//! has heard the server's; the server says it after it has heard the client's. So where TLS is left,
+//! no byte behind the last word can have come with it, and `Records` would have left it there. A refused
+//! certificate is told by TLS's alert in place of the word.
+
+use super::certificate::Certificate;
+use super::configs::{Configs, Purpose, server_name};
+use super::explain::{Side, explain};
+use super::names::NodeName;
+use super::records::Records;
+use super::refusals::{Kind, Refusal};
+use crate::channel::{Channel, Stream};
+use crate::seal::{FrameKeys, SECRET_BYTES};
+use rustls::pki_types::ServerName;
+use rustls::server::Acceptor;
+use rustls::{ClientConfig, CommonState, ConnectionCommon, SideData};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_rustls::{LazyConfigAcceptor, TlsConnector, client, server};
+use world::World;
+
+/// The last word of each side inside TLS.
+const LAST_WORD: [u8; 8] = *b"SHRPTLS1";
+
+/// What the secrets of sealed frames are exported for (RFC 8446, 7.5), and for which direction.
+const EXPORT_LABEL: &[u8] = b"EXPORTER-shale-frames-1";
+const TO_SERVER: &[u8] = b"to the answering node";
+const TO_CLIENT: &[u8] = b"to the asking node";
+
+/// How long a refused connection is read on, so that the other side gets to read why.
+const LINGER_MAX: Duration = Duration::from_millis(500);
+
+/// Most bytes that are read on.
+const LINGER_BYTES_MAX: u64 = 64 * 1024;
+
+/// A connection that somebody opened, as far as it is known who.
+pub(crate) enum Arrival {
+    /// A node's, which its certificate proves.
+    Node(Channel, NodeName),
+    /// Of a machine that has shown nothing yet.
+    Joining(Box<dyn Stream>),
+}
+
+/// Opens a connection to a node: shows the certificate, and takes only `name` for an answer.
+pub(crate) async fn connect<S: Stream + 'static>(
+    stream: S,
+    purpose: Purpose,
+    config: &Arc<ClientConfig>,
+    name: NodeName,
+) -> Result<Channel, Refusal> {
+    let mut tls = connect_tls(stream, purpose, config, server_name(name)).await?;
+    if purpose != Purpose::AuthOnly {
+        tls.get_mut().0.open();
+        return Ok(Channel::plain(tls));
+    }
+    let (records, connection) = tls.into_inner();
+    let keys = keys(&connection, Side::Asking)?;
+    Ok(Channel::sealed(records.into_inner(), keys))
+}
+
+/// Opens a connection up to the last words.
+pub(crate) async fn connect_tls<S: Stream + 'static>(
+    stream: S,
+    purpose: Purpose,
+    config: &Arc<ClientConfig>,
+    name: ServerName<'static>,
+) -> Result<client::TlsStream<Records<S>>, Refusal> {
+    let broke = |error: io::Error| explain(&error, Side::Asking);
+    let connector = TlsConnector::from(config.clone());
+    let records = Records::after(&[], stream);
+    let mut tls = connector.connect(name, records).await.map_err(broke)?;
+    check_purpose(tls.get_ref().1, purpose)?;
+    tls.write_all(&LAST_WORD).await.map_err(broke)?;
+    tls.flush().await.map_err(broke)?;
+    hear_last_word(&mut tls, Side::Asking).await?;
+    let (records, connection) = tls.get_mut();
+    check_end(records, connection)?;
+    Ok(tls)
+}
+
+/// Answers a connection that somebody opened, whose first byte has come and begins no frame.
+pub(crate) async fn accept<S: Stream + 'static>(
+    world: &World,
+    first: u8,
+    stream: S,
+    configs: &Configs,
+    takes_joins: bool,
+) -> Result<Arrival, Refusal> {
+    let acceptor = LazyConfigAcceptor::new(Acceptor::default(), Records::after(&[first], stream));
+    let mut acceptor = std::pin::pin!(acceptor);
+    let start = match acceptor.as_mut().await {
+        Ok(start) => start,
+        Err(error) => {
+            if let Some(records) = acceptor.take_io() {
+                linger(world, records.abandon()).await;
+            }
+            return Err(explain(&error, Side::Answering));
+        }
+    };
+    let wanted = Purpose::of(start.client_hello().alpn().into_iter().flatten());
+    let taken = wanted.filter(|purpose| takes_joins || *purpose != Purpose::Join);
+    let config = taken.and_then(|purpose| configs.server(purpose));
+    let config = config.unwrap_or_else(|| configs.refusing(wanted));
+    let mut tls = match start.into_stream(config.clone()).into_fallible().await {
+        Ok(tls) => tls,
+        Err((error, records)) => {
+            linger(world, records.abandon()).await;
+            return Err(explain(&error, Side::Answering));
+        }
+    };
+    match answer(&mut tls, taken, configs).await {
+        Ok(name) => leave(tls, name),
+        Err(refusal) => {
+            linger(world, tls.into_inner().0.abandon()).await;
+            Err(refusal)
+        }
+    }
+}
+
+/// Checks who opened the connection, and exchanges the last words. Gives the purpose, and the node
+/// unless it has none yet.
+async fn answer<S: Stream>(
+    tls: &mut server::TlsStream<Records<S>>,
+    purpose: Option<Purpose>,
+    configs: &Configs,
+) -> Result<(Purpose, Option<NodeName>), Refusal> {
+    let broke = |error: io::Error| explain(&error, Side::Answering);
+    let Some(purpose) = purpose else {
+        let text = "the other side named no purpose of its connection that this node knows";
+        return Err(Refusal::new(Kind::Mode, text));
+    };
+    check_purpose(tls.get_ref().1, purpose)?;
+    let name = match purpose {
+        Purpose::Join => None,
+        Purpose::AuthOnly | Purpose::Encrypted => Some(node_of(tls.get_ref().1, configs)?),
+    };
+    hear_last_word(tls, Side::Answering).await?;
+    let (records, connection) = tls.get_mut();
+    check_end(records, connection)?;
+    tls.write_all(&LAST_WORD).await.map_err(broke)?;
+    tls.flush().await.map_err(broke)?;
+    Ok((purpose, name))
+}
+
+/// What comes behind the last words.
+fn leave<S: Stream + 'static>(
+    mut tls: server::TlsStream<Records<S>>,
+    (purpose, name): (Purpose, Option<NodeName>),
+) -> Result<Arrival, Refusal> {
+    if let (Purpose::AuthOnly, Some(name)) = (purpose, name) {
+        let (records, connection) = tls.into_inner();
+        let keys = keys(&connection, Side::Answering)?;
+        let channel = Channel::sealed(records.into_inner(), keys);
+        return Ok(Arrival::Node(channel, name));
+    }
+    tls.get_mut().0.open();
+    Ok(match name {
+        Some(name) => Arrival::Node(Channel::plain(tls), name),
+        None => Arrival::Joining(Box::new(tls)),
+    })
+}
+
+/// TLS lets a side go on that names no purpose at all.
+fn check_purpose(connection: &CommonState, purpose: Purpose) -> Result<(), Refusal> {
+    if connection.alpn_protocol() != Some(purpose.protocol()) {
+        let text = "the other side didn't agree on what the connection is for";
+        return Err(Refusal::new(Kind::Mode, text));
+    }
+    Ok(())
+}
+
+/// The node whose certificate was shown, and found to be issued by an authority of the cluster.
+fn node_of(connection: &CommonState, configs: &Configs) -> Result<NodeName, Refusal> {
+    let wrong = |why: String| Refusal::new(Kind::Identity, why);
+    let shown = connection.peer_certificates().and_then(<[_]>::first);
+    let shown = shown.ok_or_else(|| wrong("the other side has no certificate".into()))?;
+    let certificate = Certificate::from_der(shown).map_err(|error| {
+        wrong(format!(
+            "the other side's certificate is of no use: {error}"
+        ))
+    })?;
+    match certificate.node() {
+        Some(name) if name.cluster == configs.name.cluster => Ok(name),
+        Some(name) => Err(wrong(format!(
+            "the other side's certificate is for {name}, a node of another cluster"
+        ))),
+        None => Err(wrong("the other side's certificate is for no node".into())),
+    }
+}
+
+async fn hear_last_word(tls: &mut impl Stream, side: Side) -> Result<(), Refusal> {
+    let mut word = [0; LAST_WORD.len()];
+    match tls.read_exact(&mut word).await {
+        Ok(_) if word == LAST_WORD => Ok(()),
+        Ok(_) => {
+            let text = "the other side said something else than the end of its handshake";
+            Err(Refusal::new(Kind::Garbage, text))
+        }
+        Err(error) => Err(explain(&error, side)),
+    }
+}
+
+/// All that has come was for the handshake.
+fn check_end<S, D: SideData>(
+    records: &Records<S>,
+    connection: &mut ConnectionCommon<D>,
+) -> Result<(), Refusal> {
+    let state = connection.process_new_packets();
+    let is_done = state.is_ok_and(|state| state.plaintext_bytes_to_read() == 0);
+    if !is_done || !records.is_between() {
+        let text = "the other side said more than the end of its handshake";
+        return Err(Refusal::new(Kind::Garbage, text));
+    }
+    Ok(())
+}
+
+/// Secrets of both directions that only the two ends of the TLS connection can know.
+fn keys<D: SideData>(connection: &ConnectionCommon<D>, side: Side) -> Result<FrameKeys, Refusal> {
+    let secret = |direction: &[u8]| {
+        let secret = [0; SECRET_BYTES];
+        let exported = connection.export_keying_material(secret, EXPORT_LABEL, Some(direction));
+        exported.map_err(|error| {
+            let text = format!("TLS gave no keys for frames: {error}");
+            Refusal::new(Kind::Garbage, text)
+        })
+    };
+    let (to_server, to_client) = (secret(TO_SERVER)?, secret(TO_CLIENT)?);
+    Ok(match side {
+        Side::Asking => FrameKeys {
+            sending: to_server,
+            receiving: to_client,
+        },
+        Side::Answering => FrameKeys {
+            sending: to_client,
+            receiving: to_server,
+        },
+    })
+}
+
+/// Lets the other side read why it was refused: to close while bytes arrive would reset the connection.
+pub(crate) async fn linger(world: &World, mut stream: impl Stream) {
+    let reading = async {
+        // Whoever was refused may be gone already.
+        let _ = stream.shutdown().await;
+        let mut rest = stream.take(LINGER_BYTES_MAX);
+        let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
+    };
+    let _ = world.timeout(LINGER_MAX, reading).await;
+}
+
+#[cfg(test)]
+mod tests;

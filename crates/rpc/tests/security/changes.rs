@@ -1,0 +1,146 @@
+//! Policies and credentials that are replaced while a cluster works.
+
+use super::*;
+
+/// Both nodes of a cluster, each with what it may replace.
+struct Pair {
+    world: World,
+    asking: Arc<Security>,
+    answering: Arc<Security>,
+    server: Arc<Server>,
+    counter: Arc<Counter>,
+    tickets: Mutex<u64>,
+}
+
+impl Pair {
+    fn new(world: &World, cluster: &Cluster, policy: &Policy) -> Self {
+        let answering = cluster.security(ANSWERING, policy.clone());
+        let (server, counter) = server(world, answering.clone());
+        Self {
+            world: world.clone(),
+            asking: cluster.security(ASKING, policy.clone()),
+            answering,
+            server,
+            counter,
+            tickets: Mutex::new(0),
+        }
+    }
+
+    /// A new connection.
+    fn peer(&self) -> Arc<Peer> {
+        peer(
+            &self.world,
+            &self.server,
+            self.asking.clone(),
+            identity(ASKING, 1),
+        )
+    }
+
+    async fn works(&self, peer: &Peer) {
+        let ticket = self.ticket();
+        ask(&self.world, peer, ticket).await.unwrap();
+    }
+
+    async fn is_refused(&self) -> String {
+        let ticket = self.ticket();
+        refusal(&self.world, &self.peer(), &self.counter, ticket).await
+    }
+
+    fn ticket(&self) -> u64 {
+        let mut tickets = self.tickets.lock();
+        *tickets += 1;
+        *tickets
+    }
+}
+
+/// Nodes hear of a change one after the other; between two steps of it all of them talk.
+#[test]
+fn a_cluster_goes_from_each_mode_to_each_without_a_refusal() {
+    Simulation::new(1)
+        .run(|world| async move {
+            let cluster = Cluster::new(&world);
+            let changes = modes()
+                .into_iter()
+                .flat_map(|old| modes().into_iter().map(move |new| (old, new)));
+            for (old, new) in changes {
+                let pair = Pair::new(&world, &cluster, &Policy::only(old));
+                let before = pair.peer();
+                pair.works(&before).await;
+                let steps = [
+                    Policy::only(old).also_taking(new),
+                    Policy::only(new).also_taking(old),
+                    Policy::only(new),
+                ];
+                for step in steps {
+                    pair.answering.set_policy(step.clone()).unwrap();
+                    pair.works(&pair.peer()).await;
+                    pair.asking.set_policy(step).unwrap();
+                    pair.works(&pair.peer()).await;
+                }
+                // What was open goes on.
+                pair.works(&before).await;
+                if old != new {
+                    pair.asking.set_policy(Policy::only(old)).unwrap();
+                    pair.is_refused().await;
+                }
+            }
+        })
+        .finished();
+}
+
+#[test]
+fn an_authority_is_replaced_while_nodes_talk() {
+    Simulation::new(1)
+        .run(|world| async move {
+            for mode in protected() {
+                let (old, new) = (Cluster::new(&world), Cluster::new(&world));
+                let authority = |cluster: &Cluster| cluster.authority.certificate().clone();
+                let both = vec![authority(&old), authority(&new)];
+                let pair = Pair::new(&world, &old, &Policy::only(mode));
+                pair.works(&pair.peer()).await;
+                // First all trust both.
+                for side in [&pair.answering, &pair.asking] {
+                    let trusting = side.credentials().trusting(both.clone()).unwrap();
+                    side.set_credentials(trusting).unwrap();
+                    pair.works(&pair.peer()).await;
+                }
+                // Then all get a certificate of the new one.
+                for (side, node) in [(&pair.asking, ASKING), (&pair.answering, ANSWERING)] {
+                    let renewed = new.credentials(node).trusting(both.clone()).unwrap();
+                    side.set_credentials(renewed).unwrap();
+                    pair.works(&pair.peer()).await;
+                }
+                // Then nobody trusts the old one.
+                for side in [&pair.answering, &pair.asking] {
+                    let only = side.credentials().trusting(vec![authority(&new)]).unwrap();
+                    side.set_credentials(only).unwrap();
+                    pair.works(&pair.peer()).await;
+                }
+                pair.asking
+                    .set_credentials(old.credentials(ASKING))
+                    .unwrap();
+                let why = pair.is_refused().await;
+                assert!(
+                    why.contains("no authority that is trusted"),
+                    "{mode}: {why}"
+                );
+            }
+        })
+        .finished();
+}
+
+#[test]
+fn credentials_of_another_node_or_cluster_are_not_taken_over() {
+    Simulation::new(1)
+        .run(|world| async move {
+            let cluster = Cluster::new(&world);
+            let security = cluster.security(ASKING, Policy::only(Mode::AuthOnly));
+            let other = Cluster::of(&world, CLUSTER + 1);
+            for wrong in [cluster.credentials(ANSWERING), other.credentials(ASKING)] {
+                let error = security.set_credentials(wrong).unwrap_err();
+                assert!(error.to_string().contains("this is n1."), "{error}");
+            }
+            assert_eq!(security.name().node, ASKING);
+        })
+        .finished();
+}
