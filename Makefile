@@ -7,6 +7,9 @@ BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
 TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl attr e2fsprogs \
 	stress-ng fio
 BENCH_PACKAGES := sqlite3
+# Tests start servers of their own. On a machine with systemd the package starts one as well, on fixed
+# ports; nobody needs that.
+ETCD_PACKAGES := etcd-server
 PACKAGE_PACKAGES := dpkg-dev binutils
 PACKAGE_TEST_PACKAGES := mmdebstrap
 # Other people's suites, from crates.io.
@@ -42,7 +45,7 @@ help:
 	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes,calm,"; \
 	echo "               within,beyond,changing,shards)"
 	@echo "make bench     measured value, floor, ratio"
-	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls, managers"
+	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls, managers, etcd"
 	@echo "make lint      format and lints"
 
 # dpkg -s costs milliseconds; apt-get update is only paid when something is missing.
@@ -54,9 +57,18 @@ endef
 deps:
 	$(call install_missing,$(BUILD_PACKAGES))
 
+define install_etcd
+	@if ! dpkg -s $(ETCD_PACKAGES) >/dev/null 2>&1; then \
+		echo "installing $(ETCD_PACKAGES)"; \
+		$(APT) update -qq && $(APT) install -y -qq --no-install-recommends $(ETCD_PACKAGES) >/dev/null; \
+		if [ -d /run/systemd/system ]; then $(SUDO) systemctl disable --quiet --now etcd.service; fi; \
+	fi
+endef
+
 # Where the kernel has FUSE over io_uring but keeps it off, root may switch it on for the tests.
 test-deps: deps
 	$(call install_missing,$(TEST_PACKAGES))
+	$(call install_etcd)
 	@for tool in $(TOOLS); do test -x target/tools/bin/$${tool%@*} || $(CARGO) install --quiet --locked --debug --root target/tools $$tool; done
 	@if [ -w $(URING_SWITCH) ]; then echo Y > $(URING_SWITCH); else echo "FUSE over io_uring can't be switched on here; only /dev/fuse is tested"; fi
 
@@ -147,9 +159,10 @@ bench: deps
 	target/release/bench
 
 # Parts that users feel only together; `make lint` sees that they compile.
-PARTS := operations durable_writes blobs segments calls managers
+PARTS := operations durable_writes blobs segments calls managers etcd
 bench-parts: export SHALE_BENCH_DIR ?= $(CURDIR)/target/bench
 bench-parts: deps
+	$(call install_etcd)
 	@mkdir -p $(SHALE_BENCH_DIR)
 	$(CARGO) bench --workspace --profile quick $(addprefix --bench ,$(PARTS))
 

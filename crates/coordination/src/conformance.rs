@@ -1,9 +1,9 @@
 //! The rules of every body of coordination, one function each, and the bodies that they are called
-//! with. A new body (a client of etcd) adds a line to `bodies`, and nothing else.
+//! with. A new body adds a line to `bodies`, and nothing else.
 //!
 //! The rules use three processes of the same store and take nothing for granted that etcd doesn't
 //! promise: outcomes may be unknown, watches late or lost, leases longer than asked for. Each begins
-//! with an empty store (for a client of etcd: under a prefix of its own).
+//! with an empty store (in an etcd: under a prefix of its own).
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod histories;
@@ -14,11 +14,13 @@ mod patient;
 mod restart;
 mod watches;
 
+use crate::etcd::tests::servers;
 use crate::simulated::{Chances, Simulated};
 use crate::{Coordination, EMBEDDED_REGION_BYTES};
 use model::NodeId;
 use std::future::Future;
 use std::path::Path;
+use std::time::Duration;
 use world::World;
 use world::sim::Simulation;
 
@@ -30,6 +32,36 @@ const SEEDS: u64 = 12;
 pub(super) struct Body {
     world: World,
     processes: [Coordination; 3],
+    pace: Pace,
+}
+
+/// How long what a rule waits for takes: simulated time costs nothing, real time does.
+#[derive(Clone, Copy)]
+struct Pace {
+    /// After this time nothing arrives any more that was sent before.
+    late: Duration,
+    /// A lease that is let go.
+    lease: Duration,
+    /// A lease that is kept alive, and ...
+    kept: Duration,
+    /// ... how often, six times within its time.
+    signs: u32,
+}
+
+impl Pace {
+    const SIMULATED: Self = Self {
+        late: Duration::from_secs(30),
+        lease: Duration::from_secs(5),
+        kept: Duration::from_secs(30),
+        signs: 30,
+    };
+    /// No request is lost or late. etcd counts leases in seconds.
+    const REAL: Self = Self {
+        late: Duration::from_millis(300),
+        lease: Duration::from_secs(2),
+        kept: Duration::from_secs(2),
+        signs: 9,
+    };
 }
 
 pub(super) async fn embedded(world: &World) -> Coordination {
@@ -48,7 +80,12 @@ fn on_embedded<F: Future<Output = ()>>(rule: impl Fn(Body) -> F) {
     let run = |world: World| async {
         let store = embedded(&world).await;
         let processes = [store.clone(), store.clone(), store];
-        rule(Body { world, processes }).await;
+        rule(Body {
+            world,
+            processes,
+            pace: Pace::SIMULATED,
+        })
+        .await;
     };
     machine(1).run(run).finished();
 }
@@ -58,9 +95,27 @@ fn on_simulated<F: Future<Output = ()>>(seed: u64, chances: Chances, rule: impl 
         let store = Simulated::new(&world, seed);
         store.set_chances(chances);
         let processes = [1, 2, 3].map(|node| store.connect(NodeId(node), &world));
-        rule(Body { world, processes }).await;
+        rule(Body {
+            world,
+            processes,
+            pace: Pace::SIMULATED,
+        })
+        .await;
     };
     Simulation::new(seed).run(run).finished();
+}
+
+fn on_etcd<F: Future<Output = ()>>(servers: &servers::Servers, rule: impl Fn(Body) -> F) {
+    let settings = servers.settings_of_its_own();
+    servers::in_real_time(async |world| {
+        let processes = [(); 3].map(|()| Coordination::etcd(&world, &settings).unwrap());
+        rule(Body {
+            world,
+            processes,
+            pace: Pace::REAL,
+        })
+        .await;
+    });
 }
 
 macro_rules! bodies {
@@ -85,6 +140,20 @@ macro_rules! bodies {
                 for seed in 0..super::SEEDS {
                     super::on_simulated(seed, super::Chances::HARSH, super::$file::$rule);
                 }
+            }
+        )*)*}
+
+        mod etcd_with_one_member {$($(
+            #[test]
+            fn $rule() {
+                super::on_etcd(super::servers::one(), super::$file::$rule);
+            }
+        )*)*}
+
+        mod etcd_with_three_members {$($(
+            #[test]
+            fn $rule() {
+                super::on_etcd(super::servers::three(), super::$file::$rule);
             }
         )*)*}
     };

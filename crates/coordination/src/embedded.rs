@@ -1,6 +1,7 @@
 //! The embedded store: the whole state in one disk region, two versions with two copies each
 //! (`docs/formats/coordination.md`).
 
+use crate::export::{self, EXPORTED, Export};
 use crate::{
     Change, Facts, Lease, LeaseId, News, Reading, STATE_BYTES_MAX, Versioned,
     history::{Batch, History, Next},
@@ -236,6 +237,7 @@ impl Embedded {
 
     pub(crate) async fn transaction(self: &Arc<Self>, changes: Vec<Change>) -> Result<u64> {
         self.change(move |state, now, next| {
+            takes_changes(state)?;
             state.check(&changes)?;
             if !State::is_changed_by(&changes) {
                 return Ok(Done::Nothing(now));
@@ -247,6 +249,7 @@ impl Embedded {
 
     pub(crate) async fn grant(self: &Arc<Self>, ttl: Duration) -> Result<Lease> {
         self.change(move |state, _, next| {
+            takes_changes(state)?;
             // Versions aren't reused, so neither are these names.
             let id = LeaseId(next);
             state.grant(id, ttl)?;
@@ -277,6 +280,38 @@ impl Embedded {
     pub(crate) async fn revoke(self: &Arc<Self>, lease: LeaseId) -> Result<()> {
         self.change(move |state, _, next| Ok(Done::Changed((), state.end(lease, next)?)))
             .await
+    }
+
+    pub(crate) async fn export(self: &Arc<Self>) -> Result<Export> {
+        let new = u128::from(self.world.random_u64()) << 64 | u128::from(self.world.random_u64());
+        self.change(move |state, _, next| {
+            if let Some(id) = exported(state)? {
+                return Ok(Done::Nothing(export_of(state, id)));
+            }
+            let change = Change::put(EXPORTED, 0, export::mark(new));
+            state.check(std::slice::from_ref(&change))?;
+            let batch = state.apply(vec![change], next);
+            Ok(Done::Changed(export_of(state, new), batch))
+        })
+        .await
+    }
+
+    pub(crate) fn exported(&self) -> Option<u128> {
+        exported(&self.durable.read().state).ok().flatten()
+    }
+
+    pub(crate) async fn cancel_export(self: &Arc<Self>, id: u128) -> Result<()> {
+        self.change(move |state, _, next| {
+            let found = exported(state)?;
+            if found != Some(id) {
+                let text = format!("export {id:x} isn't the store's export");
+                return Err(Error::new(ErrorKind::Changed, text));
+            }
+            let version = state.keys[EXPORTED].version;
+            let batch = state.apply(vec![Change::remove(EXPORTED, version)], next);
+            Ok(Done::Changed((), batch))
+        })
+        .await
     }
 
     /// Starts the clocks of new leases, and forgets those of leases that have ended.
@@ -401,6 +436,32 @@ impl Embedded {
                     format!("writing coordination state {version}: {error}"),
                 )
             })
+    }
+}
+
+/// The export of the store, if there was one.
+fn exported(state: &State) -> Result<Option<u128>> {
+    let mark = state.keys.get(EXPORTED);
+    mark.map(|mark| export::id_of(EXPORTED, &mark.value))
+        .transpose()
+}
+
+/// Refuses changes after an export.
+fn takes_changes(state: &State) -> Result<()> {
+    match exported(state)? {
+        Some(id) => Err(export::is_moving(id)),
+        None => Ok(()),
+    }
+}
+
+fn export_of(state: &State, id: u128) -> Export {
+    let facts = state.keys.iter();
+    let facts = facts.filter(|(key, stored)| stored.lease.is_none() && !export::is_mark(key));
+    Export {
+        id,
+        facts: facts
+            .map(|(key, stored)| (key.clone(), stored.value.clone()))
+            .collect(),
     }
 }
 

@@ -174,6 +174,31 @@ impl Coordination {
         }))
     }
 
+    /// Gives the file system of a node that was alone a name, as the first one of a cluster. Nothing if it has the
+    /// name already.
+    ///
+    /// # Errors
+    /// `Exists`: another file system has the name. After `Unavailable`, name it again.
+    pub async fn name_first_file_system(&self, name: &FileSystemName) -> Result<()> {
+        let first = FileSystem {
+            id: FileSystemId(0),
+            shard: ShardId(0),
+            family: FamilyId(0),
+            nonce: 0,
+        };
+        let changes = vec![Change::put(key_of(name), 0, encode(&first))];
+        match self.transaction(changes).await {
+            Err(error) if error.kind() == ErrorKind::Changed => {
+                let known = self.file_system(name).await?;
+                match known.is_some_and(|known| known.shard == first.shard) {
+                    true => Ok(()),
+                    false => Err(exists(name)),
+                }
+            }
+            named => named.map(drop),
+        }
+    }
+
     /// Makes what was drafted: the name, the shard with this record, and its family.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
 //! Ids that are never used twice: of sessions, taken in blocks, and of NSDs.
 
 use crate::Coordination;
-use model::{Error, ErrorKind, NsdId, Result, SessionId};
+use model::{Error, ErrorKind, NodeId, NsdId, Result, SessionId};
 use std::time::Duration;
 
 const SESSIONS: &str = "sessions/next";
 const NSDS: &str = "nsds/next";
+const NODES: &str = "nodes_next";
 /// Sessions that a process takes at once.
 const SESSIONS_PER_BLOCK: u64 = 64;
 /// Attempts to take ids while other processes do too.
@@ -84,6 +85,19 @@ impl Coordination {
                 "all numbers of NSDs were used",
             )),
         }
+    }
+
+    /// A node's number that was never used and will never be used again. A cluster's first node is number 1.
+    ///
+    /// # Errors
+    /// As for [`Coordination::next_nsd`].
+    pub(crate) async fn next_node(&self) -> Result<NodeId> {
+        let id = self.take_ids(NODES, 2, 1).await;
+        let id = id.map_err(|error| error.while_doing("taking a node's number"))?;
+        u32::try_from(id).map(NodeId).map_err(|_| {
+            let text = "all numbers of nodes were used: make another cluster";
+            Error::new(ErrorKind::NoSpace, text)
+        })
     }
 
     /// Takes `count` ids from a counter, none below `at_least`; returns the first. After an unknown

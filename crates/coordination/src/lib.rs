@@ -2,9 +2,9 @@
 //! pool.
 //!
 //! A key-value store with revisions, transactions, watches and leases. It holds nothing per file,
-//! blob or client. The interface has only what etcd (3.4 or newer) offers and with etcd's meaning,
-//! so that an etcd body needs no changes in its callers; `conformance` has the rules. Bodies: a
-//! small disk region for a single node ([`Coordination::embedded`]), and a simulated etcd with its
+//! blob or client. The interface has only what etcd (3.4 or newer) offers and with etcd's meaning;
+//! `conformance` has the rules. Bodies: a small disk region for a single node
+//! ([`Coordination::embedded`]), an etcd ([`Coordination::etcd`]), and a simulated etcd with its
 //! faults for tests ([`simulated`]).
 //!
 //! # Revisions
@@ -37,17 +37,20 @@
 //!
 //! # Leases
 //! A [`Lease`] that isn't kept alive ends, and its keys go with it, in one change. It lasts *at
-//! least* its TTL, counted from before its holder *sent* the last answered request to keep it alive.
-//! There is no upper limit: each change of etcd's leader (as each restart of the embedded store)
-//! gives every lease its full TTL again. A lease's end alone proves nothing about its holder, which
-//! may be paused and act later: epochs decide.
+//! least* its TTL, counted from before its holder *sent* the last answered request to keep it alive;
+//! with the exception of some versions of etcd ([`etcd`]). There is no upper limit: each change of
+//! etcd's leader (as each restart of the embedded store) gives every lease its full TTL again. A
+//! lease's end alone proves nothing about its holder, which may be paused and act later: epochs decide.
 
 mod embedded;
+pub mod etcd;
+mod export;
 mod facts;
 mod file_systems;
 mod history;
 mod ids;
 mod members;
+mod nodes;
 mod roster;
 pub mod simulated;
 mod state;
@@ -58,13 +61,16 @@ mod conformance;
 #[cfg(test)]
 mod tests;
 
+pub use export::{EXPORT_FACTS_MAX, Export};
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
 pub use file_systems::{Draft, FileSystem, NewFileSystem};
 pub use history::Event;
 pub use members::{PLACE_LEASE, Place};
+pub use nodes::{JOIN_TOKENS_MAX, NODE_NAME_BYTES_MAX, NewNode, NodeFacts};
 pub use roster::{NodeAddress, Roster};
 pub use watch::{News, Watch};
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use model::{Error, ErrorKind, Result};
 use std::{fmt, sync::Arc, time::Duration};
@@ -74,11 +80,13 @@ use world::{Disk, World};
 pub const EMBEDDED_REGION_BYTES: u64 = embedded::REGION_BYTES;
 /// Longest key in bytes.
 pub const KEY_BYTES_MAX: usize = 256;
-/// Most bytes of all keys and values together, counting 22 more for each key and 12 for each lease.
+/// Most bytes of all keys and values together, counting 22 more for each key and 12 for each lease. A
+/// transaction that puts more is refused; of an etcd, a list of four times as much.
 pub const STATE_BYTES_MAX: usize = 1024 * 1024;
 /// Most changes of one transaction; etcd's default.
 pub const CHANGES_MAX: usize = 128;
-/// Most leases at the same time: one for each process that may become manager is enough.
+/// Most leases at the same time: one for each process that may become manager is enough. An etcd has more
+/// if they are asked for.
 pub const LEASES_MAX: usize = 1024;
 /// Longest TTL of a lease.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(3600);
@@ -206,6 +214,8 @@ pub struct Coordination {
 enum Backend {
     Embedded(Arc<embedded::Embedded>),
     Simulated(simulated::Handle),
+    /// Replaced when the etcd is reached elsewhere.
+    Etcd(Arc<ArcSwap<etcd::Store>>),
 }
 
 impl Coordination {
@@ -219,6 +229,17 @@ impl Coordination {
         Ok(Self::new(Backend::Embedded(store)))
     }
 
+    /// The store in an etcd. Connects when it is first asked, and again whenever it must.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the settings can't be right.
+    pub fn etcd(world: &World, settings: &etcd::EtcdSettings) -> Result<Self> {
+        let store = etcd::Store::new(world, settings)?;
+        Ok(Self::new(Backend::Etcd(Arc::new(ArcSwap::from_pointee(
+            store,
+        )))))
+    }
+
     fn new(backend: Backend) -> Self {
         Self {
             backend,
@@ -226,10 +247,11 @@ impl Coordination {
         }
     }
 
-    fn world(&self) -> &World {
+    fn world(&self) -> World {
         match &self.backend {
-            Backend::Embedded(store) => store.world(),
-            Backend::Simulated(handle) => handle.world(),
+            Backend::Embedded(store) => store.world().clone(),
+            Backend::Simulated(handle) => handle.world().clone(),
+            Backend::Etcd(store) => store.load().world().clone(),
         }
     }
 
@@ -241,17 +263,20 @@ impl Coordination {
         match &self.backend {
             Backend::Embedded(store) => Ok(store.get(key)),
             Backend::Simulated(handle) => handle.get(key).await,
+            Backend::Etcd(store) => store.load_full().get(key).await,
         }
     }
 
     /// All keys that begin with `prefix`, in order.
     ///
     /// # Errors
-    /// `Unavailable`: no answer; ask again.
+    /// `Unavailable`: no answer; ask again. `NoSpace` and `Corrupt`: another program writes to our part of
+    /// an etcd.
     pub async fn list(&self, prefix: &str) -> Result<Reading<Facts>> {
         match &self.backend {
             Backend::Embedded(store) => Ok(store.list(prefix)),
             Backend::Simulated(handle) => handle.list(prefix).await,
+            Backend::Etcd(store) => store.load_full().list(prefix).await,
         }
     }
 
@@ -283,6 +308,7 @@ impl Coordination {
         match &self.backend {
             Backend::Embedded(store) => store.transaction(changes).await,
             Backend::Simulated(handle) => handle.transaction(changes).await,
+            Backend::Etcd(store) => store.load_full().transaction(changes).await,
         }
     }
 
@@ -309,6 +335,7 @@ impl Coordination {
         match &self.backend {
             Backend::Embedded(store) => store.grant(ttl).await,
             Backend::Simulated(handle) => handle.grant(ttl).await,
+            Backend::Etcd(store) => store.load_full().grant(ttl).await,
         }
     }
 
@@ -321,6 +348,7 @@ impl Coordination {
         match &self.backend {
             Backend::Embedded(store) => store.keep_alive(lease).await,
             Backend::Simulated(handle) => handle.keep_alive(lease).await,
+            Backend::Etcd(store) => store.load_full().keep_alive(lease).await,
         }
     }
 
@@ -332,6 +360,74 @@ impl Coordination {
         match &self.backend {
             Backend::Embedded(store) => store.revoke(lease).await,
             Backend::Simulated(handle) => handle.revoke(lease).await,
+            Backend::Etcd(store) => store.load_full().revoke(lease).await,
+        }
+    }
+
+    /// Reaches the same etcd as `settings` say from now on: members have come or gone. Requests under way, and watches that
+    /// exist, go on as they began; all clones of this change, too.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the settings can't be right. `NotSupported`: the store isn't an etcd. Nothing has changed then.
+    pub fn reach(&self, settings: &etcd::EtcdSettings) -> Result<()> {
+        match &self.backend {
+            Backend::Etcd(store) => {
+                let next = etcd::Store::new(&store.load().world().clone(), settings)?;
+                store.store(Arc::new(next));
+                Ok(())
+            }
+            _ => Err(export::not_here(
+                "only an etcd is reached at other endpoints",
+            )),
+        }
+    }
+
+    /// All facts of an embedded store, for [`Coordination::import`]. From then on the store takes no
+    /// changes, also after a restart; asked again, it gives the same export. Ids that this process holds
+    /// in reserve were taken before, so it may still give them out.
+    ///
+    /// # Errors
+    /// `Unavailable`: the disk fails; ask again. `NotSupported`: the store isn't embedded.
+    pub async fn export(&self) -> Result<Export> {
+        match &self.backend {
+            Backend::Embedded(store) => store.export().await,
+            _ => Err(export::not_here("only an embedded store is exported")),
+        }
+    }
+
+    /// The id of the export of an embedded store: its facts are moving, or have moved, to an etcd.
+    #[must_use]
+    pub fn exported(&self) -> Option<u128> {
+        match &self.backend {
+            Backend::Embedded(store) => store.exported(),
+            _ => None,
+        }
+    }
+
+    /// Lets an embedded store that was exported take changes again. Only if nobody uses the facts where
+    /// they were imported, or ever will. A later export has another id.
+    ///
+    /// # Errors
+    /// `Changed`: this isn't its export. `Unavailable`: the disk fails; ask again. `NotSupported`: the
+    /// store isn't embedded.
+    pub async fn cancel_export(&self, id: u128) -> Result<()> {
+        match &self.backend {
+            Backend::Embedded(store) => store.cancel_export(id).await,
+            _ => Err(export::not_here("only an embedded store is exported")),
+        }
+    }
+
+    /// Puts all facts of an export into an etcd, under a prefix that has no keys, in one transaction.
+    /// Done again, also much later, it changes nothing.
+    ///
+    /// # Errors
+    /// `Exists`: there are other facts under the prefix. `NoSpace`: more than [`EXPORT_FACTS_MAX`] facts, or
+    /// larger than etcd's requests may be. `InvalidArgument`: more than etcd's `--max-txn-ops`. Nothing was
+    /// done. After `Unavailable` it may be done: import again. `NotSupported`: the store isn't an etcd.
+    pub async fn import(&self, export: &Export) -> Result<()> {
+        match &self.backend {
+            Backend::Etcd(store) => store.load_full().import(export).await,
+            _ => Err(export::not_here("only an etcd imports facts")),
         }
     }
 }
@@ -355,5 +451,6 @@ fn check_changes(changes: &[Change]) -> Result<()> {
             return refused(format!("key {key:?} appears twice in one transaction"));
         }
     }
-    Ok(())
+    // More than the whole store may have. Also less than etcd takes in one request (1.5 MiB).
+    state::check_room(state::bytes_of(changes))
 }

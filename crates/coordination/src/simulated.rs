@@ -18,6 +18,7 @@
 //!   each other, and when the one that leads isn't heard any more another is elected.
 //! * A compaction ends watches that are behind it. History is kept for 1,024 changes at most.
 //! * Watches are late, by up to 20 ms without a fault.
+//! * Leases can end early ([`Simulated::end_leases_early`]), by no chance: see `etcd.rs`.
 //!
 //! Unlike etcd, revisions count on by one only because nothing else uses the store: don't rely on
 //! it.
@@ -170,6 +171,12 @@ impl Simulated {
     /// The node's watches say nothing for a while, although its requests are answered.
     pub fn silence_watches(&self, node: NodeId, time: Duration) {
         self.server.lock().silence_watches(node, time);
+    }
+
+    /// Ends all leases, also those that are kept alive, with their keys: what a leader of etcd before 3.4.31
+    /// can do that was stopped for longer than they last, and goes on. Nothing while there is no leader.
+    pub fn end_leases_early(&self) {
+        self.server.lock().end_leases_early();
     }
 
     /// Forgets the history: watches that are behind are lost.

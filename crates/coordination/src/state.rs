@@ -56,10 +56,7 @@ impl State {
         for Change { key, expected, .. } in changes {
             let found = self.keys.get(key).map_or(0, |stored| stored.version);
             if found != *expected {
-                return Err(Error::new(
-                    ErrorKind::Changed,
-                    format!("fact {key:?} is at version {found}, not at {expected}"),
-                ));
+                return Err(fact_changed(key, found, *expected));
             }
         }
         let mut bytes = self.bytes();
@@ -159,7 +156,16 @@ impl State {
     }
 }
 
-fn check_room(bytes: usize) -> Result<()> {
+/// Bytes that the keys which a transaction puts take, with their values.
+pub(crate) fn bytes_of(changes: &[Change]) -> usize {
+    let puts = changes.iter().filter_map(|change| match &change.action {
+        Action::Put { value, .. } => Some(KEY_COST + change.key.len() + value.len()),
+        Action::Keep | Action::Remove => None,
+    });
+    puts.sum()
+}
+
+pub(crate) fn check_room(bytes: usize) -> Result<()> {
     if bytes <= STATE_BYTES_MAX {
         return Ok(());
     }
@@ -169,6 +175,13 @@ fn check_room(bytes: usize) -> Result<()> {
             "the coordination state would have {bytes} bytes; the maximum is {STATE_BYTES_MAX}"
         ),
     ))
+}
+
+pub(crate) fn fact_changed(key: &str, found: u64, expected: u64) -> Error {
+    Error::new(
+        ErrorKind::Changed,
+        format!("fact {key:?} is at version {found}, not at {expected}"),
+    )
 }
 
 pub(crate) fn lease_ended(lease: LeaseId) -> Error {

@@ -1,7 +1,8 @@
 //! Watches: the changes after a revision, in order.
 
 use crate::Backend;
-use crate::history::{Batch, Event};
+use crate::etcd::Following;
+use crate::history::{Batch, Event, Next};
 use std::time::Duration;
 
 /// What a watch has to tell.
@@ -24,12 +25,15 @@ pub enum News {
 /// Tells the changes of some keys after a revision.
 ///
 /// Changes are kept for a while only (embedded: the last 1,024; etcd: until a compaction), so a
-/// watch that isn't asked for long is lost.
+/// watch that isn't asked for long is lost. One of etcd takes a connection, from the first time that
+/// it is asked.
 pub struct Watch {
     backend: Backend,
     prefix: String,
     /// Everything up to this revision was told or didn't concern the keys.
     after: u64,
+    /// What reads etcd's stream.
+    following: Option<Following>,
 }
 
 impl Watch {
@@ -38,6 +42,7 @@ impl Watch {
             backend,
             prefix: prefix.to_owned(),
             after,
+            following: None,
         }
     }
 
@@ -48,10 +53,23 @@ impl Watch {
             backend,
             prefix,
             after,
+            following,
         } = self;
         match backend {
             Backend::Embedded(store) => store.news(prefix, after, patience).await,
             Backend::Simulated(handle) => handle.news(prefix, after, patience).await,
+            Backend::Etcd(store) => {
+                let store = store.load_full();
+                let following = following.get_or_insert_with(|| store.follow(prefix, *after));
+                match following.next(store.world(), *after, patience).await {
+                    Next::Forgotten => News::Lost,
+                    Next::Nothing(_) => News::Quiet,
+                    Next::Batch(batch) => {
+                        *after = batch.revision;
+                        batch.into()
+                    }
+                }
+            }
         }
     }
 }

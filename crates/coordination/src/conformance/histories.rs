@@ -5,6 +5,7 @@ mod explain;
 
 use super::patient::PATIENCE;
 use super::{DISK, embedded, machine};
+use crate::etcd::tests::servers::{Servers, in_real_time};
 use crate::simulated::{Chances, Simulated};
 use crate::{Change, Coordination, Event, Facts, Lease, LeaseId, News, Reading, Versioned};
 use bytes::Bytes;
@@ -13,12 +14,38 @@ use futures::future::{join, join_all};
 use model::{NodeId, Result};
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::sync::watch;
 use world::sim::{Faults, Simulation};
-use world::{Instant, World};
+use world::{Deadline, Instant, Task, World};
 
-const ACTIONS: usize = 80;
 const KEYS: u64 = 5;
 const SEEDS: u64 = 60;
+
+/// How much is done, and how long it takes.
+#[derive(Clone, Copy)]
+struct Measure {
+    /// Requests of each process.
+    actions: usize,
+    /// The longest pause between two.
+    pause: Duration,
+    /// The longest lease.
+    lease_seconds: u64,
+    /// How much later than they happened the witness may hear of changes.
+    late: Duration,
+}
+
+const SIMULATED: Measure = Measure {
+    actions: 80,
+    pause: Duration::from_secs(3),
+    lease_seconds: 6,
+    late: Duration::ZERO,
+};
+const REAL: Measure = Measure {
+    actions: 100,
+    pause: Duration::from_millis(400),
+    lease_seconds: 3,
+    late: Duration::from_secs(20),
+};
 
 /// A request and its outcome, as its caller saw it.
 #[derive(Debug)]
@@ -55,6 +82,7 @@ struct Actor {
     versions: BTreeMap<String, u64>,
     leases: Vec<LeaseId>,
     written: u64,
+    measure: Measure,
 }
 
 impl Actor {
@@ -68,7 +96,7 @@ impl Actor {
 
     async fn act(mut self) -> Vec<Call> {
         let mut watch = None;
-        for _ in 0..ACTIONS {
+        for _ in 0..self.measure.actions {
             let sent = self.world.now();
             let outcome = match self.chance(16) {
                 0..=2 => {
@@ -101,7 +129,7 @@ impl Actor {
                     Outcome::Changed(changes, changed)
                 }
                 10 => {
-                    let ttl = Duration::from_secs(1 + self.chance(6));
+                    let ttl = Duration::from_secs(1 + self.chance(self.measure.lease_seconds));
                     let granted = self.store.grant(ttl).await;
                     self.leases.extend(granted.iter().map(|lease| lease.id));
                     Outcome::Granted(granted)
@@ -115,7 +143,8 @@ impl Actor {
                     Outcome::Revoked(lease, self.store.revoke(lease).await)
                 }
                 14 => {
-                    let pause = Duration::from_millis(self.chance(3000));
+                    let longest = self.measure.pause.as_millis() as u64;
+                    let pause = Duration::from_millis(self.chance(longest));
                     self.world.sleep(pause).await;
                     continue;
                 }
@@ -177,7 +206,7 @@ impl Actor {
     }
 }
 
-async fn act(world: &World, processes: Vec<Coordination>) -> Vec<Call> {
+async fn act(world: &World, processes: Vec<Coordination>, measure: Measure) -> Vec<Call> {
     let actors = (1..).zip(processes).map(|(process, store)| {
         Actor {
             world: world.clone(),
@@ -187,10 +216,70 @@ async fn act(world: &World, processes: Vec<Coordination>) -> Vec<Call> {
             versions: BTreeMap::new(),
             leases: Vec::new(),
             written: 0,
+            measure,
         }
         .act()
     });
     join_all(actors).await.into_iter().flatten().collect()
+}
+
+/// Notes all changes as a watch tells them.
+struct Witness {
+    noting: watch::Sender<u64>,
+    happened: Task<Vec<Happened>>,
+}
+
+impl Witness {
+    /// Notes changes after this revision.
+    fn new(world: &World, store: &Coordination, begun: u64) -> Self {
+        // The revision that is to be heard before it ends.
+        let (noting, until) = watch::channel(u64::MAX);
+        let mut told = store.watch("", begun);
+        let clock = world.clone();
+        let noted = async move {
+            let mut happened = Vec::new();
+            let mut heard = begun;
+            while heard < *until.borrow() {
+                match told.next(Duration::from_millis(500)).await {
+                    News::Changed { revision, events } => {
+                        heard = revision;
+                        let at = clock.now();
+                        happened.push(Happened {
+                            at,
+                            revision,
+                            events,
+                        });
+                    }
+                    News::Quiet => {}
+                    News::Lost => panic!("the witness reads on all the time"),
+                }
+            }
+            happened
+        };
+        Self {
+            noting,
+            happened: world.spawn("witness", noted),
+        }
+    }
+
+    /// All changes up to now.
+    async fn end(self, store: &Coordination) -> Vec<Happened> {
+        let last = store.transaction(vec![Change::put("key/end", 0, "")]);
+        let last = last.await.unwrap();
+        self.noting.send_replace(last);
+        let mut happened = self.happened.await;
+        assert_eq!(happened.pop().map(|one| one.revision), Some(last));
+        happened
+    }
+}
+
+/// Whatever is stored is what was put last.
+fn is_as_told(stored: &Facts, happened: &[Happened]) {
+    assert!(stored.iter().all(|(key, fact)| {
+        let put = happened.iter().find(|one| one.revision == fact.version);
+        let event = put.and_then(|put| put.events.iter().find(|e| e.key == *key));
+        event.is_some_and(|event| event.value.as_ref() == Some(&fact.value))
+    }));
 }
 
 /// After all faults: whatever is stored is what happened, and nothing is left of any lease.
@@ -250,7 +339,7 @@ fn run_simulated(seed: u64) -> u64 {
             let store = Simulated::new(&world, seed);
             let processes = [1, 2, 3].map(|node| store.connect(NodeId(node), &world));
             let last = processes[0].clone();
-            let acting = act(&world, processes.to_vec());
+            let acting = act(&world, processes.to_vec(), SIMULATED);
             let (calls, ()) = join(acting, break_things(&world, &store)).await;
             let happened = || async {
                 let record = store.record(0).into_iter();
@@ -263,7 +352,7 @@ fn run_simulated(seed: u64) -> u64 {
                     .collect()
             };
             settled(&world, &last, happened).await;
-            explain(&happened().await, &calls);
+            explain(&happened().await, &calls, SIMULATED.late);
             store.trace_hash()
         })
         .finished()
@@ -308,39 +397,69 @@ fn every_answer_of_the_embedded_store_is_explained() {
             .run(|world| async move {
                 let store = embedded(&world).await;
                 let begun = store.list("").await.unwrap().revision;
-                let (noted, noting) = tokio::sync::watch::channel(());
-                let mut watch = store.watch("", begun);
-                let clock = world.clone();
-                let witness = world.spawn("witness", async move {
-                    let mut happened = Vec::new();
-                    while !noted.is_closed() {
-                        match watch.next(Duration::from_secs(1)).await {
-                            News::Changed { revision, events } => happened.push(Happened {
-                                at: clock.now(),
-                                revision,
-                                events,
-                            }),
-                            News::Quiet => {}
-                            News::Lost => panic!("the witness reads on all the time"),
-                        }
-                    }
-                    happened
-                });
+                let witness = Witness::new(&world, &store, begun);
                 let processes = vec![store.clone(); 3];
-                let acting = act(&world, processes);
+                let acting = act(&world, processes, SIMULATED);
                 let (calls, ()) = join(acting, break_disk(&world, &faults)).await;
                 // Longer than a change that hangs.
                 world.sleep(Duration::from_secs(200)).await;
-                drop(noting);
-                let happened = witness.await;
-                explain(&happened, &calls);
                 let stored = store.list("").await.unwrap().found;
-                assert!(stored.iter().all(|(key, fact)| {
-                    let put = happened.iter().find(|one| one.revision == fact.version);
-                    let event = put.and_then(|put| put.events.iter().find(|e| e.key == *key));
-                    event.is_some_and(|event| event.value.as_ref() == Some(&fact.value))
-                }));
+                let happened = witness.end(&store).await;
+                explain(&happened, &calls, SIMULATED.late);
+                is_as_told(&stored, &happened);
             })
             .finished();
     }
+}
+
+/// Kills members, the leader more often than not, and stops one for a moment; never two at once.
+async fn break_members(world: &World, servers: &mut Servers) {
+    for round in 0..5 {
+        let pause = Duration::from_millis(world.random_u64() % 1500);
+        world.sleep(pause).await;
+        let member = match round % 2 {
+            0 => servers.leader(world).await,
+            _ => (world.random_u64() % 3) as usize,
+        };
+        let time = Duration::from_millis(world.random_u64() % 2000);
+        if round == 3 {
+            servers.pause(member);
+            // Less than a lease lasts: see `crate::etcd`.
+            world.sleep(time / 4).await;
+            servers.resume(member);
+            continue;
+        }
+        servers.kill(member);
+        world.sleep(time).await;
+        servers.begin(member);
+        servers.until_ready(world, member).await;
+    }
+}
+
+#[test]
+fn every_answer_of_an_etcd_whose_members_are_killed_is_explained() {
+    let mut servers = Servers::start(3, &[]);
+    let settings = servers.settings_of_its_own();
+    in_real_time(async |world| {
+        let processes = [(); 3].map(|()| Coordination::etcd(&world, &settings).unwrap());
+        let [store, ..] = &processes;
+        let begun = store.list("").await.unwrap().revision;
+        let witness = Witness::new(&world, store, begun);
+        let acting = act(&world, processes.to_vec(), REAL);
+        let (calls, ()) = join(acting, break_members(&world, &mut servers)).await;
+        // What was sent to members that were killed is done by now, or never.
+        let deadline = Deadline::after(&world, Duration::from_secs(60));
+        let stored = loop {
+            let first = store.list("").await;
+            world.sleep(Duration::from_secs(5)).await;
+            // All leases have ended.
+            match (first, store.list("").await) {
+                (Ok(first), Ok(second)) if first.revision == second.revision => break second.found,
+                _ => assert!(!deadline.has_passed(&world)),
+            }
+        };
+        let happened = witness.end(store).await;
+        explain(&happened, &calls, REAL.late);
+        is_as_told(&stored, &happened);
+    });
 }

@@ -230,7 +230,7 @@ pub(super) async fn a_change_whose_caller_goes_away_happens_whole_or_not_at_all(
             }
         };
         assert_eq!(changes.len(), 2);
-        body.world.sleep(Duration::from_secs(20)).await;
+        body.world.sleep(body.pace.late).await;
         for (_, value) in b.values(&format!("key/{round}/")).await {
             assert_eq!(value, "y");
         }

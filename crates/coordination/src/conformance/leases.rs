@@ -6,8 +6,6 @@ use crate::{Change, LEASE_TTL_MAX, LeaseId};
 use model::ErrorKind;
 use std::time::Duration;
 
-const TTL: Duration = Duration::from_secs(5);
-
 async fn put_leased(patient: &Patient, key: &str, expected: u64, lease: LeaseId) -> u64 {
     let change = Change::put_leased(key, expected, "leased", lease);
     patient.change(vec![change]).await.unwrap()
@@ -15,14 +13,15 @@ async fn put_leased(patient: &Patient, key: &str, expected: u64, lease: LeaseId)
 
 pub(super) async fn a_lease_lasts_at_least_its_time_and_takes_its_keys_along(body: Body) {
     let [a, b] = [body.patient(0), body.patient(1)];
+    let ttl = body.pace.lease;
     // Asked once: with each attempt another lease would begin.
     let (granted, lease) = loop {
         let before = body.world.now();
-        if let Ok(lease) = a.store.grant(TTL - Duration::from_millis(1)).await {
+        if let Ok(lease) = a.store.grant(ttl - Duration::from_millis(1)).await {
             break (before, lease);
         }
     };
-    assert!(lease.ttl >= TTL, "whole seconds");
+    assert!(lease.ttl >= ttl, "whole seconds");
     match a
         .change(vec![Change::put_leased("key/1", 0, "x", lease.id)])
         .await
@@ -49,10 +48,10 @@ pub(super) async fn a_lease_lasts_at_least_its_time_and_takes_its_keys_along(bod
 
 pub(super) async fn a_lease_that_is_kept_alive_goes_on(body: Body) {
     let [a, b] = [body.patient(0), body.patient(1)];
-    let lease = a.grant(Duration::from_secs(30)).await;
+    let lease = a.grant(body.pace.kept).await;
     put_leased(&a, "key/1", 0, lease.id).await;
     let mut last = body.world.now();
-    for _ in 0..30 {
+    for _ in 0..body.pace.signs {
         let before = body.world.now();
         let renewed = a.store.keep_alive(lease.id).await;
         match renewed {
@@ -62,7 +61,7 @@ pub(super) async fn a_lease_that_is_kept_alive_goes_on(body: Body) {
             }
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),
         }
-        body.world.sleep(Duration::from_secs(5)).await;
+        body.world.sleep(body.pace.kept / 6).await;
         let is_there = b.get("key/1").await.is_some();
         assert!(is_there || body.world.now() - last >= lease.ttl);
         if !is_there {
@@ -95,7 +94,7 @@ pub(super) async fn a_lease_that_is_revoked_takes_its_keys_along_at_once(body: B
 
 pub(super) async fn a_lease_that_has_ended_takes_no_keys(body: Body) {
     let a = body.patient(0);
-    let lease = a.grant(TTL).await.id;
+    let lease = a.grant(body.pace.lease).await.id;
     a.revoke(lease).await.unwrap();
     let changes = vec![
         Change::put("key/1", 0, "x"),
@@ -141,7 +140,7 @@ pub(super) async fn a_key_belongs_to_the_lease_of_its_last_change(body: Body) {
 pub(super) async fn all_keys_of_a_lease_go_together(body: Body) {
     let [a, b] = [body.patient(0), body.patient(1)];
     for is_revoked in [true, false] {
-        let lease = a.grant(Duration::from_secs(60)).await.id;
+        let lease = a.grant(body.pace.kept * 2).await.id;
         let keys = ["key/1", "key/2", "key/3"];
         let changes = keys.map(|key| Change::put_leased(key, 0, "x", lease));
         if a.change(changes.to_vec()).await.is_err() {

@@ -19,6 +19,7 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 pub(super) struct Patient {
     pub(super) store: Coordination,
     pub(super) world: World,
+    late: Duration,
 }
 
 impl Body {
@@ -26,6 +27,7 @@ impl Body {
         Patient {
             store: self.processes[process].clone(),
             world: self.world.clone(),
+            late: self.pace.late,
         }
     }
 }
@@ -108,7 +110,7 @@ impl Patient {
     /// Waits until no earlier attempt can arrive any more: a late creation would bring back a key
     /// that is removed next.
     pub(super) async fn settle(&self) {
-        self.world.sleep(Duration::from_secs(30)).await;
+        self.world.sleep(self.late).await;
     }
 
     pub(super) async fn put(&self, key: &str, expected: u64, value: &str) -> u64 {

@@ -2,7 +2,8 @@
 //! and leases with their full time.
 
 use super::patient::{Follower, Patient};
-use super::{Body, embedded, machine};
+use super::{Body, Pace, embedded, machine};
+use crate::etcd::tests::servers::{Servers, in_real_time};
 use crate::simulated::Simulated;
 use crate::{Change, Coordination, Facts, Lease, LeaseId, News};
 use model::NodeId;
@@ -26,7 +27,7 @@ async fn before(body: &Body) -> Before {
     let a = body.patient(0);
     let removed = a.put("key/removed", 0, "x").await;
     a.put("key/1", 0, "one").await;
-    let lease = a.grant(TTL).await;
+    let lease = a.grant(body.pace.lease).await;
     let leased = ["leased/1", "leased/2"];
     let leased = leased.map(|key| Change::put_leased(key, 0, "x", lease.id));
     let watched = a.change(leased.to_vec()).await.unwrap();
@@ -47,7 +48,7 @@ async fn after(body: &Body, before: Before) {
     assert_eq!(list.found, before.facts);
     // A watch from before the fault goes on without a gap, or says that it can't.
     let mut watch = a.store.watch("key/", before.watched);
-    match watch.next(Duration::from_secs(1)).await {
+    match watch.next(Duration::from_secs(20)).await {
         News::Lost => {}
         News::Changed { events, .. } => assert_eq!(events[0].key, "key/removed"),
         News::Quiet => panic!("a change is missing"),
@@ -68,7 +69,11 @@ async fn after(body: &Body, before: Before) {
 
 fn alone(world: World, store: &Coordination) -> Body {
     let processes = [store.clone(), store.clone(), store.clone()];
-    Body { world, processes }
+    Body {
+        world,
+        processes,
+        pace: Pace::SIMULATED,
+    }
 }
 
 #[test]
@@ -85,6 +90,24 @@ fn the_embedded_store_keeps_facts_and_leases_across_a_restart() {
             after(&alone(world, &store), promised).await;
         })
         .finished();
+}
+
+#[test]
+fn an_etcd_keeps_facts_and_leases_across_a_restart() {
+    let mut servers = Servers::start_durable(1, &std::env::temp_dir());
+    let settings = servers.settings_of_its_own();
+    in_real_time(async |world| {
+        let processes = [(); 3].map(|()| Coordination::etcd(&world, &settings).unwrap());
+        let body = Body {
+            world,
+            processes,
+            pace: Pace::REAL,
+        };
+        let promised = before(&body).await;
+        servers.kill(0);
+        servers.begin(0);
+        after(&body, promised).await;
+    });
 }
 
 #[test]
@@ -110,7 +133,11 @@ fn simulated_etcd_keeps_facts_and_leases_across_faults() {
             .run(|world| async {
                 let store = Simulated::new(&world, seed);
                 let processes = [1, 2, 3].map(|node| store.connect(NodeId(node), &world));
-                let body = Body { world, processes };
+                let body = Body {
+                    world,
+                    processes,
+                    pace: Pace::SIMULATED,
+                };
                 let promised = before(&body).await;
                 fault(&store);
                 after(&body, promised).await;
@@ -125,7 +152,11 @@ fn without_a_quorum_nothing_is_answered_and_no_lease_ends() {
         .run(|world| async {
             let store = Simulated::new(&world, 1);
             let processes = [1, 2, 3].map(|node| store.connect(NodeId(node), &world));
-            let body = Body { world, processes };
+            let body = Body {
+                world,
+                processes,
+                pace: Pace::SIMULATED,
+            };
             let promised = before(&body).await;
             store.lose_quorum();
             for _ in 0..10 {

@@ -1,7 +1,7 @@
 //! Rules of watches.
 
 use super::Body;
-use super::patient::{Follower, PATIENCE};
+use super::patient::{Follower, PATIENCE, Patient};
 use crate::{Change, Event, News};
 use futures::future::join_all;
 use model::ErrorKind;
@@ -21,17 +21,31 @@ fn removed(key: &str) -> Event {
     }
 }
 
-/// What a watch tells in the next minute, unless it is lost.
+const END: &str = "key/end";
+
+/// The last change that a watch of "key/" has to tell.
+async fn end(patient: &Patient) {
+    patient.put(END, 0, "").await;
+}
+
+/// What a watch tells before [`END`], unless it is lost; nothing comes after that.
 async fn told(watch: &mut crate::Watch) -> Option<Vec<(u64, Vec<Event>)>> {
     let mut told = Vec::new();
-    for _ in 0..120 {
+    for _ in 0..240 {
         match watch.next(PATIENCE).await {
+            News::Changed { events, .. } if events[0].key == END => {
+                return match watch.next(PATIENCE).await {
+                    News::Quiet => Some(told),
+                    News::Lost => None,
+                    News::Changed { .. } => panic!("a change after the last one"),
+                };
+            }
             News::Changed { revision, events } => told.push((revision, events)),
             News::Quiet => {}
             News::Lost => return None,
         }
     }
-    Some(told)
+    panic!("the watch doesn't tell the last change");
 }
 
 pub(super) async fn a_watch_tells_everything_after_its_revision(body: Body) {
@@ -44,6 +58,7 @@ pub(super) async fn a_watch_tells_everything_after_its_revision(body: Body) {
     a.settle().await;
     let last = a.change(vec![Change::remove("key/2", second)]).await;
     let mut late = b.store.watch("key/", second);
+    end(&a).await;
     let all = [
         (second, vec![put("key/2", "two")]),
         (third, vec![put("key/1", "one again")]),
@@ -71,6 +86,7 @@ pub(super) async fn a_watch_tells_the_changes_of_a_transaction_together(body: Bo
         Change::keep("key/4", 0),
     ];
     let version = a.change(changes).await.unwrap();
+    end(&a).await;
     if let Some(mut told) = told(&mut watch).await {
         assert_eq!(told.len(), 1);
         let (revision, events) = &mut told[0];
@@ -86,7 +102,7 @@ pub(super) async fn a_watch_without_news_is_quiet_when_patience_ends(body: Body)
     let revision = a.list("").await.revision;
     let mut watch = a.store.watch("key/", revision);
     let begun = body.world.now();
-    let patience = Duration::from_secs(3);
+    let patience = Duration::from_secs(1);
     if watch.next(patience).await == News::Quiet {
         assert!(body.world.now() - begun >= patience);
     }
@@ -113,6 +129,7 @@ pub(super) async fn a_watch_that_is_dropped_while_it_waits_misses_nothing(body: 
             Ok(News::Quiet) | Err(_) => {}
         }
     }
+    end(&a).await;
     if let Some(rest) = told(&mut watch).await {
         heard.extend(rest.iter().map(|(revision, _)| *revision));
         assert_eq!(heard, versions);
@@ -154,7 +171,7 @@ pub(super) async fn a_follower_ends_up_with_what_is_stored(body: Body) {
     });
     let (_, followers) = futures::join!(join_all(writers), join_all(followers));
     // Changes of lost answers may still be on their way.
-    body.world.sleep(Duration::from_secs(20)).await;
+    body.world.sleep(body.pace.late).await;
     for mut follower in followers {
         follower.catch_up().await;
     }

@@ -245,6 +245,18 @@ impl Server {
         self.silent.insert(node, self.now + time);
     }
 
+    pub(super) fn end_leases_early(&mut self) {
+        self.advance();
+        if self.leader != Leader::Leads {
+            return;
+        }
+        let leases: Vec<LeaseId> = self.state.leases.keys().copied().collect();
+        for lease in leases {
+            self.ends.remove(&lease);
+            self.end(lease).expect("it was there just now");
+        }
+    }
+
     pub(super) fn compact(&mut self) {
         self.advance();
         self.history.compact(self.revision);

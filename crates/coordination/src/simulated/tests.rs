@@ -130,6 +130,32 @@ fn a_new_leader_gives_leases_their_full_time_again() {
 }
 
 #[test]
+fn leases_that_a_stopped_leader_ends_are_gone_with_their_keys_although_they_were_kept_alive() {
+    run(8, |_, store, [a, b]| async move {
+        let ttl = Duration::from_secs(10);
+        let leases = [
+            a.grant(ttl).await.unwrap().id,
+            a.grant(ttl).await.unwrap().id,
+        ];
+        let changes = ["one", "two"].map(|key| Change::put_leased(key, 0, "x", leases[0]));
+        a.transaction(changes.to_vec()).await.unwrap();
+        put(&a, "free").await.unwrap();
+        a.keep_alive(leases[0]).await.unwrap();
+        store.lose_quorum();
+        store.end_leases_early();
+        store.regain_quorum();
+        // The first ones may meet the election.
+        while a.keep_alive(leases[0]).await.is_err() {}
+        store.end_leases_early();
+        for lease in leases {
+            let ended = a.keep_alive(lease).await.unwrap_err();
+            assert_eq!(ended.kind(), ErrorKind::NotFound);
+        }
+        assert_eq!(b.list("").await.unwrap().found.len(), 1);
+    });
+}
+
+#[test]
 fn a_leader_change_leaves_requests_on_their_way_with_unknown_outcomes() {
     let mut outcomes = [0; 4];
     for seed in 0..100 {

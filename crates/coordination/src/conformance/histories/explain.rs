@@ -6,10 +6,12 @@ use crate::{Action, Change, LeaseId};
 use bytes::Bytes;
 use model::{Error, ErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 use world::Instant;
 
-/// Panics at the first answer that can't be explained.
-pub(super) fn explain(happened: &[Happened], calls: &[Call]) {
+/// Panics at the first answer that can't be explained. `late`: how much later than it happened a change
+/// may have been noted.
+pub(super) fn explain(happened: &[Happened], calls: &[Call], late: Duration) {
     let revisions = happened.windows(2);
     assert!(
         revisions
@@ -21,6 +23,7 @@ pub(super) fn explain(happened: &[Happened], calls: &[Call]) {
         calls,
         states: vec![(0, Keys::new())],
         by_value: BTreeMap::new(),
+        late,
     };
     history.replay();
     for call in calls {
@@ -50,6 +53,7 @@ struct History<'a> {
     states: Vec<(u64, Keys)>,
     /// The requests to change something, by each of their values.
     by_value: BTreeMap<Bytes, &'a Call>,
+    late: Duration,
 }
 
 impl<'a> History<'a> {
@@ -247,7 +251,8 @@ impl<'a> History<'a> {
 
     /// After an answer that says that a lease has ended.
     fn has_no_keys(&self, lease: LeaseId, call: &Call) {
-        let until = self.happened.partition_point(|one| one.at <= call.answered);
+        let known = call.answered + self.late;
+        let until = self.happened.partition_point(|one| one.at <= known);
         let left = self.states[until..].iter();
         let is_left = |(_, keys): &(u64, Keys)| keys.values().any(|fact| fact.lease == Some(lease));
         assert!(

@@ -1,0 +1,136 @@
+//! Members that join and leave, and databases that are full, of a real etcd.
+
+use super::servers::{self, Servers, in_real_time};
+use super::{Etcd, EtcdStatus};
+use crate::etcd::{EtcdAlarm, EtcdMemberId};
+use crate::{Change, Coordination};
+use model::ErrorKind;
+use std::time::Duration;
+use world::Deadline;
+
+const READY: Duration = Duration::from_secs(60);
+
+#[test]
+fn one_member_becomes_three_and_two_again() {
+    let mut servers = Servers::start(1, &[]);
+    in_real_time(async |world| {
+        let first = Etcd::new(&world, &servers.settings("/")).unwrap();
+        let before = first.members().await.unwrap();
+        assert_eq!(before.len(), 1);
+        assert_eq!(
+            (&before[0].name[..], before[0].is_learner),
+            ("member-0", false)
+        );
+        let store = Coordination::etcd(&world, &servers.settings("/shale/1/")).unwrap();
+        let change = Change::put("key", 0, "x");
+        store.transaction(vec![change]).await.unwrap();
+        let mut added = Vec::new();
+        for _ in 0..2 {
+            let at = servers.add();
+            let url = [servers.peer_url(at)];
+            let deadline = Deadline::after(&world, READY);
+            let member = first.add_learner(&url, deadline).await.unwrap();
+            assert!(member.is_learner && member.name.is_empty());
+            assert_eq!(member.peer_urls, url);
+            let soon = || Deadline::after(&world, Duration::from_secs(1));
+            let again = first.add_learner(&url, soon()).await.unwrap_err();
+            assert!(
+                matches!(again.kind(), ErrorKind::Exists | ErrorKind::Busy),
+                "{again}"
+            );
+            // It counts for nothing yet: all goes on although it doesn't run.
+            let early = first.promote(member.id, soon()).await.unwrap_err();
+            assert_eq!(early.kind(), ErrorKind::Busy, "{early}");
+            store.get("key").await.unwrap();
+            servers.join(&world, at).await;
+            let all = Etcd::new(&world, &servers.settings("/")).unwrap();
+            let status = all.until_ready(at, deadline).await.unwrap();
+            assert_eq!((status.member, status.is_learner), (member.id, true));
+            first.promote(member.id, deadline).await.unwrap();
+            first.promote(member.id, deadline).await.unwrap();
+            added.push(member.id);
+        }
+        let all = Etcd::new(&world, &servers.settings("/")).unwrap();
+        let members = all.members().await.unwrap();
+        assert_eq!(members.len(), 3);
+        assert!(
+            members
+                .iter()
+                .all(|it| !it.is_learner && it.client_urls.len() == 1)
+        );
+        let statuses: Vec<EtcdStatus> = all
+            .status()
+            .await
+            .into_iter()
+            .map(|it| it.1.unwrap())
+            .collect();
+        assert_eq!(statuses.len(), 3);
+        for status in &statuses {
+            assert!(status.leader.is_some() && status.cluster == statuses[0].cluster);
+            assert!(status.version.starts_with("3.") && status.database_bytes >= status.used_bytes);
+        }
+        // With a vote of its own, a new one is the quorum with one of the others.
+        let store = Coordination::etcd(&world, &servers.settings_of(&[1, 2], "/shale/1/")).unwrap();
+        assert!(store.get("key").await.unwrap().found.is_some());
+        let deadline = Deadline::after(&world, READY);
+        first.remove(added[1], deadline).await.unwrap();
+        assert_eq!(first.members().await.unwrap().len(), 2);
+        let again = first.remove(added[1], deadline).await.unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::NotFound, "{again}");
+        let unknown = first.promote(EtcdMemberId(1), deadline).await.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::NotFound, "{unknown}");
+    });
+}
+
+#[test]
+fn a_full_database_refuses_changes_until_there_is_room() {
+    // A database of 4 MiB, which has 1 MiB after a compaction.
+    let servers = Servers::start(1, &["--quota-backend-bytes=4194304"]);
+    in_real_time(async |world| {
+        let etcd = Etcd::new(&world, &servers.settings("/")).unwrap();
+        let store = Coordination::etcd(&world, &servers.settings("/shale/1/")).unwrap();
+        let mut version = 0;
+        let full = loop {
+            let change = Change::put("key", version, vec![7; 500_000]);
+            match store.transaction(vec![change]).await {
+                Ok(now) => version = now,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+        assert!(full.to_string().contains("quota-backend-bytes"), "{full}");
+        // Also small changes, and leases; reads go on.
+        let small = vec![Change::put("small", 0, "x")];
+        let refused = store.transaction(small.clone()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        let refused = store.grant(Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        let read = store.get("key").await.unwrap().found.unwrap();
+        assert_eq!(read.version, version);
+        let alarms = etcd.alarms().await.unwrap();
+        assert!(matches!(alarms[..], [EtcdAlarm::NoSpace(_)]), "{alarms:?}");
+        etcd.make_room().await.unwrap();
+        assert_eq!(etcd.alarms().await.unwrap(), []);
+        store.transaction(small).await.unwrap();
+        etcd.make_room().await.unwrap();
+        assert_eq!(store.get("key").await.unwrap().found.unwrap(), read);
+    });
+}
+
+#[test]
+fn a_member_that_nobody_has_started_is_not_ready_at_the_deadline() {
+    let settings = servers::one().settings("/");
+    in_real_time(async |world| {
+        let mut wrong = settings.clone();
+        // A port that nobody listens at: it was never free for others on this address.
+        wrong.endpoints[0].host = "127.0.0.1".to_owned();
+        wrong.endpoints[0].port = 1;
+        let etcd = Etcd::new(&world, &wrong).unwrap();
+        let deadline = Deadline::after(&world, Duration::from_secs(1));
+        let late = etcd.until_ready(0, deadline).await.unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::Unavailable, "{late}");
+        let etcd = Etcd::new(&world, &settings).unwrap();
+        let deadline = Deadline::after(&world, READY);
+        etcd.until_ready(0, deadline).await.unwrap();
+    });
+}

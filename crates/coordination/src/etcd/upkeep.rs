@@ -1,0 +1,109 @@
+//! Room in an etcd's database: alarms, and what ends them.
+//!
+//! Servers that a daemon runs compact their history themselves (`server`). One that is given must be
+//! started with `--auto-compaction-retention`, or be compacted by its operator: others may use its
+//! history, so Shale doesn't.
+
+use super::client::{Failed, Times};
+use super::gateway::{self, AlarmRequest, AlarmsAnswer, Compaction, Done, Nothing, Number};
+use super::members::{CHANGE_MAX, Etcd, EtcdMemberId};
+use super::refusal::Meaning;
+use model::{Error, ErrorKind, Result};
+use std::time::Duration;
+use world::Deadline;
+
+/// How long a member may take to rewrite its database.
+const DEFRAGMENT_MAX: Duration = Duration::from_secs(60);
+
+/// What a member complains of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EtcdAlarm {
+    /// Its database is full: nobody can change anything.
+    NoSpace(EtcdMemberId),
+    /// Its data differ from those of the others: remove the member and add it anew.
+    Corrupt(EtcdMemberId),
+    /// Something that Shale doesn't know.
+    Other(EtcdMemberId, String),
+}
+
+impl Etcd {
+    /// All alarms.
+    ///
+    /// # Errors
+    /// `Unavailable`: ask again.
+    pub async fn alarms(&self) -> Result<Vec<EtcdAlarm>> {
+        let get = AlarmRequest {
+            action: "GET",
+            member: None,
+            alarm: None,
+        };
+        let asked = self
+            .client
+            .ask::<AlarmsAnswer>(gateway::ALARM, &get, Times::Any);
+        let alarms = asked.await?.alarms.into_iter();
+        Ok(alarms
+            .map(|alarm| {
+                let member = EtcdMemberId(alarm.member.0);
+                match alarm.alarm.as_str() {
+                    "NOSPACE" => EtcdAlarm::NoSpace(member),
+                    "CORRUPT" => EtcdAlarm::Corrupt(member),
+                    _ => EtcdAlarm::Other(member, alarm.alarm),
+                }
+            })
+            .collect())
+    }
+
+    /// Makes room in a full database and ends its alarms: forgets the history (watches that are behind
+    /// are lost), then each endpoint's member rewrites its database, during which it answers nobody.
+    /// Only for an etcd that is Shale's alone. The endpoints must be all of its members.
+    ///
+    /// # Errors
+    /// `Unavailable`: a member didn't answer; ask again, it does no harm. `NoSpace`: it is full of facts:
+    /// raise `--quota-backend-bytes`.
+    pub async fn make_room(&self) -> Result<()> {
+        let statuses = self.status().await.into_iter();
+        let statuses: Vec<_> = statuses.map(|(_, status)| status).collect::<Result<_>>()?;
+        let revision = statuses.iter().map(|status| status.revision).min();
+        let compaction = Compaction {
+            revision: Number(revision.unwrap_or(0)),
+            physical: true,
+        };
+        let deadline = Deadline::after(self.client.world(), CHANGE_MAX);
+        let client = &self.client;
+        let asked =
+            client.ask_until::<Done>(gateway::COMPACTION, &compaction, Times::Any, deadline);
+        match asked.await {
+            Ok(_) => {}
+            // By an attempt before, or by the server itself.
+            Err(Failed::Refused(refusal)) if refusal.meaning == Meaning::Compacted => {}
+            Err(failed) => {
+                return Err(Error::from(failed).while_doing("forgetting etcd's history"));
+            }
+        }
+        for at in 0..statuses.len() {
+            let deadline = Deadline::after(client.world(), DEFRAGMENT_MAX);
+            let Done {} = client
+                .ask_endpoint(at, gateway::DEFRAGMENT, &Nothing {}, deadline)
+                .await
+                .map_err(|error| error.while_doing("rewriting a member's database"))?;
+        }
+        for alarm in self.alarms().await? {
+            let EtcdAlarm::NoSpace(member) = alarm else {
+                continue;
+            };
+            let end = AlarmRequest {
+                action: "DEACTIVATE",
+                member: Some(Number(member.0)),
+                alarm: Some("NOSPACE".to_owned()),
+            };
+            let AlarmsAnswer { .. } = self.change(gateway::ALARM, &end, deadline).await?;
+        }
+        // A member that is still full says so with the next change, which nobody may make for long.
+        let left = self.alarms().await?;
+        if left.iter().any(|it| matches!(it, EtcdAlarm::NoSpace(_))) {
+            let text = "etcd is full of facts: raise its --quota-backend-bytes";
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
+        Ok(())
+    }
+}
