@@ -8,12 +8,14 @@ mod pools;
 mod regions;
 mod returning;
 
-pub use member::{FIRST_FILE_SYSTEM, Founding, FoundingNsd, Member, MemberSettings};
+pub use member::{
+    Commands, FIRST_FILE_SYSTEM, Founding, FoundingNsd, Member, MemberSettings, Protection,
+};
 pub use nsds::{Failures, LocalNsds, NsdView, Removal};
 pub use pools::{GenerationView, PoolChange};
 pub use returning::LOOK_EVERY;
 
-pub use coordination::FileSystem;
+pub use coordination::{FileSystem, NodeFacts};
 
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;

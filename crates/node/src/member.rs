@@ -19,6 +19,7 @@
 //! nothing when the manager's last answer is too old. One of the members is the manager (`managing`): it
 //! expels nodes that have died or fallen silent, and gives their shards to others.
 
+mod commands;
 mod file_systems;
 mod follow;
 mod founding;
@@ -35,6 +36,7 @@ mod storage;
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 
+pub use commands::Commands;
 pub use file_systems::FIRST_FILE_SYSTEM;
 pub use founding::{Founding, FoundingNsd};
 
@@ -53,7 +55,8 @@ use owners::ShardOwners;
 use parking_lot::Mutex;
 use peers::Peers;
 use pool::Pool;
-use rpc::{Admission, Credit, Identity, Server};
+use rpc::security::{Admit, Security};
+use rpc::{Addresses, Admission, Credit, Identity, Server};
 use services::Services;
 use spaces::{Desk, Holding};
 use std::collections::BTreeMap;
@@ -63,7 +66,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use world::call::Remote;
-use world::{Deadline, Task, World};
+use world::{Deadline, Instant, Task, World};
 
 /// What this node takes on for others: of each class, from lease to repair, so many requests and
 /// bytes on each connection. A bulk request may carry the largest piece both ways.
@@ -96,8 +99,17 @@ const fn credit(requests: u32, mebibytes: u64) -> Credit {
     }
 }
 
+/// How a member's connections are protected.
+#[derive(Clone)]
+pub struct Protection {
+    /// Who it is, and whom it believes.
+    pub security: Arc<Security>,
+    /// Decides which machines may join through this node; `None`: none may.
+    pub admit: Option<Arc<dyn Admit>>,
+}
+
 /// How a member is started.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MemberSettings {
     /// Its node.
     pub node: NodeId,
@@ -105,6 +117,8 @@ pub struct MemberSettings {
     pub listen: SocketAddr,
     /// The regions of its NSDs.
     pub nsds: BTreeMap<NsdId, PathBuf>,
+    /// How its connections are protected; `None`: not at all, as in simulations.
+    pub protection: Option<Protection>,
 }
 
 /// A running node of a cluster. Dropping it ends its tasks; [`Member::close`] does so in order.
@@ -179,13 +193,22 @@ impl Member {
         let jobs = Arc::<Jobs>::default();
         let server = nsds.server().clone();
         let services = Services::new(world, server, &office, space, &lease, &jobs);
-        let server = Server::new(world, identity, ADMISSION, services.clone());
+        let mut server = Server::new(world, identity, ADMISSION, services.clone());
+        let mut addresses = Addresses::new(world);
+        if let Some(Protection { security, admit }) = settings.protection {
+            addresses = addresses.with_security(security.clone());
+            server = server.with_security(security, admit);
+        }
         let own = NodeAddress {
             run,
             address: listener.address(),
         };
         server.listen(listener);
-        for opened in nsds.views().iter().filter(|view| view.health.is_some()) {
+        for opened in nsds
+            .views()
+            .iter()
+            .filter(|it| nsds.pool.nsd(it.nsd).is_some())
+        {
             coordination.set_home(opened.nsd, settings.node).await?;
         }
         coordination.set_address(own).await?;
@@ -194,7 +217,7 @@ impl Member {
             coordination,
             run,
             nsds,
-            peers: Peers::new(world, identity, services.clone()),
+            peers: Peers::new(world, identity, Arc::new(addresses), services.clone()),
             services,
             lease,
             office,
@@ -365,10 +388,40 @@ impl Member {
         &self.parts.nsds.pool
     }
 
-    /// The NSDs of this node.
+    /// The NSDs of the cluster as this node sees them; of those of other nodes it knows no more than that they answer.
     #[must_use]
     pub fn nsds(&self) -> Vec<NsdView> {
         self.parts.nsds.views()
+    }
+
+    /// What the memory of the metadata services here is used for.
+    #[must_use]
+    pub fn memory_uses(&self) -> Vec<metanode::MemoryUse> {
+        self.parts.memory.uses()
+    }
+
+    /// Bytes per block of clients that open now.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// Small facts that the cluster agrees on.
+    #[must_use]
+    pub fn coordination(&self) -> &Coordination {
+        &self.parts.coordination
+    }
+
+    /// Time and tasks.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.parts.world
+    }
+
+    /// Until when this node may act, as far as it knows; the past before its first lease.
+    #[must_use]
+    pub fn lease_ends(&self) -> Instant {
+        self.parts.lease.ends()
     }
 
     /// What this node knows of the cluster.

@@ -139,6 +139,17 @@ fn or_gone(error: Error, nsd: NsdId, is_needed: bool) -> Error {
     Error::new(ErrorKind::NoSpace, text)
 }
 
+/// The health of an NSD that isn't here, as far as it shows: a node that doesn't answer may be back soon, so that isn't
+/// called a failed disk.
+fn health_of_another_nodes(member: MemberState) -> Option<NsdHealth> {
+    match member {
+        MemberState::Online => Some(NsdHealth::Online),
+        MemberState::Full => Some(NsdHealth::Full),
+        MemberState::Failed => Some(NsdHealth::Failed),
+        MemberState::Suspect | MemberState::Missing => None,
+    }
+}
+
 /// Opens every NSD of the map that has a region here.
 async fn open_all(
     world: &World,
@@ -315,7 +326,10 @@ impl LocalNsds {
                 path: region.map(|region| region.path.clone()).unwrap_or_default(),
                 failure_group: map.name_of(entry.failure_group).map(str::to_owned),
                 state: entry.state,
-                health: nsd.as_ref().map(|nsd| nsd.health()),
+                health: match &nsd {
+                    Some(nsd) => Some(nsd.health()),
+                    None => health_of_another_nodes(standing.member),
+                },
                 refused: region.and_then(|region| region.refused.clone()),
                 usage: standing.usage,
                 failures: standing.failures,

@@ -1,9 +1,9 @@
 //! How a cluster's file system begins: the facts of its pool, then each node's regions.
 
-use super::Member;
+use super::{FIRST_FILE_SYSTEM, Member};
 use crate::nsds::{Failures, entry};
 use crate::regions::make_disk;
-use coordination::Coordination;
+use coordination::{Coordination, NodeFacts};
 use metanode::DATA_POOL;
 use model::{Error, ErrorKind, NodeId, NsdId, Result, Scheme};
 use nsd::{Nsd, NsdIdentity};
@@ -68,6 +68,28 @@ impl Member {
         // Last, so that a cluster with an id is complete.
         let cluster = u128::from(world.random_u64()) << 64 | u128::from(world.random_u64());
         coordination.set_cluster(cluster).await
+    }
+
+    /// Makes what a cluster needs of the facts of a node that was alone, which are in `coordination` already: the node
+    /// itself, where its NSDs are, and the name of its file system. Can be done again.
+    ///
+    /// # Errors
+    /// `NotFound`: coordination has no such facts. Those of coordination; do it again then.
+    pub async fn adopt(
+        coordination: &Coordination,
+        node: &NodeFacts,
+        nsds: impl IntoIterator<Item = NsdId>,
+    ) -> Result<()> {
+        if coordination.cluster().await?.is_none() {
+            let text = "coordination knows no file system";
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        let name = FIRST_FILE_SYSTEM.parse()?;
+        coordination.name_first_file_system(&name).await?;
+        for nsd in nsds {
+            coordination.set_home(nsd, node.node).await?;
+        }
+        coordination.add_first_node(node).await
     }
 
     /// Makes the regions of this node's NSDs. They must not exist.

@@ -21,11 +21,16 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    pub(super) fn new(world: &World, identity: Identity, own: Arc<dyn Service>) -> Arc<Self> {
+    pub(super) fn new(
+        world: &World,
+        identity: Identity,
+        addresses: Arc<Addresses>,
+        own: Arc<dyn Service>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             world: world.clone(),
             identity,
-            addresses: Arc::new(Addresses::new(world)),
+            addresses,
             peers: Mutex::default(),
             own: Arc::new(OwnNode {
                 world: world.clone(),

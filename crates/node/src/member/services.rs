@@ -1,6 +1,7 @@
 //! What a node answers to others: its NSDs' requests, those to the owners of the shards that are here, and
 //! heartbeats and statements of jobs if the cluster's manager is.
 
+use super::commands::{COMMAND, CommandDesk};
 use super::jobs::Jobs;
 use super::lease::RunLease;
 use super::managing::Office;
@@ -35,6 +36,7 @@ pub(super) struct Services {
     holding: Arc<Holding>,
     lease: Arc<RunLease>,
     jobs: Arc<Jobs>,
+    commands: CommandDesk,
 }
 
 impl Services {
@@ -55,7 +57,13 @@ impl Services {
             holding: space.1.clone(),
             lease: lease.clone(),
             jobs: jobs.clone(),
+            commands: CommandDesk::default(),
         })
+    }
+
+    /// Who runs commands that come from other nodes.
+    pub(super) fn commands(&self) -> &CommandDesk {
+        &self.commands
     }
 
     /// A shard's service, if it is here.
@@ -153,6 +161,7 @@ impl Service for Services {
                 Ok(attend) => self.attend(attend, deadline).boxed(),
                 Err(error) => refuse(error),
             },
+            COMMAND => self.commands.serve(from, call).boxed(),
             other => {
                 let text = format!("this node answers no method {}", other.0);
                 refuse(Error::new(ErrorKind::NotImplemented, text))

@@ -4,7 +4,7 @@
 
 use super::Member;
 use crate::nsds::Removal;
-use crate::pools::{PoolChange, fails_with};
+use crate::pools::{GenerationView, PoolChange, fails_with};
 use model::map::{NsdState, PoolMap};
 use model::{Error, ErrorKind, NodeId, NsdId, Result};
 use std::collections::BTreeMap;
@@ -31,6 +31,29 @@ impl Member {
         let home = self.parts.coordination.set_home(nsd, self.parts.run.node);
         home.await?;
         self.parts.nsds.add(nsd, path, bytes).await
+    }
+
+    /// Reopens an NSD of this node that was missing or failed and takes it into use.
+    ///
+    /// # Errors
+    /// As [`crate::LocalNsds::reopen`].
+    pub async fn reopen_nsd(&self, nsd: NsdId) -> Result<()> {
+        self.parts.nsds.reopen(nsd).await
+    }
+
+    /// The pool's generations, oldest first.
+    #[must_use]
+    pub fn generations(&self) -> Vec<GenerationView> {
+        self.parts.nsds.generations()
+    }
+
+    /// Puts each of this node's NSDs into a failure group of its own, with names. For nodes whose pool has a scheme
+    /// that the cluster's nodes can't carry yet.
+    ///
+    /// # Errors
+    /// As [`crate::LocalNsds::set_failure_groups`].
+    pub async fn name_failure_groups(&self, which: &[(NsdId, Option<String>)]) -> Result<()> {
+        self.parts.nsds.set_failure_groups(which).await
     }
 
     /// Takes an NSD of any node out of use, as [`crate::LocalNsds::remove`].

@@ -24,6 +24,7 @@ fn number(text: &str) -> (NodeId, MemberSettings) {
         node,
         listen: "0.0.0.0:0".parse().unwrap(),
         nsds,
+        protection: None,
     };
     (node, settings)
 }

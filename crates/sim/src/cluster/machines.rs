@@ -274,6 +274,7 @@ impl Machine {
             node: self.id,
             listen: self.node.port(PORT),
             nsds: self.regions.lock().expect("one thread").clone(),
+            protection: None,
         };
         // The daemon before may have been killed in this instant, and not be gone yet.
         *self.member.lock().expect("one thread") = Weak::new();
