@@ -104,18 +104,19 @@ impl Door {
         Self::of(client, settings, InodeId::ROOT, &siblings).await
     }
 
-    /// A door to the directory at `path` inside `client` and everything below it. All doors of a
+    /// A door to the directory at `path` below `base`, the root of the client's file system, and everything below it. All doors of a
     /// client in this process must share `siblings`.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `InvalidArgument`, naming the path and the part that is wrong.
     pub async fn to_directory(
         client: Arc<Client>,
+        base: InodeId,
         settings: DoorSettings,
         path: &Path,
         siblings: &Arc<Siblings>,
     ) -> Result<Self> {
-        let root = find_directory(&client, path)
+        let root = find_directory(&client, base, path)
             .await
             .map_err(|error| error.while_doing(format!("finding subdir={}", path.display())))?;
         // Held open, so that the root of the mount outlives its last name.
@@ -467,9 +468,9 @@ fn is_for_owners(set: &SetAttributes) -> bool {
         || is_given(set.mtime)
 }
 
-/// Walks from the root; symbolic links are not followed, since they may point outside.
-async fn find_directory(client: &Client, path: &Path) -> Result<InodeId> {
-    let mut found = InodeId::ROOT;
+/// Walks from the root of the file system; symbolic links are not followed, since they may point outside.
+async fn find_directory(client: &Client, base: InodeId, path: &Path) -> Result<InodeId> {
+    let mut found = base;
     for part in path.components() {
         let name = match part {
             Component::RootDir | Component::CurDir => continue,

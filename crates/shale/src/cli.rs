@@ -2,6 +2,7 @@
 
 use crate::options::Options;
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 /// Shale is a parallel file system in user space: it makes one POSIX file system of one or more
@@ -20,10 +21,11 @@ pub struct Cli {
 }
 
 /// The commands, grouped by purpose, as the overall help shows them.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Start and stop", &["up", "down", "mount", "umount"]),
-    ("Inspect", &["status", "health", "waiters"]),
+    ("Inspect", &["status", "health", "waiters", "events"]),
     ("File system and disks", &["fs", "pool", "nsd", "repair"]),
+    ("Cluster", &["cluster", "node", "config"]),
     ("Shell", &["completion"]),
 ];
 
@@ -87,6 +89,20 @@ impl Dir {
     }
 }
 
+/// Which nodes a command asks.
+#[derive(Args, Debug, Clone)]
+pub struct Of {
+    /// The node's directory.
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Ask this node of the cluster instead: a number or a name.
+    #[arg(long, value_name = "NODE", conflicts_with = "all")]
+    pub node: Option<String>,
+    /// Ask all nodes of the cluster that are up.
+    #[arg(long)]
+    pub all: bool,
+}
+
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
@@ -109,11 +125,13 @@ pub enum Command {
     /// End one mount. What was written through it is durable afterwards.
     Umount(Umount),
     /// Show what is running, since when, and how much memory it uses.
-    Status(Dir),
+    Status(Of),
     /// Show problems and what to do about them. Exit code 1 if there are any.
-    Health(Dir),
+    Health(Of),
     /// Show which operations are waiting, for what, and for how long.
-    Waiters(Dir),
+    Waiters(Of),
+    /// Show what happened, with times: problems that began and ended, nodes that joined and were expelled.
+    Events(Of),
     /// Show, check and sync the file system.
     #[command(subcommand)]
     Fs(Fs),
@@ -126,6 +144,15 @@ pub enum Command {
     /// Show the progress of restoring lost redundancy.
     #[command(subcommand)]
     Repair(Repair),
+    /// Make a cluster of this node, show it, let machines join it.
+    #[command(subcommand)]
+    Cluster(Cluster),
+    /// Join a cluster; list, expel and empty its nodes.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Show and change the cluster's settings.
+    #[command(subcommand)]
+    Config(Config),
     /// Print a completion script. bash reads it from
     /// ~/.local/share/bash-completion/completions/shale.
     Completion {
@@ -248,6 +275,45 @@ pub enum Fs {
     },
     /// Make everything written so far durable.
     Sync(Dir),
+    /// Make an empty file system in the cluster.
+    Create {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Its name: mount it with `shale mount -o fs=NAME`.
+        name: String,
+    },
+    /// Show the file systems of the cluster.
+    List(Dir),
+    /// Show one file system.
+    Show {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Name of the file system.
+        name: String,
+    },
+    /// Mount a file system of the cluster here, until it is unmounted or the node ends.
+    Mount {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Name of the file system.
+        name: String,
+        /// An existing directory.
+        mountpoint: PathBuf,
+        /// Mount options, as for `shale mount`.
+        #[arg(short = 'o', value_name = "LIST")]
+        options: Vec<String>,
+    },
+    /// End a mount, as `shale umount`.
+    Unmount {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Where it is mounted.
+        mountpoint: PathBuf,
+    },
 }
 
 /// Commands on NSDs.
@@ -260,6 +326,9 @@ pub enum Nsd {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
+        /// The node of the cluster that gets it: a number or a name [default: this one].
+        #[arg(long, value_name = "NODE")]
+        node: Option<String>,
         /// Bytes of the region, which are allocated at once: a number with K, M, G or T (powers of
         /// 1024) [default: as the others].
         #[arg(long, value_parser = parse_size)]
@@ -353,6 +422,154 @@ pub enum Repair {
         #[arg(long)]
         wait: bool,
     },
+}
+
+/// Commands on the cluster.
+#[derive(Subcommand, Debug)]
+pub enum Cluster {
+    /// Make this node the first one of a new cluster, with its file system and all its data. Its mount must not be in use:
+    /// it ends for some seconds.
+    Create {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Where other nodes reach this one: IP address, or IP:PORT.
+        #[arg(long, value_parser = parse_address)]
+        address: SocketAddr,
+        /// The node's name [default: n1].
+        #[arg(long)]
+        name: Option<String>,
+        /// Use this etcd (3.4 or newer), which runs already: URLs of its members, with commas between them [default: the
+        /// daemon runs Debian's etcd itself].
+        #[arg(long, value_delimiter = ',', value_name = "URL")]
+        etcd: Vec<String>,
+    },
+    /// Print a token with which one machine can join within five minutes: `shale node join TOKEN` there.
+    JoinToken(Dir),
+    /// Show the cluster: its nodes, file systems, and where its coordination is.
+    Show(Dir),
+}
+
+/// Commands on nodes.
+#[derive(Subcommand, Debug)]
+pub enum NodeCommand {
+    /// Make this machine a node of a cluster, with NSDs of its own, and mount the first file system.
+    Join(Join),
+    /// Show the nodes of the cluster.
+    List(Dir),
+    /// Expel a node: it stops serving and can't come back until it is let in again.
+    Expel {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Number or name of the node.
+        node: String,
+    },
+    /// Let a node that was expelled by hand join again, when its daemon is started.
+    Unexpel {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Number or name of the node.
+        node: String,
+    },
+    /// Move all data off a node's NSDs, so that it can leave.
+    Drain {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Number or name of the node.
+        node: String,
+    },
+    /// Put a node into a class: settings can be made for all nodes of a class.
+    Class {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Number or name of the node.
+        node: String,
+        /// Name of the class.
+        class: String,
+    },
+}
+
+/// Arguments of `node join`.
+#[derive(Args, Debug)]
+pub struct Join {
+    /// What `shale cluster join-token` printed on a node of the cluster.
+    pub token: String,
+    /// The node's directory; must be empty or new.
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Where other nodes reach this one: IP address, or IP:PORT.
+    #[arg(long, value_parser = parse_address)]
+    pub address: SocketAddr,
+    /// The node's name [default: n and its number].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Directory to mount at [default: DIR/mnt].
+    #[arg(long)]
+    pub mount: Option<PathBuf>,
+    /// Bytes of each NSD's region, which are allocated at once: a number with K, M, G or T (powers of 1024)
+    /// [default: 20G].
+    #[arg(long, value_parser = parse_size)]
+    pub nsd_size: Option<u64>,
+    /// Number of NSDs, 0 to 64 [default: 1].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub nsds: Option<u32>,
+    /// The node's daemon runs a member of the cluster's etcd. A cluster needs three or five of them to survive the loss of
+    /// one or two.
+    #[arg(long)]
+    pub quorum: bool,
+    /// Let users other than the mounting one use the file system (as -o allow_other).
+    #[arg(long)]
+    pub allow_other: bool,
+}
+
+/// Commands on settings.
+#[derive(Subcommand, Debug)]
+pub enum Config {
+    /// Show all settings as this node has them, with their units and ranges.
+    List(Dir),
+    /// Show one setting.
+    Get {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Name of the setting.
+        name: String,
+    },
+    /// Change a setting for the whole cluster, for one node or for a class of nodes.
+    Set {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Name of the setting.
+        name: String,
+        /// Its value; leave it out to have the default again.
+        value: Option<String>,
+        /// For this node only: a number or a name.
+        #[arg(long, conflicts_with = "class")]
+        node: Option<String>,
+        /// For the nodes of this class only.
+        #[arg(long)]
+        class: Option<String>,
+    },
+}
+
+/// The port at which nodes listen for each other if none is given.
+pub const PORT: u16 = 7311;
+
+/// Reads `IP` or `IP:PORT`.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let with_port = text.parse::<SocketAddr>();
+    let address = with_port.or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT)));
+    match address {
+        Ok(address) if !address.ip().is_unspecified() && address.port() != 0 => Ok(address),
+        _ => Err(format!(
+            "{text:?} is no address at which other nodes can reach this one; write an IP address, or IP:PORT"
+        )),
+    }
 }
 
 /// Reads sizes like 512M, 20G, 1T, 4096 (powers of 1024).

@@ -1,7 +1,7 @@
 //! Mount options as they stand behind `-o` and in /etc/fstab: what each means to a mount here.
 
 use fuse::{KernelFlags, LockScope, TransportChoice};
-use model::{Error, ErrorKind, Result};
+use model::{Error, ErrorKind, FileSystemName, Result};
 use std::{fmt, path::PathBuf};
 
 /// Options of a mount; read and written as the list given to `-o`.
@@ -11,6 +11,8 @@ pub struct Options {
     pub flags: KernelFlags,
     /// Others than the mounting user may use the mount.
     pub allow_other: bool,
+    /// The file system; none: the first one.
+    pub file_system: Option<FileSystemName>,
     /// The directory of the file system that is the root of the mount.
     pub subdir: Option<PathBuf>,
     /// Which way requests take from the kernel.
@@ -23,7 +25,7 @@ pub struct Options {
 
 /// The supported options, for the message that refuses others.
 const OBEYED: &str = "ro, rw, noatime, atime, relatime, nosuid, suid, nodev, dev, noexec, exec, \
-     allow_other, subdir=PATH, transport=auto|fuse|io_uring, locks=cluster|local, acl, \
+     allow_other, fs=NAME, subdir=PATH, transport=auto|fuse|io_uring, locks=cluster|local, acl, \
      noacl";
 /// Meant for mount(8), systemd and people; nothing to do for a mount itself.
 const IGNORED: [&str; 20] = [
@@ -86,6 +88,7 @@ impl Options {
                 ("noexec", None) => options.flags.no_exec = true,
                 ("exec", None) => options.flags.no_exec = false,
                 ("allow_other", None) => options.allow_other = true,
+                ("fs", Some(name)) => options.file_system = Some(name.parse()?),
                 ("subdir", Some(path)) if !path.is_empty() => {
                     options.subdir = Some(PathBuf::from(path));
                 }
@@ -192,6 +195,9 @@ impl fmt::Display for Options {
         if self.no_acl {
             f.write_str(",noacl")?;
         }
+        if let Some(name) = &self.file_system {
+            write!(f, ",fs={name}")?;
+        }
         match &self.subdir {
             Some(path) => write!(f, ",subdir={}", path.display()),
             None => Ok(()),
@@ -208,7 +214,7 @@ mod tests {
         let list = "defaults,_netdev,nofail,noauto,x-systemd.requires=a.service,comment=mine";
         assert_eq!(Options::parse(list).unwrap(), Options::default());
         let all = "ro,noatime,nosuid,nodev,noexec,allow_other,transport=io_uring,locks=local,\
-                   noacl,subdir=projects/a";
+                   noacl,fs=scratch,subdir=projects/a";
         assert_eq!(Options::parse(all).unwrap().to_string(), all);
         assert_eq!(Options::parse("ro,rw").unwrap(), Options::default());
         let default = Options::parse("locks=local,locks=cluster").unwrap();
@@ -239,6 +245,7 @@ mod tests {
                 .contains("relatime")
         );
         assert!(Options::parse("subdir=").is_err());
+        assert!(Options::parse("fs=").is_err());
         assert!(Options::parse("transport=pigeon").is_err());
         assert!(Options::parse("locks=mine").is_err());
         assert!(Options::parse("noacl=yes").is_err());

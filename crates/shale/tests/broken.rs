@@ -165,7 +165,7 @@ fn what_a_newer_shale_wrote_is_refused_and_left_as_it_is() {
     let text = fs::read_to_string(&toml).unwrap();
     let newer = format!(
         "tide = \"high\"\n{}",
-        text.replace("version = 1", "version = 2")
+        text.replace("version = 1", "version = 3")
     );
     fs::write(&toml, &newer).unwrap();
     shale(&node, &["up"]).refused_with(&["node.toml", "newer Shale", "upgrade"]);

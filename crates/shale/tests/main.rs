@@ -10,6 +10,7 @@
 )]
 
 mod broken;
+mod cluster;
 mod coherence;
 mod command_line;
 mod degraded;

@@ -54,6 +54,9 @@ pub struct Status {
     /// Background work since the daemon began to serve. Missing in answers of older versions.
     #[serde(default)]
     pub background: metanode::Counters,
+    /// The node in its cluster; `None`: it is alone.
+    #[serde(default)]
+    pub cluster: Option<ClusterStatus>,
 }
 
 /// One mount.
@@ -163,6 +166,146 @@ pub struct MemoryLine {
     pub budget: u64,
 }
 
+/// A node in its cluster, in `shale status`.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct ClusterStatus {
+    /// The cluster, as 32 hex digits.
+    pub cluster: String,
+    /// The node's number.
+    pub node: u32,
+    /// Its name.
+    pub name: String,
+    /// How often its daemon has started.
+    pub incarnation: u64,
+    /// Where it listens for other nodes.
+    pub address: String,
+    /// The cluster's manager runs here.
+    pub is_manager: bool,
+    /// Milliseconds for which the node may still serve; 0: it has no lease.
+    pub lease_milliseconds: u64,
+    /// Nodes that are members now.
+    pub members: u64,
+}
+
+/// `shale cluster show`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ClusterView {
+    /// The cluster, as 32 hex digits.
+    pub cluster: String,
+    /// The manager's node, if there is one.
+    pub manager: Option<u32>,
+    /// Where coordination is.
+    pub coordination: Vec<String>,
+    /// Its nodes.
+    pub nodes: Vec<NodeLine>,
+    /// Its file systems.
+    pub file_systems: Vec<FileSystemLine>,
+}
+
+/// One line of `shale node list`.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct NodeLine {
+    /// Its number.
+    pub node: u32,
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: String,
+    /// It runs a member of the cluster's etcd, or shall.
+    pub quorum: bool,
+    /// Where that member answers; none until it has its vote.
+    pub etcd: Option<String>,
+    /// `up`, `leaving`, `down` (it left), `expelled`, `barred` (expelled by hand), or `new` (it never joined).
+    pub state: String,
+    /// Why it was expelled.
+    pub cause: Option<String>,
+    /// Where it listens.
+    pub address: Option<String>,
+    /// The cluster's manager runs there.
+    pub manager: bool,
+    /// Shards that it owns.
+    pub shards: Vec<u32>,
+    /// NSDs that it has.
+    pub nsds: Vec<u32>,
+}
+
+/// One line of `shale fs list`.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct FileSystemLine {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u32,
+    /// Its shard.
+    pub shard: u32,
+    /// The node that owns the shard.
+    pub owner: Option<u32>,
+}
+
+/// Body of `fs create`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct CreateFileSystem {
+    /// Its name.
+    pub name: String,
+}
+
+/// Answer of `cluster join-token`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct JoinTokenMade {
+    /// What `shale node join` takes.
+    pub token: String,
+    /// Seconds for which it is good.
+    pub seconds: u64,
+}
+
+/// Body of a change of a node.
+#[derive(Serialize, Deserialize, Debug, Default)]
+pub struct ChangeNode {
+    /// Its new class.
+    pub class: Option<String>,
+    /// Whether it is barred.
+    pub barred: Option<bool>,
+}
+
+/// One line of `shale config list`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct SettingLine {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// `default`, `cluster`, `class NAME` or `node N`: where the value comes from.
+    pub from: String,
+    /// Unit, range and purpose.
+    pub help: String,
+}
+
+/// Body of `config set`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct ChangeSetting {
+    /// Its name.
+    pub name: String,
+    /// Its new value; `None`: as it was before anybody set it.
+    pub value: Option<String>,
+    /// For this node only.
+    pub node: Option<u32>,
+    /// For the nodes of this class only.
+    pub class: Option<String>,
+}
+
+/// One line of `shale events`.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct EventLine {
+    /// When, in milliseconds since 1970.
+    pub at: u64,
+    /// What kind, such as `node-expelled`.
+    pub event: String,
+    /// The thing concerned.
+    pub subject: String,
+    /// What happened.
+    pub message: String,
+}
+
 /// One health event.
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub struct HealthEvent {
@@ -195,7 +338,7 @@ pub struct Df {
     /// Bytes that users can still store.
     pub available: u64,
     /// Sum of the sizes of files.
-    pub logical: u64,
+    pub logical: Option<u64>,
     /// Inodes in use.
     pub inodes: u64,
     /// Bytes on all NSDs.
@@ -230,6 +373,9 @@ pub struct CheckResult {
 pub struct NsdLine {
     /// Its number.
     pub nsd: u32,
+    /// The node that has it; `None` on a node that is alone.
+    #[serde(default)]
+    pub node: Option<u32>,
     /// Where its region is.
     pub path: String,
     /// The name of its failure group; `None`: it fails alone.

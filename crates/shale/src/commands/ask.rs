@@ -1,20 +1,25 @@
 //! Commands that send one request to the running daemon and print its answer.
 
 use super::{
+    cluster::number_of,
     present::{
-        check, df, health, nsds, pool, present, present_last, repair, scrub, status, waiters,
+        check, df, events, health, nsds, pool, present, present_last, repair, scrub, settings,
+        status, waiters,
     },
     progress::ask_showing,
     start::block_on,
     wait,
 };
 use crate::{
-    admin::{AddNsd, ChangeNsds, ChangePool, client::Admin},
-    cli::{Command, Dir, Fs, Nsd, Pool, Repair},
-    output::{self, say},
+    admin::{
+        AddNsd, ChangeNsds, ChangePool, ChangeSetting, ClusterView, CreateFileSystem,
+        FileSystemLine, SettingLine, client::Admin,
+    },
+    cli::{Command, Config, Dir, Fs, Nsd, Of, Pool, Repair},
+    output::{self, say, table},
 };
 use hyper::Method;
-use model::Result;
+use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::process::ExitCode;
 
@@ -22,11 +27,24 @@ use std::process::ExitCode;
 pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
     block_on(async {
         match command {
-            Command::Status(dir) => show(&dir, Method::GET, "/v1/status", (), json, status).await,
-            Command::Health(dir) => show(&dir, Method::GET, "/v1/health", (), json, health).await,
-            Command::Waiters(dir) => {
-                show(&dir, Method::GET, "/v1/waiters", (), json, waiters).await
+            Command::Status(of) => look(&of, "status", json, status).await,
+            Command::Health(of) => look(&of, "health", json, health).await,
+            Command::Waiters(of) => look(&of, "waiters", json, waiters).await,
+            Command::Events(of) => look(&of, "events", json, events).await,
+            Command::Config(command) => ask_config(command, json).await,
+            Command::Fs(Fs::Create { dir, name }) => {
+                let body = CreateFileSystem { name };
+                let made = |line: &FileSystemLine| {
+                    say!(
+                        "file system {} is made; mount it with `shale fs mount {0} PATH`",
+                        line.name
+                    );
+                    ExitCode::SUCCESS
+                };
+                show(&dir, Method::POST, "/v1/fs", body, json, made).await
             }
+            Command::Fs(Fs::List(dir)) => file_systems(&dir, None, json).await,
+            Command::Fs(Fs::Show { dir, name }) => file_systems(&dir, Some(&name), json).await,
             Command::Fs(Fs::Df(dir)) => show(&dir, Method::GET, "/v1/fs/df", (), json, df).await,
             Command::Fs(Fs::Check { dir, deep }) => {
                 let path = match deep {
@@ -78,6 +96,9 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
             | Command::Up(_)
             | Command::Down(_)
             | Command::Daemon { .. }
+            | Command::Cluster(_)
+            | Command::Node(_)
+            | Command::Fs(Fs::Mount { .. } | Fs::Unmount { .. })
             | Command::Mount(_)
             | Command::Umount(_) => {
                 unreachable!("these don't ask")
@@ -91,6 +112,7 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
         Nsd::List(dir) => show(&dir, Method::GET, "/v1/nsds", (), json, nsds).await,
         Nsd::Add {
             dir,
+            node,
             nsd_size,
             path,
         } => {
@@ -100,10 +122,16 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
                     .display()
                     .to_string()
             });
+            let on = match node {
+                Some(node) => number_of(&Admin::of(&dir.absolute()), &node)
+                    .await
+                    .map(Some)?,
+                None => None,
+            };
             show(
                 &dir,
                 Method::POST,
-                "/v1/nsds",
+                &path_on(on, "nsds"),
                 AddNsd {
                     bytes: nsd_size,
                     path,
@@ -153,6 +181,127 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             let admin = Admin::of(&dir.absolute());
             let answer = ask_showing(&admin, &path, json, continues).await?;
             present_last(answer, json, scrub)
+        }
+    }
+}
+
+/// The path of a request for this node, or for another one.
+fn path_on(node: Option<u32>, path: &str) -> String {
+    match node {
+        Some(node) => format!("/v1/on/{node}/{path}"),
+        None => format!("/v1/{path}"),
+    }
+}
+
+/// Asks this node, another one, or all that are up, how they are. The exit code is 1 if one of them has a problem, or
+/// doesn't answer.
+async fn look<A: DeserializeOwned + Serialize>(
+    of: &Of,
+    path: &str,
+    json: bool,
+    print: impl Fn(&A) -> ExitCode,
+) -> Result<ExitCode> {
+    let admin = Admin::of(&of.dir.absolute());
+    if !of.all {
+        let node = match &of.node {
+            Some(node) => Some(number_of(&admin, node).await?),
+            None => None,
+        };
+        return show(&of.dir, Method::GET, &path_on(node, path), (), json, print).await;
+    }
+    let view: ClusterView = admin.ask(Method::GET, "/v1/cluster", ()).await?;
+    let (mut code, mut answers) = (ExitCode::SUCCESS, Vec::new());
+    for line in view.nodes.iter().filter(|line| line.state == "up") {
+        let path = path_on(Some(line.node), path);
+        let answer: Result<serde_json::Value> = admin.ask(Method::GET, &path, ()).await;
+        if json {
+            let answer = match answer {
+                Ok(answer) => serde_json::json!({ "node": line.node, "answer": answer }),
+                Err(error) => {
+                    code = ExitCode::from(1);
+                    serde_json::json!({ "node": line.node, "error": error.to_string() })
+                }
+            };
+            answers.push(answer);
+            continue;
+        }
+        say!("node {} ({}):", line.node, line.name);
+        let presented = answer.and_then(|answer| present(answer, false, output::json, &print));
+        match presented {
+            Ok(one) if one == ExitCode::SUCCESS => {}
+            Ok(_) => code = ExitCode::from(1),
+            Err(error) => {
+                say!("  {error}");
+                code = ExitCode::from(1);
+            }
+        }
+    }
+    if json {
+        output::json(&answers);
+    }
+    Ok(code)
+}
+
+async fn file_systems(dir: &Dir, only: Option<&str>, json: bool) -> Result<ExitCode> {
+    let admin = Admin::of(&dir.absolute());
+    let mut view: ClusterView = admin.ask(Method::GET, "/v1/cluster", ()).await?;
+    view.file_systems
+        .retain(|line| only.is_none_or(|only| line.name == only));
+    if let (Some(name), true) = (only, view.file_systems.is_empty()) {
+        let text = format!("there is no file system {name}; `shale fs list` shows them");
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    if json {
+        output::json(&view.file_systems);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |line: &FileSystemLine| {
+        vec![
+            line.name.clone(),
+            line.shard.to_string(),
+            line.owner.map_or("-".into(), |node| node.to_string()),
+        ]
+    };
+    let rows: Vec<_> = view.file_systems.iter().map(row).collect();
+    table(&["file system", "shard", "owner"], &rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn ask_config(command: Config, json: bool) -> Result<ExitCode> {
+    match command {
+        Config::List(dir) => show(&dir, Method::GET, "/v1/settings", (), json, settings).await,
+        Config::Get { dir, name } => {
+            let admin = Admin::of(&dir.absolute());
+            let all: Vec<SettingLine> = admin.ask(Method::GET, "/v1/settings", ()).await?;
+            let found = all.into_iter().find(|line| line.name == name);
+            let found = found.ok_or_else(|| {
+                let text = format!("there is no setting {name:?}; `shale config list` shows them");
+                Error::new(ErrorKind::NotFound, text)
+            })?;
+            match json {
+                true => output::json(&found),
+                false => say!("{}", found.value),
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Config::Set {
+            dir,
+            name,
+            value,
+            node,
+            class,
+        } => {
+            let node = match node {
+                Some(node) => Some(number_of(&Admin::of(&dir.absolute()), &node).await?),
+                None => None,
+            };
+            let body = ChangeSetting {
+                name,
+                value,
+                node,
+                class,
+            };
+            show(&dir, Method::PATCH, "/v1/settings", body, json, settings).await
         }
     }
 }

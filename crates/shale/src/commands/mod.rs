@@ -1,8 +1,10 @@
 //! One function per command.
 
 mod ask;
+mod cluster;
 mod down;
 pub mod fstab;
+mod join;
 mod mount;
 mod present;
 mod progress;
@@ -11,7 +13,7 @@ mod start;
 mod up;
 mod wait;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, Fs, Umount};
 use model::Error;
 use std::process::ExitCode;
 
@@ -24,6 +26,23 @@ pub fn run(cli: Cli) -> Result<ExitCode, (Error, bool)> {
         Command::Mount(mount) => mount::mount(&mount, json),
         Command::Umount(umount) => mount::umount(&umount, json),
         Command::Daemon { dir, on_demand } => crate::daemon::run(&dir.dir, on_demand),
+        Command::Fs(Fs::Mount {
+            dir,
+            name,
+            mountpoint,
+            options,
+        }) => mount::mount_named(&dir, &name, &mountpoint, &options, json),
+        Command::Fs(Fs::Unmount { dir, mountpoint }) => {
+            let umount = Umount {
+                dir: Some(dir.absolute()),
+                mountpoint,
+                lazy: false,
+                force: false,
+            };
+            mount::umount(&umount, json)
+        }
+        Command::Cluster(command) => cluster::cluster(command, json),
+        Command::Node(command) => cluster::node(command, json),
         Command::Completion { shell } => shell::completion(shell),
         Command::Man { out } => shell::manual(&out),
         other => ask::ask(other, json),

@@ -3,7 +3,7 @@
 use super::{down::wait_for_end, start::ask};
 use crate::{
     admin::{How, MountRequest, UnmountRequest, Unmounted, client::SOCKET},
-    cli::{Mount, Umount},
+    cli::{Dir, Mount, Umount},
     daemon::mounts::real_path,
     directory::{lock, log},
     options::Options,
@@ -28,6 +28,23 @@ pub fn mount(mount: &Mount, json: bool) -> Result<ExitCode> {
     let dir = mount.dir.absolute();
     add(&dir, &mount.mountpoint, &options)?;
     say(json, "mounted", &mount.mountpoint)
+}
+
+/// `shale fs mount`.
+///
+/// # Errors
+/// As [`mount`]; `NotFound`: there is no such file system.
+pub fn mount_named(
+    dir: &Dir,
+    name: &str,
+    mountpoint: &Path,
+    options: &[String],
+    json: bool,
+) -> Result<ExitCode> {
+    let mut options = Options::parse(&options.join(","))?;
+    options.file_system = Some(name.parse()?);
+    add(&dir.absolute(), mountpoint, &options)?;
+    say(json, "mounted", mountpoint)
 }
 
 /// Ends one mount.

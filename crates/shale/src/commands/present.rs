@@ -1,8 +1,11 @@
 //! Prints the daemon's answers.
 
 use crate::{
-    admin::{CheckResult, Df, Health, NsdLine, PoolLine, RepairStatus, ScrubLine, Status, Waiter},
-    output::{bytes, say, table},
+    admin::{
+        CheckResult, Df, EventLine, Health, NodeLine, NsdLine, PoolLine, RepairStatus, ScrubLine,
+        SettingLine, Status, Waiter,
+    },
+    output::{self, bytes, say, table},
 };
 use model::{Error, ErrorKind, Result};
 use serde::{Serialize, de::DeserializeOwned};
@@ -69,6 +72,22 @@ pub(super) fn status(status: &Status) -> ExitCode {
         status.scheme,
         bytes(status.block_bytes)
     );
+    if let Some(cluster) = &status.cluster {
+        say!(
+            "node {} ({}) of cluster {}, {} members{}, lease {}.{} s",
+            cluster.node,
+            cluster.name,
+            cluster.cluster,
+            cluster.members,
+            if cluster.is_manager {
+                ", the manager"
+            } else {
+                ""
+            },
+            cluster.lease_milliseconds / 1_000,
+            cluster.lease_milliseconds % 1_000 / 100
+        );
+    }
     for line in &status.mounts {
         say!("{} at {} ({})", line.state, line.path, line.options);
         say!("  requests through {}", line.transport);
@@ -102,6 +121,90 @@ pub(super) fn status(status: &Status) -> ExitCode {
         })
         .collect();
     table(&["memory", "used", "at most"], &rows);
+    ExitCode::SUCCESS
+}
+
+/// Says what has come up.
+pub(super) fn report(status: &Status, what: &str, json: bool) -> Result<ExitCode> {
+    if json {
+        output::json(status);
+        return Ok(ExitCode::SUCCESS);
+    }
+    match &status.cluster {
+        Some(cluster) => say!(
+            "node {} ({}) {what}; {} with blocks of {}, mounted at {}",
+            cluster.node,
+            cluster.name,
+            status.scheme,
+            bytes(status.block_bytes),
+            status.mount
+        ),
+        None => say!("{} is mounted at {}", status.scheme, status.mount),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn table_of_nodes(nodes: &[NodeLine]) {
+    let numbers = |all: &[u32]| {
+        let all: Vec<_> = all.iter().map(u32::to_string).collect();
+        all.join(",")
+    };
+    let row = |line: &NodeLine| {
+        let mut roles = Vec::new();
+        if line.quorum {
+            roles.push("quorum");
+        }
+        if line.manager {
+            roles.push("manager");
+        }
+        let state = match &line.cause {
+            Some(cause) => format!("{} ({cause})", line.state),
+            None => line.state.clone(),
+        };
+        vec![
+            line.node.to_string(),
+            line.name.clone(),
+            line.class.clone(),
+            state,
+            line.address.clone().unwrap_or("-".into()),
+            roles.join(","),
+            numbers(&line.shards),
+            numbers(&line.nsds),
+        ]
+    };
+    let rows: Vec<_> = nodes.iter().map(row).collect();
+    let heads = [
+        "node", "name", "class", "state", "address", "roles", "shards", "NSDs",
+    ];
+    table(&heads, &rows);
+}
+
+#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
+pub(super) fn settings(lines: &Vec<SettingLine>) -> ExitCode {
+    let row = |line: &SettingLine| {
+        vec![
+            line.name.clone(),
+            line.value.clone(),
+            line.from.clone(),
+            line.help.clone(),
+        ]
+    };
+    let rows: Vec<_> = lines.iter().map(row).collect();
+    table(&["setting", "value", "from", "meaning"], &rows);
+    ExitCode::SUCCESS
+}
+
+#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
+pub(super) fn events(lines: &Vec<EventLine>) -> ExitCode {
+    for line in lines {
+        let at = i64::try_from(line.at)
+            .ok()
+            .and_then(chrono::DateTime::from_timestamp_millis);
+        let at = at.map_or("-".into(), |at| {
+            at.format("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+        });
+        say!("{at} {} {}: {}", line.event, line.subject, line.message);
+    }
     ExitCode::SUCCESS
 }
 
@@ -161,7 +264,10 @@ pub(super) fn df(df: &Df) -> ExitCode {
             ],
         ],
     );
-    say!("{} inodes, {} in files", df.inodes, bytes(df.logical));
+    match df.logical {
+        Some(logical) => say!("{} inodes, {} in files", df.inodes, bytes(logical)),
+        None => say!("{} inodes", df.inodes),
+    }
     ExitCode::SUCCESS
 }
 

@@ -128,6 +128,14 @@ pub fn ask<A: DeserializeOwned>(dir: &Path, path: &str, body: impl Serialize) ->
     block_on(async { Admin::of(dir).ask(Method::POST, path, body).await })?
 }
 
+/// The calendar now.
+///
+/// # Errors
+/// As [`block_on`].
+pub fn now() -> Result<model::Timestamp> {
+    block_on(async { world::World::real().wall() })
+}
+
 /// Runs a future on this thread, with a runtime of its own.
 ///
 /// # Errors

@@ -3,11 +3,12 @@
 
 use crate::directory::private;
 use crate::{cli::Up, options::Options};
-use model::{Error, ErrorKind, Result, Scheme, limits};
+use model::{Error, ErrorKind, NsdId, Result, Scheme, limits};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     io::Write,
+    net::SocketAddr,
     path::{Path, PathBuf},
 };
 
@@ -17,8 +18,10 @@ const NSD_BYTES_DEFAULT: u64 = 20 << 30;
 /// Below this, the structures of an NSD leave too little for data.
 const NSD_BYTES_MIN: u64 = 512 << 20;
 
-/// The version of `node.toml` that this program writes.
-const VERSION: u32 = 1;
+/// The version of `node.toml` of a node that is alone.
+const VERSION_ALONE: u32 = 1;
+/// The newest version that this program knows: that of a node of a cluster.
+const VERSION: u32 = 2;
 
 /// The part that every version of `node.toml` has.
 #[derive(Deserialize)]
@@ -45,6 +48,46 @@ pub struct NodeConfig {
     pub create: Creation,
     /// Where the regions of this node's NSDs are, by NSD number.
     pub nsds: BTreeMap<String, PathBuf>,
+    /// The node's place in its cluster; none on a node that is alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterConfig>,
+}
+
+/// A node's place in its cluster: what its daemon must know before it reaches coordination.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// The cluster, as 32 hex digits.
+    pub id: String,
+    /// The node's number.
+    pub node: u32,
+    /// Its name.
+    pub name: String,
+    /// Where it listens for other nodes.
+    pub address: SocketAddr,
+    /// Where the cluster's etcd answers, as `https://host:port`.
+    pub coordination: Vec<String>,
+    /// What the cluster's keys in it begin with.
+    pub prefix: String,
+    /// The member of etcd that this daemon runs; none if it runs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<EtcdConfig>,
+    /// The node was alone, and its facts aren't all in the cluster's etcd yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub founding: bool,
+}
+
+/// A member of etcd that a daemon runs.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdConfig {
+    /// Where it listens for clients.
+    pub client: SocketAddr,
+    /// Where it listens for other members.
+    pub peer: SocketAddr,
+    /// It joins an etcd that runs with these members, by name and `host:port`; none: it begins a new one.
+    #[serde(default)]
+    pub joins: Vec<(String, String)>,
 }
 
 /// How to create the file system.
@@ -116,6 +159,34 @@ impl Plan {
 }
 
 impl Plan {
+    /// What a machine that joins a cluster says of itself.
+    ///
+    /// # Errors
+    /// As [`Plan::from_arguments`].
+    pub fn of_new_member(
+        mount: Option<&Path>,
+        allow_other: bool,
+        nsd_bytes: Option<u64>,
+    ) -> Result<Self> {
+        let wrong = |text: String| Error::new(ErrorKind::InvalidArgument, text);
+        let mount = mount.map(|mount| {
+            std::path::absolute(mount)
+                .map_err(|e| wrong(format!("--mount {}: {e}", mount.display())))
+        });
+        if nsd_bytes.is_some_and(|bytes| bytes < NSD_BYTES_MIN) {
+            return Err(wrong("--nsd-size must be at least 512M".into()));
+        }
+        Ok(Self {
+            mount: mount.transpose()?,
+            options: None,
+            allow_other,
+            nsd_bytes,
+            nsds: None,
+            scheme: None,
+            block_bytes: None,
+        })
+    }
+
     /// This plan, with gaps filled from `config`.
     fn or(&self, config: &NodeConfig) -> Result<Self> {
         let create = &config.create;
@@ -180,6 +251,28 @@ impl NodeConfig {
         Self::planned(dir, plan)?.store(dir)
     }
 
+    /// As [`NodeConfig::load`]; a directory that has only the keys of an attempt to join counts as empty.
+    ///
+    /// # Errors
+    /// As [`NodeConfig::load`].
+    pub fn load_to_join(dir: &Path) -> Result<Option<Self>> {
+        match dir.join("keys").exists() && !dir.join(FILE).exists() {
+            true => private::check(dir).map(|()| None),
+            false => Self::load(dir),
+        }
+    }
+
+    /// The configuration of a node that joins a cluster, without NSDs; nothing is written but the directory.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn of_new_member(dir: &Path, plan: &Plan) -> Result<Self> {
+        let mut config = Self::planned(dir, plan)?;
+        config.nsds.clear();
+        config.created = true;
+        Ok(config)
+    }
+
     fn planned(dir: &Path, plan: &Plan) -> Result<Self> {
         let scheme = plan.scheme.unwrap_or(Scheme::Replicate(1));
         let nsds = plan.nsds.unwrap_or(scheme.width() as u32);
@@ -202,7 +295,7 @@ impl NodeConfig {
             })
             .collect();
         Ok(Self {
-            version: VERSION,
+            version: VERSION_ALONE,
             mount,
             allow_other: plan.allow_other,
             options: plan.options.clone().unwrap_or_default().to_string(),
@@ -213,7 +306,26 @@ impl NodeConfig {
                 block_bytes: plan.block_bytes.unwrap_or(limits::BLOCK_BYTES_DEFAULT),
             },
             nsds: paths,
+            cluster: None,
         })
+    }
+
+    /// The regions of the node's NSDs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the file was edited badly.
+    pub fn region_paths(&self) -> Result<BTreeMap<NsdId, PathBuf>> {
+        let mut nsds = BTreeMap::new();
+        for (number, path) in &self.nsds {
+            let number = number.parse().map_err(|_| {
+                Error::new(
+                    ErrorKind::InvalidArgument,
+                    format!("node.toml: {number:?} under [nsds] is no NSD number"),
+                )
+            })?;
+            nsds.insert(NsdId(number), path.clone());
+        }
+        Ok(nsds)
     }
 
     /// The options of the node's own mount.
@@ -289,7 +401,16 @@ impl NodeConfig {
     pub fn store(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
         let new = dir.join("node.toml.new");
-        let text = toml::to_string_pretty(self).expect("the configuration is plain data");
+        let version = match self.cluster {
+            Some(_) => VERSION,
+            // Programs that know no clusters can go on with it.
+            None => VERSION_ALONE,
+        };
+        let config = Self {
+            version,
+            ..self.clone()
+        };
+        let text = toml::to_string_pretty(&config).expect("the configuration is plain data");
         let write = || -> std::io::Result<()> {
             let how = &mut std::fs::File::options();
             let mut file = private::open(how.create(true).truncate(false).write(true), &new)?;

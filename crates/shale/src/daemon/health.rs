@@ -53,10 +53,27 @@ pub struct Facts {
     pub mounts: MountFacts,
     /// How far the calendar lags behind the newest time that is stored.
     pub clock_lag: Duration,
+    /// How the node stands in its cluster; `None`: it is alone.
+    pub cluster: Option<ClusterFacts>,
     /// The steady clock.
     pub now: world::Instant,
     /// The calendar.
     pub wall: model::Timestamp,
+}
+
+/// How a node stands in its cluster.
+#[derive(Default)]
+pub struct ClusterFacts {
+    /// It may serve: the manager has renewed its lease.
+    pub has_lease: bool,
+    /// The cluster has a manager, as far as this node knows.
+    pub has_manager: bool,
+    /// Members that were expelled, by number, with the cause.
+    pub expelled: Vec<(u32, String)>,
+    /// Shards that no run owns.
+    pub unowned: Vec<u32>,
+    /// How many of the cluster's own etcd members answer, of how many.
+    pub etcd: Option<(usize, usize)>,
 }
 
 /// The mounts of the node.
@@ -142,6 +159,7 @@ impl History {
         let seen = self.seen.lock();
         let mut events = Vec::new();
         events.extend(metadata_event(facts));
+        events.extend(cluster_events(facts));
         events.extend(mount_events(facts));
         events.extend(nsd_events(facts));
         events.extend(failure_events(facts, &seen));
@@ -319,6 +337,10 @@ fn millis(time: Duration) -> String {
 
 /// What is wrong with an NSD that doesn't serve, and the first step of the remedy.
 fn trouble_of(view: &NsdView) -> (String, &'static str) {
+    if view.refused.is_none() && view.health.is_none() {
+        let what = "away: its node doesn't answer";
+        return (what.into(), "start that node's daemon (`shale node list`)");
+    }
     let Some(why) = &view.refused else {
         let what = "failed: its disk reported errors; it isn't used until it is reopened";
         return (what.into(), "look at the disk (`dmesg`, `smartctl -a`)");
@@ -492,6 +514,44 @@ fn metadata_event(facts: &Facts) -> Option<HealthEvent> {
                   then reopened automatically";
     let what = format!("the metadata doesn't serve, operations fail with EIO: {why}");
     Some(event(CRITICAL, "metadata", what, remedy))
+}
+
+/// What is wrong with this node's place in the cluster, and with the cluster as it sees it.
+fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
+    let Some(cluster) = &facts.cluster else {
+        return Vec::new();
+    };
+    let mut events = Vec::new();
+    if !cluster.has_lease {
+        let what = "the node has no lease: its owners answer nothing, and its mounts wait";
+        let remedy = "look whether the network reaches the other nodes (`shale node list` there), and whether most of \
+                      the quorum nodes run; it goes on by itself";
+        events.push(event(CRITICAL, "this node", what, remedy));
+    }
+    if !cluster.has_manager {
+        let what = "no node is the cluster's manager: nodes that die aren't replaced";
+        let remedy =
+            "see that most of the quorum nodes run: without them coordination answers nothing";
+        events.push(event(CRITICAL, "cluster", what, remedy));
+    }
+    if let Some((up, all)) = cluster.etcd.filter(|(up, all)| up < all) {
+        let severity = if up * 2 > all { WARNING } else { CRITICAL };
+        let what = format!("{up} of {all} etcd members answer this node");
+        let remedy = "start the daemons of the quorum nodes that are away (`shale node list`)";
+        events.push(event(severity, "coordination", what, remedy));
+    }
+    for (node, cause) in &cluster.expelled {
+        let what = format!("it was expelled: {cause}");
+        let remedy = "start its daemon again (`shale up` there) or look why it can't be reached; for good: `shale node \
+                      drain` and `shale node expel`";
+        events.push(event(WARNING, format!("node {node}"), what, remedy));
+    }
+    for shard in &cluster.unowned {
+        let what = "no node serves it now: operations on it wait";
+        let remedy = "wait some seconds; if it stays so, see `shale node list`";
+        events.push(event(WARNING, format!("shard {shard}"), what, remedy));
+    }
+    events
 }
 
 /// A missing mount looks like an empty directory: report it, and how to bring it back.

@@ -2,10 +2,16 @@
 //! in order.
 
 mod answers;
+mod cluster;
 pub mod config;
 mod door;
+mod events;
+mod file_systems;
 pub mod health;
+pub mod member;
 pub mod mounts;
+mod relay;
+pub mod running;
 mod server;
 pub mod serving;
 mod supervisor;
@@ -14,8 +20,10 @@ mod work;
 
 use crate::directory::{lock, log};
 use config::NodeConfig;
-use model::{Error, ErrorKind, NsdId, Result};
+use events::Events;
+use model::{Error, ErrorKind, Result};
 use node::{Creation, Node, NodePaths};
+use running::Running;
 use serving::Serving;
 use std::{io::Write, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tracing_subscriber::{
@@ -79,7 +87,7 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
 
 async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let dir = &std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
-    let mut config = NodeConfig::load(dir)?.ok_or_else(|| {
+    let config = NodeConfig::load(dir)?.ok_or_else(|| {
         let text = format!(
             "{} holds no Shale node; create one with `shale up --dir {0}`",
             dir.display()
@@ -92,25 +100,67 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
     let world = World::real();
-    let begun = world.now();
+    let result = match config.cluster.clone() {
+        Some(cluster) => cluster::live(&world, dir, config, cluster, on_demand).await,
+        None => live_alone(&world, dir, config, on_demand).await,
+    };
+    tracing::info!("ended");
+    // Held until the process is gone, and with it all its open files.
+    std::mem::forget(lock);
+    result
+}
+
+/// Runs the daemon of a node that is its whole cluster.
+async fn live_alone(
+    world: &World,
+    dir: &Path,
+    mut config: NodeConfig,
+    on_demand: bool,
+) -> Result<()> {
     let paths = node_paths(dir, &config)?;
     let is_new = !config.created;
     if is_new {
-        create(&world, dir, &paths, &config).await?;
+        create(world, dir, &paths, &config).await?;
     }
-    let node = Node::open(&world, &paths, client::ClientSettings::default()).await?;
+    let node = Node::open(world, &paths, client::ClientSettings::default()).await?;
     if is_new {
         give_root_to_maker(&node).await?;
         config.created = true;
         config.store(dir)?;
     }
     node.metanode().start_background();
-    let serving = Arc::new(Serving::new(dir, config, node.clone(), on_demand));
+    let running = Running::Alone(node);
+    let events = Arc::new(Events::open(dir));
+    events.tell("daemon-started", "this node", "it serves");
+    let serving = Arc::new(Serving::new(dir, config, running, events, on_demand));
+    serve(&serving, on_demand, std::future::pending())
+        .await
+        .map(drop)
+}
+
+/// How a node ends its service.
+enum Ended {
+    /// Somebody told it to end.
+    AsTold,
+    /// Its run has ended: the cluster doesn't count on it any more.
+    ByItself,
+}
+
+/// Mounts, answers, and ends in order: when it is told to, or when `run_ended` is ready.
+///
+/// # Errors
+/// Why it can't serve, or the first thing that couldn't be made durable.
+async fn serve(
+    serving: &Arc<Serving>,
+    on_demand: bool,
+    run_ended: impl Future<Output = ()>,
+) -> Result<Ended> {
+    let (world, dir) = (serving.world().clone(), serving.dir().to_path_buf());
     if !on_demand && let Err(error) = serving.mount_own().await {
-        let _ = node.close().await;
+        let _ = serving.close().await;
         return Err(error);
     }
-    let admin = match server::listen(&serving) {
+    let admin = match server::listen(serving) {
         Ok(admin) => admin,
         Err(error) => {
             // Nothing else ends the mount: the runtime isn't shut down.
@@ -121,24 +171,37 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let admin = world.spawn("admin API", admin);
     let watched = serving.clone();
     let watch = world.spawn("watch", async move { watched.watch().await });
-    let milliseconds = world.now().since(begun).as_millis();
+    let milliseconds = world.now().since(serving.since).as_millis();
     tracing::info!(dir = %dir.display(), milliseconds, "serving");
     say(READY);
     supervisor::tell("READY=1");
-    let force = wait_for_end(&serving).await;
-    supervisor::tell("STOPPING=1");
+    let told = tokio::select! {
+        force = wait_for_end(serving) => Some(force),
+        () = run_ended => None,
+    };
+    if told.is_some() {
+        supervisor::tell("STOPPING=1");
+    }
     watch.stop().await;
-    let result = serving.end(force).await;
+    let result = match told {
+        Some(force) => serving.end(force).await,
+        None => serving.end_expelled().await,
+    };
     // The client that asked for the end still needs its answer.
     let _ = world.timeout(ANSWERS_END, admin).await;
     if result.is_ok() {
         // To programs that unmount, the missing socket means that everything is durable.
         let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
     }
-    tracing::info!("ended");
-    // Held until the process is gone, and with it all its open files.
-    std::mem::forget(lock);
-    result
+    match told {
+        Some(_) => result.map(|()| Ended::AsTold),
+        None => {
+            if let Err(error) = result {
+                tracing::warn!(%error, "not everything of the expelled run ended as it should");
+            }
+            Ok(Ended::ByItself)
+        }
+    }
 }
 
 /// The root directory belongs to the user who created the file system: if it were root's, an
@@ -207,19 +270,9 @@ async fn create(world: &World, dir: &Path, paths: &NodePaths, config: &NodeConfi
 }
 
 fn node_paths(dir: &Path, config: &NodeConfig) -> Result<NodePaths> {
-    let mut nsds = std::collections::BTreeMap::new();
-    for (number, path) in &config.nsds {
-        let number = number.parse().map_err(|_| {
-            Error::new(
-                ErrorKind::InvalidArgument,
-                format!("node.toml: {number:?} under [nsds] is no NSD number"),
-            )
-        })?;
-        nsds.insert(NsdId(number), path.clone());
-    }
     Ok(NodePaths {
         coordination: dir.join("coordination.region"),
-        nsds,
+        nsds: config.region_paths()?,
     })
 }
 

@@ -1,5 +1,6 @@
 //! The mounts of a node: its own, and those added while it runs.
 
+use super::file_systems::FileSystems;
 use super::users::who_uses;
 use crate::{admin::MountLine, options::Options};
 use client::Client;
@@ -7,9 +8,11 @@ use fuse::{
     Door, DoorSettings, Mount, MountOptions, Siblings, Transport, TransportChoice, Unmount,
     WaitingRequest,
 };
-use model::{Error, ErrorKind, Result};
+use model::{Error, ErrorKind, FileSystemName, Result};
+use node::FIRST_FILE_SYSTEM;
 use parking_lot::Mutex;
 use std::{
+    collections::BTreeMap,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
@@ -40,10 +43,11 @@ const GONE_MAX: Duration = Duration::from_secs(5);
 /// The mounts of a node.
 pub struct Mounts {
     world: World,
-    client: Arc<Client>,
+    file_systems: Arc<dyn FileSystems>,
     /// The device that `df` and the mount table show.
     source: PathBuf,
-    siblings: Arc<Siblings>,
+    /// Of each file system, the kernels' views of it that must agree.
+    siblings: Mutex<BTreeMap<Option<FileSystemName>, Arc<Siblings>>>,
     list: Mutex<Vec<Arc<OneMount>>>,
     /// Held while a mount is made, and while all are ended.
     making: tokio::sync::Mutex<()>,
@@ -58,16 +62,18 @@ pub struct Mounts {
 struct OneMount {
     mount: Mount,
     options: Options,
+    /// Of the file system that is mounted.
+    client: Arc<Client>,
 }
 
 impl Mounts {
     /// A node without mounts.
-    pub fn new(client: &Arc<Client>, source: PathBuf) -> Arc<Self> {
+    pub fn new(world: &World, file_systems: Arc<dyn FileSystems>, source: PathBuf) -> Arc<Self> {
         Arc::new(Self {
-            world: client.world().clone(),
-            client: client.clone(),
+            world: world.clone(),
+            file_systems,
             source,
-            siblings: Arc::default(),
+            siblings: Mutex::default(),
             list: Mutex::default(),
             making: tokio::sync::Mutex::default(),
             closed: AtomicBool::new(false),
@@ -122,7 +128,9 @@ impl Mounts {
             ..DoorSettings::default()
         };
         let path = options.subdir.clone().unwrap_or_default();
-        let door = Door::to_directory(self.client.clone(), settings, &path, &self.siblings).await?;
+        let (client, root) = self.file_systems.open(options.file_system.as_ref()).await?;
+        let siblings = self.siblings_of(options);
+        let door = Door::to_directory(client.clone(), root, settings, &path, &siblings).await?;
         let door = Arc::new(door);
         door.wait_for_siblings().await;
         let (world, served) = (self.world.clone(), door.clone());
@@ -139,6 +147,7 @@ impl Mounts {
         let one = Arc::new(OneMount {
             mount,
             options: options.clone(),
+            client,
         });
         self.list.lock().push(one.clone());
         self.tell_count();
@@ -148,11 +157,18 @@ impl Mounts {
         Ok(())
     }
 
+    fn siblings_of(&self, options: &Options) -> Arc<Siblings> {
+        let name = options.file_system.clone();
+        // The first file system has two names.
+        let name = name.filter(|name| name.as_str() != FIRST_FILE_SYSTEM);
+        self.siblings.lock().entry(name).or_default().clone()
+    }
+
     /// Takes a mount off the list when it has ended, however that happened. umount(8) promises that
     /// written data is safe.
     async fn watch(&self, one: Arc<OneMount>) {
         one.mount.ended().await;
-        if let Err(error) = self.client.sync_all().await
+        if let Err(error) = one.client.sync_all().await
             && error.kind() != ErrorKind::ShuttingDown
         {
             tracing::warn!(%error, "data written through an ended mount isn't all durable yet");

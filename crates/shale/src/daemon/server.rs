@@ -1,16 +1,17 @@
 //! Routes of the admin API: decodes requests, calls the node, encodes answers and refusals.
 
-use super::{door, serving::Serving};
+use super::{door, relay::pass_on, serving::Serving};
 use crate::admin::{
-    AddNsd, ChangeNsds, ChangePool, MountRequest, Refusal, Stopping, UnmountRequest, Unmounted,
-    client::SOCKET,
+    AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MountRequest,
+    Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET,
 };
 use axum::{
     Json, Router,
+    body::to_bytes,
     extract::{Path, Query, State},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{delete, get, post},
+    routing::{any, delete, get, patch, post},
 };
 use model::{Error, ErrorKind, NsdId, Result};
 use node::Removal;
@@ -35,7 +36,8 @@ pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>
     Ok(door::serve(world, listener, routes(serving.clone()), until))
 }
 
-fn routes(serving: Arc<Serving>) -> Router {
+/// What the daemon answers, to its own people and, passed on by them, to those of other nodes.
+pub fn routes(serving: Arc<Serving>) -> Router {
     Router::new()
         .route(
             "/v1/status",
@@ -70,8 +72,16 @@ fn routes(serving: Arc<Serving>) -> Router {
         .route("/v1/nsds/{nsd}/open", post(open))
         .route(
             "/v1/repair",
-            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.repair_status()))),
+            get(async |State(s): State<Arc<Serving>>| answer(s.repair_status().await)),
         )
+        .route("/v1/cluster", get(cluster))
+        .route("/v1/cluster/join-token", post(join_token))
+        .route("/v1/nodes/{node}", patch(change_node))
+        .route("/v1/nodes/{node}/drain", post(drain_node))
+        .route("/v1/fs", post(create_file_system))
+        .route("/v1/settings", get(settings).patch(change_setting))
+        .route("/v1/events", get(events))
+        .route("/v1/on/{node}/{*path}", any(on_another))
         .route("/v1/work/{number}", get(progress))
         .route("/v1/ping", get(async || Json(serde_json::json!({}))))
         .route("/v1/mount", post(mount))
@@ -199,6 +209,91 @@ async fn shutdown(State(serving): State<Arc<Serving>>, Json(body): Json<Shutdown
     let shutdown = move |serving: Arc<Serving>| async move { serving.shutdown(body.force).await };
     let stopping = to_its_end(serving, "shutdown", shutdown).await;
     answer(stopping.map(|left| Stopping { left }))
+}
+
+async fn cluster(State(serving): State<Arc<Serving>>) -> Response {
+    let view = async { serving.running.in_cluster()?.view().await };
+    answer(view.await)
+}
+
+async fn join_token(State(serving): State<Arc<Serving>>) -> Response {
+    let made = async { serving.running.in_cluster()?.make_join_token().await };
+    answer(made.await)
+}
+
+async fn change_node(
+    State(serving): State<Arc<Serving>>,
+    Path(node): Path<u32>,
+    Json(body): Json<ChangeNode>,
+) -> Response {
+    let change = async {
+        let here = serving.running.in_cluster()?;
+        here.change_node(node, &body).await?;
+        here.view().await
+    };
+    answer(change.await)
+}
+
+async fn drain_node(State(serving): State<Arc<Serving>>, Path(node): Path<u32>) -> Response {
+    let drain = async {
+        let nsds = serving.running.in_cluster()?.drain(node).await?;
+        Ok(serde_json::json!({ "nsds": nsds }))
+    };
+    answer(drain.await)
+}
+
+async fn create_file_system(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<CreateFileSystem>,
+) -> Response {
+    let make = move |serving: Arc<Serving>| async move {
+        let here = serving.running.in_cluster()?;
+        here.create_file_system(&body.name).await
+    };
+    answer(to_its_end(serving, "fs create", make).await)
+}
+
+async fn settings(State(serving): State<Arc<Serving>>) -> Response {
+    let all = async { serving.running.in_cluster()?.settings().await };
+    answer(all.await)
+}
+
+async fn change_setting(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<ChangeSetting>,
+) -> Response {
+    let change = async {
+        let here = serving.running.in_cluster()?;
+        here.change_setting(&body).await?;
+        here.settings().await
+    };
+    answer(change.await)
+}
+
+async fn events(State(serving): State<Arc<Serving>>) -> Response {
+    answer(Ok(serving.events.lines()))
+}
+
+/// Passes a request on to another node of the cluster.
+async fn on_another(
+    State(serving): State<Arc<Serving>>,
+    Path((node, path)): Path<(u32, String)>,
+    request: axum::extract::Request,
+) -> Response {
+    let method = request.method().clone();
+    let query = request
+        .uri()
+        .query()
+        .map_or(String::new(), |query| format!("?{query}"));
+    let path = format!("/v1/{path}{query}");
+    // The door has read it and bounded its size.
+    let body = to_bytes(request.into_body(), usize::MAX)
+        .await
+        .unwrap_or_default();
+    match pass_on(&serving, node, &method, path, &body).await {
+        Ok(response) => response,
+        Err(error) => answer::<()>(Err(error)),
+    }
 }
 
 /// Runs the work in its own task: if the client goes away (Ctrl-C), nothing is left half done.

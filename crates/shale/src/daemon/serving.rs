@@ -1,8 +1,10 @@
 //! The node behind the admin API: one method per request, with the API's types.
 
 use super::config::NodeConfig;
+use super::events::Events;
 use super::health::History;
 use super::mounts::{Mounts, source_of};
+use super::running::Running;
 use super::work::Works;
 use crate::directory::private;
 use crate::{
@@ -15,7 +17,7 @@ use crate::{
 use fuse::Unmount;
 use metanode::CheckOptions;
 use model::{Error, ErrorKind, NsdId, Result, map::NsdState, nsd::NsdHealth};
-use node::{GenerationView, LOOK_EVERY, Node, NsdView, PoolChange, Removal};
+use node::{GenerationView, LOOK_EVERY, NsdView, PoolChange, Removal};
 use parking_lot::Mutex;
 use std::{
     path::{Path, PathBuf},
@@ -36,7 +38,7 @@ const NSDS_CHANGE_MAX: Duration = Duration::from_secs(120);
 pub struct Serving {
     pub(super) dir: PathBuf,
     pub(super) config: Mutex<NodeConfig>,
-    pub(super) node: Arc<Node>,
+    pub(super) running: Running,
     pub(super) mounts: Arc<Mounts>,
     pub(super) since: world::Instant,
     /// Ends with its last mount, as users of mount(8) and umount(8) expect.
@@ -44,6 +46,8 @@ pub struct Serving {
     /// `Some(force)` once the end was requested.
     shutdown: watch::Sender<Option<bool>>,
     pub(super) history: History,
+    /// What happened here.
+    pub(super) events: Arc<Events>,
     /// Held while an NSD is added or removed.
     changing_nsds: tokio::sync::Mutex<()>,
     /// Long requests in progress.
@@ -53,16 +57,23 @@ pub struct Serving {
 impl Serving {
     /// A node without mounts yet. `on_demand`: it serves mounts that others request, and ends with
     /// the last of them.
-    pub fn new(dir: &Path, config: NodeConfig, node: Arc<Node>, on_demand: bool) -> Self {
+    pub fn new(
+        dir: &Path,
+        config: NodeConfig,
+        running: Running,
+        events: Arc<Events>,
+        on_demand: bool,
+    ) -> Self {
         Self {
             dir: dir.to_path_buf(),
             config: Mutex::new(config),
-            since: node.world().now(),
-            mounts: Mounts::new(node.client(), source_of(dir)),
-            node,
+            since: running.world().now(),
+            mounts: Mounts::new(running.world(), running.file_systems(), source_of(dir)),
+            running,
             on_demand: AtomicBool::new(on_demand),
             shutdown: watch::Sender::new(None),
             history: History::default(),
+            events,
             changing_nsds: tokio::sync::Mutex::new(()),
             works: Works::default(),
         }
@@ -124,7 +135,7 @@ impl Serving {
     /// The first thing that couldn't be made durable.
     pub async fn settle(&self) -> Result<bool> {
         self.mounts.settle().await;
-        self.node.client().sync_all().await?;
+        self.running.sync_all().await?;
         Ok(self.is_on_demand() && self.mounts.lines().is_empty())
     }
 
@@ -136,7 +147,7 @@ impl Serving {
         loop {
             let first = self.mounts.first_attempt();
             // The loop checks next whether a mount came.
-            let _ = self.node.world().timeout(FIRST_MOUNT_MAX, first).await;
+            let _ = self.running.world().timeout(FIRST_MOUNT_MAX, first).await;
             self.mounts.none_left().await;
             if !self.is_on_demand() {
                 return std::future::pending().await;
@@ -154,7 +165,7 @@ impl Serving {
 
     /// Time and tasks.
     pub fn world(&self) -> &world::World {
-        self.node.world()
+        self.running.world()
     }
 
     /// Waits until the end was requested; returns whether by force.
@@ -193,20 +204,44 @@ impl Serving {
     /// The first thing that couldn't be made durable.
     pub async fn end(&self, force: bool) -> Result<()> {
         let unmounted = self.shutdown(force).await;
-        let closed = self.node.close().await;
+        let closed = self.running.close().await;
         // What is in use, or was mounted meanwhile: without the daemon it would be a dead mount.
         let ended = self.mounts.end_all(Unmount::Forced).await;
         closed.and(unmounted).and(ended).map(drop)
+    }
+
+    /// Ends what an expelled run has here: its mounts, so that no program reads what isn't true any more, and its parts.
+    ///
+    /// # Errors
+    /// The first part that didn't end as it should.
+    pub async fn end_expelled(&self) -> Result<()> {
+        if let Running::InCluster(here) = &self.running {
+            here.was_expelled();
+        }
+        let ended = self.mounts.end_all(Unmount::Forced).await;
+        self.shutdown.send_replace(Some(true));
+        ended.map(drop).and(self.running.close().await)
+    }
+
+    /// Closes a node that has no mounts yet.
+    ///
+    /// # Errors
+    /// The first part that didn't end as it should.
+    pub async fn close(&self) -> Result<()> {
+        self.running.close().await
     }
 
     /// Looks after the node while it runs: takes returned NSDs back into use, notes facts for
     /// `shale health`.
     pub async fn watch(&self) {
         loop {
-            self.node.world().sleep(LOOK_EVERY).await;
-            self.history.note(&self.facts());
+            self.running.world().sleep(LOOK_EVERY).await;
+            let health = self.history.judge(&self.facts());
+            let wrong = health.events.into_iter().filter(|it| it.severity != "hint");
+            let wrong = wrong.map(|it| ((it.subject, it.message), it.severity));
+            self.events.compare(wrong.collect());
             self.mounts.remind_umount().await;
-            self.node.nsds().look_for_returned().await;
+            self.running.look_for_returned().await;
         }
     }
 
@@ -215,7 +250,7 @@ impl Serving {
     /// # Errors
     /// Why it doesn't open.
     pub async fn open_nsd(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
-        self.node.nsds().reopen(nsd).await?;
+        self.running.reopen(nsd).await?;
         Ok(self.nsds())
     }
 
@@ -224,14 +259,13 @@ impl Serving {
     /// # Errors
     /// `Unavailable` while the metadata is.
     pub async fn df(&self) -> Result<Df> {
-        let usage = self.node.metanode().usage().await?;
-        let nsds = self.node.nsds().views();
+        let nsds = self.running.nsds();
+        let usage = self.running.usage().await?;
         Ok(Df {
-            size: usage.capacity,
+            size: usage.size,
             used: usage.used,
             available: usage.available,
-            // For people and scripts: few JSON readers take numbers beyond 64 bits.
-            logical: u64::try_from(usage.logical).unwrap_or(u64::MAX),
+            logical: usage.logical,
             inodes: usage.inodes,
             raw_size: nsds.iter().map(|nsd| nsd.usage.capacity).sum(),
             raw_used: nsds.iter().map(|nsd| nsd.usage.used).sum(),
@@ -243,7 +277,7 @@ impl Serving {
     /// # Errors
     /// The first thing that couldn't be made durable.
     pub async fn sync(&self) -> Result<()> {
-        self.node.client().sync_all().await
+        self.running.sync_all().await
     }
 
     /// `shale fs check`.
@@ -253,8 +287,8 @@ impl Serving {
     pub async fn check(&self, deep: bool, work: Option<u64>) -> Result<CheckResult> {
         let work = self.works.begin(work);
         // Data still in memory belongs to the file system; the check reads only published data.
-        self.node.client().sync_all().await?;
-        let metanode = self.node.metanode();
+        self.running.sync_all().await?;
+        let metanode = self.running.metanode_of_first()?;
         let options = CheckOptions { deep };
         let report = metanode.check_showing(options, &work.progress).await?;
         let mut faults: Vec<String> = report
@@ -279,7 +313,12 @@ impl Serving {
 
     /// `shale nsd list`.
     pub fn nsds(&self) -> Vec<NsdLine> {
-        self.node.nsds().views().iter().map(nsd_line).collect()
+        let nodes = self.running.homes();
+        let line = |view: &NsdView| NsdLine {
+            node: nodes.get(&view.nsd).map(|node| node.0),
+            ..nsd_line(view)
+        };
+        self.running.nsds().iter().map(line).collect()
     }
 
     /// `shale nsd add`.
@@ -288,17 +327,25 @@ impl Serving {
     /// As [`Node::add_nsd`]; `Busy` if another change of the NSDs takes too long.
     pub async fn add_nsd(&self, request: &AddNsd) -> Result<Vec<NsdLine>> {
         let _alone = self.change_nsds().await?;
-        let id = self.node.nsds().next_id().await?;
+        let id = self.running.next_nsd().await?;
         let path = match &request.path {
             Some(path) => PathBuf::from(path),
-            None => self.dir.join("nsd").join(format!("{id}.region")),
+            None => {
+                let folder = self.dir.join("nsd");
+                // A node that joined without NSDs has none yet.
+                private::make_private_directory(&folder).map_err(|error| {
+                    Error::new(ErrorKind::Unavailable, error.to_string())
+                        .while_doing(format!("making {}", folder.display()))
+                })?;
+                folder.join(format!("{id}.region"))
+            }
         };
         let bytes = request.bytes.unwrap_or(self.config.lock().create.nsd_bytes);
         // The path first: an NSD in the map without a path would be missing at the next start. A
         // path that the map doesn't name is harmless.
         self.note_path(id, Some(path.clone()))?;
-        if let Err(error) = self.node.nsds().add(id, &path, bytes).await {
-            if self.node.nsds().views().iter().all(|nsd| nsd.nsd != id) {
+        if let Err(error) = self.running.add_nsd(id, &path, bytes).await {
+            if self.running.nsds().iter().all(|nsd| nsd.nsd != id) {
                 self.note_path(id, None)?;
             }
             return Err(error);
@@ -308,12 +355,16 @@ impl Serving {
 
     /// `shale pool list`.
     pub fn pool(&self) -> Vec<PoolLine> {
-        let left = self.node.metanode().repair_status().segments_to_move;
+        let metanodes = self.running.metanodes();
+        let left = metanodes
+            .iter()
+            .map(|it| it.repair_status().segments_to_move);
+        let left: u64 = left.sum();
         let line = |view: &GenerationView| PoolLine {
             first_group: view.first_group,
             groups: view.groups,
             scheme: view.scheme.to_string(),
-            block_bytes: u64::from(view.block_bytes.unwrap_or(self.node.block_bytes())),
+            block_bytes: u64::from(view.block_bytes.unwrap_or(self.running.block_bytes())),
             nsds: view.nsds,
             state: match view.is_newest {
                 true => "current".into(),
@@ -321,7 +372,7 @@ impl Serving {
             },
             segments_left: (!view.is_newest).then_some(left),
         };
-        self.node.nsds().generations().iter().map(line).collect()
+        self.running.generations().iter().map(line).collect()
     }
 
     /// `shale pool change`.
@@ -338,13 +389,13 @@ impl Serving {
             scheme,
             block_bytes,
         };
-        self.node.nsds().change_pool(change).await?;
+        self.running.change_pool(change).await?;
         Ok(self.pool())
     }
 
     async fn change_nsds(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
         let turn = self.changing_nsds.lock();
-        let turn = self.node.world().timeout(NSDS_CHANGE_MAX, turn).await;
+        let turn = self.running.world().timeout(NSDS_CHANGE_MAX, turn).await;
         turn.map_err(|_| {
             let text = "another NSD is still being added or removed; try again when it is done";
             Error::new(ErrorKind::Busy, text)
@@ -368,7 +419,7 @@ impl Serving {
         let _alone = self.change_nsds().await?;
         let with = |nsd: &u32| (NsdId(*nsd), request.failure_group.clone());
         let which: Vec<_> = request.nsds.iter().map(with).collect();
-        self.node.nsds().set_failure_groups(&which).await?;
+        self.running.set_failure_groups(&which).await?;
         Ok(self.nsds())
     }
 
@@ -378,7 +429,7 @@ impl Serving {
     /// As [`node::LocalNsds::remove`]; `Busy` if another change of the NSDs takes too long.
     pub async fn remove_nsd(&self, nsd: NsdId, removal: Removal) -> Result<Vec<NsdLine>> {
         let _alone = self.change_nsds().await?;
-        self.node.nsds().remove(nsd, removal).await?;
+        self.running.remove_nsd(nsd, removal).await?;
         Ok(self.nsds())
     }
 
@@ -389,14 +440,14 @@ impl Serving {
     pub async fn scrub(&self, only: Option<NsdId>, work: Option<u64>) -> Result<Vec<ScrubLine>> {
         let work = self.works.begin_scrub(work)?;
         if let Some(nsd) = only
-            && self.node.pool().nsd(nsd).is_none()
+            && self.running.pool().nsd(nsd).is_none()
         {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("NSD {nsd} doesn't serve here; `shale nsd list` shows those that do"),
             ));
         }
-        let metanode = self.node.metanode();
+        let metanode = self.running.metanode_that_scrubs()?;
         let outcomes = metanode.scrub_showing(only, &work.progress).await?;
         Ok(outcomes
             .into_iter()
@@ -428,6 +479,7 @@ fn nsd_line(view: &NsdView) -> NsdLine {
     };
     NsdLine {
         nsd: view.nsd.0,
+        node: None,
         path: view.path.display().to_string(),
         failure_group: view.failure_group.clone(),
         state: state.into(),

@@ -12,8 +12,6 @@ use tracing_subscriber::fmt::{MakeWriter, writer::OptionalWriter};
 
 /// Log file in the node's directory, unless the daemon's standard error goes elsewhere.
 pub const FILE: &str = "daemon.log";
-/// A large log is renamed to this when a daemon starts.
-const OLD_FILE: &str = "daemon.log.old";
 const LARGE: u64 = 64 << 20;
 
 /// Lines that may come in a burst.
@@ -95,9 +93,20 @@ impl MakeWriter<'_> for Log {
 /// # Errors
 /// The system's error.
 pub fn put_large_aside(dir: &Path) -> io::Result<()> {
-    let file = dir.join(FILE);
-    match fs::symlink_metadata(&file) {
-        Ok(found) if found.len() > LARGE => fs::rename(&file, dir.join(OLD_FILE)),
+    put_aside_if_large(&dir.join(FILE))
+}
+
+/// Renames any log that is large to the same name with `.old` behind it.
+///
+/// # Errors
+/// The system's error.
+pub fn put_aside_if_large(file: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(file) {
+        Ok(found) if found.len() > LARGE => {
+            let mut old = file.as_os_str().to_owned();
+            old.push(".old");
+            fs::rename(file, old)
+        }
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -106,6 +115,8 @@ pub fn put_large_aside(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const OLD_FILE: &str = "daemon.log.old";
 
     #[test]
     fn a_burst_of_lines_goes_through_and_then_one_a_pause() {

@@ -52,6 +52,14 @@ pub fn make_mount_point(path: &Path) -> io::Result<()> {
     make_directories(path, WAY)
 }
 
+/// Makes a directory inside the node's own that only its owner may enter.
+///
+/// # Errors
+/// The system's error.
+pub fn make_private_directory(path: &Path) -> io::Result<()> {
+    make_directory(path, OWNER_ONLY)
+}
+
 fn make_directories(path: &Path, rights: u32) -> io::Result<()> {
     match make_directory(path, rights) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

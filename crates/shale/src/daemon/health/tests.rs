@@ -47,6 +47,7 @@ fn well() -> Facts {
         lost: client::Losses::default(),
         mounts: MountFacts::default(),
         clock_lag: Duration::ZERO,
+        cluster: None,
         now: now(),
         wall: Timestamp(1_000_000_000_000),
     }

@@ -1,0 +1,67 @@
+//! What a running node learns from the cluster's facts: that it was expelled by hand, and where coordination is now, because
+//! quorum nodes have come or gone.
+
+use crate::daemon::config::ClusterConfig;
+use crate::daemon::member::{InCluster, joining::etcd_settings};
+use crate::daemon::serving::Serving;
+use model::Result;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often the facts are read. Reading them costs coordination one list of the nodes.
+const READ_EVERY: Duration = Duration::from_secs(5);
+
+/// Ends the node when it was expelled by hand, and keeps node.toml's list of endpoints up to date. Never returns.
+pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>) {
+    loop {
+        here.member().world().sleep(READ_EVERY).await;
+        match keep_once(&serving, &here).await {
+            Ok(()) => {}
+            Err(error) => tracing::debug!(%error, "the cluster's nodes couldn't be read"),
+        }
+    }
+}
+
+async fn keep_once(serving: &Serving, here: &InCluster) -> Result<()> {
+    let nodes = here.member().coordination().nodes().await?;
+    let own = nodes.get(&here.member().run().node);
+    if own.is_some_and(|own| own.value.is_barred) {
+        tracing::error!(
+            "this node was expelled by hand: it ends, and joins again only after `shale node unexpel`"
+        );
+        serving.events.tell(
+            "node-expelled",
+            "this node",
+            "it was expelled by hand: its daemon ends",
+        );
+        // By force: programs that use the mount must not hold it up.
+        serving.shutdown(true).await?;
+        return Ok(());
+    }
+    let mut endpoints: Vec<_> = nodes
+        .values()
+        .filter_map(|it| it.value.etcd.clone())
+        .collect();
+    // Its own first: it answers soonest.
+    let first = here.own_endpoint();
+    endpoints.sort_by_key(|it| Some(it) != first.as_ref());
+    let Some(known) = serving.config.lock().cluster.clone() else {
+        return Ok(());
+    };
+    // A cluster whose etcd others run has none in its nodes' facts.
+    if endpoints.is_empty() || known.coordination == endpoints {
+        return Ok(());
+    }
+    let next = ClusterConfig {
+        coordination: endpoints,
+        ..known
+    };
+    let world = here.member().world();
+    let settings = etcd_settings(world, &next, &here.credentials())?;
+    here.member().coordination().reach(&settings)?;
+    here.set_endpoints(&next.coordination);
+    tracing::info!(endpoints = %next.coordination.join(", "), "coordination is reached there from now on");
+    let mut config = serving.config.lock();
+    config.cluster = Some(next);
+    config.store(serving.dir())
+}

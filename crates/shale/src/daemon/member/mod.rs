@@ -1,0 +1,16 @@
+//! This node as a member of its cluster: how it became one, what it proves itself with, and what people ask it about the
+//! cluster and change in it. Who starts and ends it is `cluster`.
+//!
+//! `founding` makes the first node of a node that was alone, `joining` further ones; `admission` is the cluster's side of
+//! that.
+
+pub mod admission;
+pub mod founding;
+mod here;
+pub mod joining;
+pub mod keys;
+mod nodes;
+mod reports;
+mod settings;
+
+pub use here::InCluster;

@@ -1,0 +1,154 @@
+//! What this node knows of the cluster, for `shale cluster show`, `shale node list`, `status` and `health`.
+
+use super::InCluster;
+use crate::admin::{ClusterStatus, ClusterView, FileSystemLine, NodeLine};
+use crate::daemon::health::ClusterFacts;
+use coordination::Roster;
+use model::member::{Cause, Standing};
+use model::{Error, ErrorKind, NodeId, Result};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long coordination may take: people are told soon that it doesn't answer.
+const READ_MAX: Duration = Duration::from_secs(3);
+
+impl InCluster {
+    /// For `shale status`.
+    pub fn status(&self) -> ClusterStatus {
+        let member = self.member();
+        let roster = member.roster();
+        let rest = member.lease_ends().since(member.world().now());
+        ClusterStatus {
+            cluster: self.cluster_text(),
+            node: member.run().node.0,
+            name: self.facts().name.clone(),
+            incarnation: member.run().incarnation,
+            address: address_of(&roster, member.run().node).unwrap_or_default(),
+            is_manager: member.is_manager(),
+            lease_milliseconds: u64::try_from(rest.as_millis()).unwrap_or(u64::MAX),
+            members: members(&roster),
+        }
+    }
+
+    /// For `shale health`.
+    pub fn facts_for_health(&self) -> ClusterFacts {
+        let member = self.member();
+        let roster = member.roster();
+        let standings = roster
+            .membership
+            .iter()
+            .flat_map(|it| it.value.members.values());
+        let expelled = standings.filter_map(|it| match it.standing {
+            Standing::Expelled(cause) => Some((it.run.node.0, cause_text(cause).to_owned())),
+            _ => None,
+        });
+        let unowned = roster
+            .shards
+            .iter()
+            .filter(|(_, it)| it.value.assigned.is_none());
+        ClusterFacts {
+            has_lease: member.lease_ends() > member.world().now(),
+            has_manager: roster.manager.is_some(),
+            expelled: expelled.collect(),
+            unowned: unowned.map(|(shard, _)| shard.0).collect(),
+            etcd: None,
+        }
+    }
+
+    /// `shale cluster show`.
+    ///
+    /// # Errors
+    /// `Unavailable` if coordination doesn't answer.
+    pub async fn view(&self) -> Result<ClusterView> {
+        let member = self.member();
+        let facts = member.coordination();
+        let read = async { Ok((facts.nodes().await?, member.file_systems().await?)) };
+        let read = member.world().timeout(READ_MAX, read).await;
+        let (nodes, all) = read.unwrap_or_else(|_| {
+            let text = "coordination doesn't answer: most of the quorum nodes must run, and the network must reach \
+                        them; try again";
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })?;
+        let roster = member.roster();
+        let line = |name: &model::FileSystemName, it: &node::FileSystem| FileSystemLine {
+            name: name.to_string(),
+            id: it.id.0,
+            shard: it.shard.0,
+            owner: roster.assigned(it.shard).map(|run| run.node.0),
+        };
+        Ok(ClusterView {
+            cluster: self.cluster_text(),
+            manager: manager_of(&roster).map(|node| node.0),
+            coordination: self.endpoints(),
+            nodes: nodes
+                .values()
+                .map(|it| node_line(&roster, &it.value))
+                .collect(),
+            file_systems: all.iter().map(|(name, it)| line(name, it)).collect(),
+        })
+    }
+}
+
+/// One line of `shale node list`.
+fn node_line(roster: &Roster, facts: &node::NodeFacts) -> NodeLine {
+    let node = facts.node;
+    let standing = roster.membership.as_ref();
+    let standing = standing.and_then(|it| it.value.members.get(&node));
+    let (state, cause) = match standing.map(|it| it.standing) {
+        _ if facts.is_barred => ("barred", None),
+        None => ("new", None),
+        Some(Standing::In) => ("up", None),
+        Some(Standing::Leaving) => ("leaving", None),
+        Some(Standing::Left) => ("down", None),
+        Some(Standing::Expelled(cause)) => ("expelled", Some(cause_text(cause))),
+    };
+    let owns = |it: &coordination::ShardRecord| it.assigned.is_some_and(|run| run.node == node);
+    let shards = roster.shards.iter().filter(|(_, it)| owns(&it.value));
+    let nsds = roster.homes.iter().filter(|(_, home)| **home == node);
+    NodeLine {
+        node: node.0,
+        name: facts.name.clone(),
+        class: facts.class.clone(),
+        quorum: facts.is_quorum,
+        etcd: facts.etcd.clone(),
+        state: state.into(),
+        cause: cause.map(str::to_owned),
+        address: address_of(roster, node),
+        manager: manager_of(roster) == Some(node),
+        shards: shards.map(|(shard, _)| shard.0).collect(),
+        nsds: nsds.map(|(nsd, _)| nsd.0).collect(),
+    }
+}
+
+/// What is shown of why a run was expelled.
+pub fn cause_text(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Refused => "its daemon has ended",
+        Cause::NewerRun => "its daemon started again",
+        Cause::Silent => "it was silent until its lease ended",
+    }
+}
+
+/// The standing of each node's newest run.
+pub fn standings(roster: &Roster) -> BTreeMap<NodeId, Standing> {
+    let members = roster
+        .membership
+        .iter()
+        .flat_map(|it| it.value.members.iter());
+    members.map(|(node, it)| (*node, it.standing)).collect()
+}
+
+fn members(roster: &Roster) -> u64 {
+    let standings = standings(roster);
+    standings.values().filter(|it| it.is_member()).count() as u64
+}
+
+/// The node that is the manager.
+pub fn manager_of(roster: &Roster) -> Option<NodeId> {
+    roster.manager.as_ref().map(|it| it.value.run.node)
+}
+
+fn address_of(roster: &Roster, node: NodeId) -> Option<String> {
+    let known = roster.addresses.get(&node)?;
+    Some(known.address.to_string())
+}

@@ -1,0 +1,154 @@
+//! Nodes that die, freeze and come back, under load.
+
+use super::{Cluster, signal};
+use crate::fixture::eventually;
+use rustix::process::Signal;
+use std::fs;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Bytes of one file of the load.
+const FILE_BYTES: usize = 300_000;
+
+fn content(number: u32) -> Vec<u8> {
+    (0..FILE_BYTES as u32)
+        .map(|at| (at.wrapping_mul(31) ^ number) as u8)
+        .collect()
+}
+
+/// Three nodes with `erasure(2+1)`, grown out of one that was alone with data in it.
+fn three_nodes() -> Cluster {
+    let mut cluster = Cluster::founded();
+    for number in 0..10 {
+        fs::write(cluster.path(1, &format!("old{number}")), content(number)).unwrap();
+    }
+    cluster.join(true);
+    cluster.join(true);
+    cluster
+        .node(2)
+        .must(&["pool", "change", "--scheme", "erasure(2+1)"]);
+    eventually("all has the new scheme", || cluster.is_repaired(1));
+    // Until then a node depends on those that it knows.
+    let knows_all = |node| {
+        let view = cluster.view(node);
+        view["coordination"]
+            .as_array()
+            .is_some_and(|all| all.len() == 3)
+    };
+    eventually("all know where coordination is", || (1..=3).all(knows_all));
+    cluster
+}
+
+/// The node that serves the file system.
+fn owner(cluster: &Cluster, asked: usize) -> Option<usize> {
+    let view = cluster.view(asked);
+    view["file_systems"][0]["owner"]
+        .as_u64()
+        .map(|node| node as usize)
+}
+
+#[test]
+fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
+    let cluster = three_nodes();
+    let dead = owner(&cluster, 1).unwrap();
+    let writer = 1 + dead % 3;
+    let reader = 1 + writer % 3;
+    let is_over = AtomicBool::new(false);
+    let (written, longest) = std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let (mut number, mut longest) = (0, Duration::ZERO);
+            while !is_over.load(Ordering::Relaxed) || number < 20 {
+                let begun = Instant::now();
+                let path = cluster.path(writer, &format!("new{number}"));
+                let mut file = fs::File::create(path).unwrap();
+                file.write_all(&content(number)).unwrap();
+                file.sync_all().unwrap();
+                longest = longest.max(begun.elapsed());
+                number += 1;
+            }
+            (number, longest)
+        });
+        cluster.node(dead).kill();
+        eventually("others serve", || {
+            owner(&cluster, writer).is_some_and(|node| node != dead)
+        });
+        eventually("it is expelled", || {
+            cluster.line(writer, dead)["state"] == "expelled"
+        });
+        is_over.store(true, Ordering::Relaxed);
+        load.join().unwrap()
+    });
+    // Printed, not judged: the machine may be busy.
+    let figures = std::env::var("SHALE_FIGURES");
+    if let Ok(path) = figures {
+        let mut file = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .unwrap();
+        writeln!(
+            file,
+            "a killed node held up others' longest operation for {longest:?}"
+        )
+        .unwrap();
+    }
+    for other in [writer, reader].into_iter().filter(|node| *node != dead) {
+        for number in 0..10 {
+            let old = fs::read(cluster.path(other, &format!("old{number}"))).unwrap();
+            assert!(old == content(number), "old{number} on node {other}");
+        }
+        for number in 0..written {
+            let new = fs::read(cluster.path(other, &format!("new{number}"))).unwrap();
+            assert!(new == content(number), "new{number} on node {other}");
+        }
+    }
+    // It comes back, and what it missed is repaired.
+    cluster.node(dead).must(&["up"]);
+    eventually("it is a member", || {
+        cluster.line(writer, dead)["state"] == "up"
+    });
+    eventually("all is repaired", || cluster.is_repaired(writer));
+    let last = fs::read(cluster.path(dead, &format!("new{}", written - 1))).unwrap();
+    assert!(last == content(written - 1));
+}
+
+#[test]
+fn a_frozen_node_is_expelled_its_programs_get_errors_and_it_joins_again() {
+    let cluster = three_nodes();
+    let frozen = owner(&cluster, 1).unwrap();
+    let other = 1 + frozen % 3;
+    fs::write(cluster.path(frozen, "held"), "before").unwrap();
+    let held = fs::File::open(cluster.path(frozen, "held")).unwrap();
+    let pid = cluster.node(frozen).pid();
+    signal(pid, Signal::STOP);
+    // It held the shard, perhaps the manager and etcd's leader, too.
+    fs::write(cluster.path(other, "meanwhile"), "written").unwrap();
+    fs::write(cluster.path(other, "held"), "changed").unwrap();
+    signal(pid, Signal::CONT);
+    // Its run has ended: no program reads on it what isn't true any more.
+    eventually("a new run joins", || {
+        let status = cluster.node(frozen).run(&["status", "--json"]);
+        let status = serde_json::from_slice::<serde_json::Value>(&status.stdout);
+        let status = status.unwrap_or_default();
+        status["cluster"]["incarnation"]
+            .as_u64()
+            .is_some_and(|it| it > 1)
+            && status["cluster"]["lease_milliseconds"]
+                .as_u64()
+                .is_some_and(|it| it > 0)
+    });
+    held.metadata().unwrap_err();
+    let text = fs::read_to_string(cluster.path(frozen, "held")).unwrap();
+    assert_eq!(text, "changed");
+    let events = cluster.node(frozen).ask(&["events"]);
+    let events = events.as_array().unwrap();
+    assert!(
+        events.iter().any(|line| line["event"] == "node-expelled"),
+        "{events:?}"
+    );
+    assert_eq!(
+        fs::read_to_string(cluster.path(frozen, "meanwhile")).unwrap(),
+        "written"
+    );
+}

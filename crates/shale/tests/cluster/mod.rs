@@ -1,0 +1,152 @@
+//! Clusters of real daemons on this machine, each at a loopback address of its own, with Debian's etcd and TLS between
+//! them.
+
+mod breaking;
+mod joining;
+mod sharing;
+
+use crate::fixture::Node;
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::PathBuf;
+use std::process::Output;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Bytes of each node's NSD.
+const NSD: &str = "1G";
+
+/// A cluster; killed and removed when dropped.
+pub(crate) struct Cluster {
+    nodes: Vec<Node>,
+    /// The first three bytes of the nodes' addresses.
+    net: [u8; 3],
+}
+
+impl Cluster {
+    /// So many nodes with an NSD each; the first three are quorum nodes if there are so many.
+    pub(crate) fn of(count: u8) -> Self {
+        let mut cluster = Self::founded();
+        for _ in 1..count {
+            cluster.join(count >= 3 && cluster.nodes.len() < 3);
+        }
+        cluster
+    }
+
+    /// One node that was alone.
+    pub(crate) fn founded() -> Self {
+        let first = Node::unstarted();
+        first.must(&["up", "--nsd-size", NSD]);
+        let cluster = Self {
+            nodes: vec![first],
+            net: free_net(),
+        };
+        let address = cluster.address(1);
+        cluster
+            .node(1)
+            .must(&["cluster", "create", "--address", &address]);
+        cluster
+    }
+
+    /// A new node joins.
+    pub(crate) fn join(&mut self, is_quorum: bool) {
+        let token = self.token();
+        let joined = self.try_to_join(&token, is_quorum);
+        let said = String::from_utf8_lossy(&joined.1.stderr).into_owned();
+        assert!(joined.1.status.success(), "{said}");
+        self.nodes.push(joined.0);
+    }
+
+    /// A machine tries to join with a token.
+    pub(crate) fn try_to_join(&self, token: &str, is_quorum: bool) -> (Node, Output) {
+        let number = self.nodes.len() + 1;
+        let address = self.address(number as u8);
+        let node = Node::unstarted();
+        let mut arguments = vec![
+            "node",
+            "join",
+            token,
+            "--address",
+            &address,
+            "--nsd-size",
+            NSD,
+        ];
+        if is_quorum {
+            arguments.push("--quorum");
+        }
+        let output = node.run(&arguments);
+        (node, output)
+    }
+
+    /// A token, as `shale cluster join-token` prints it.
+    pub(crate) fn token(&self) -> String {
+        self.node(1)
+            .must(&["cluster", "join-token"])
+            .trim()
+            .to_owned()
+    }
+
+    /// A node by its number, from 1.
+    pub(crate) fn node(&self, number: usize) -> &Node {
+        &self.nodes[number - 1]
+    }
+
+    /// A path in a node's mount.
+    pub(crate) fn path(&self, number: usize, name: &str) -> PathBuf {
+        self.node(number).path(name)
+    }
+
+    /// The line of `shale node list` for a node, as another one tells it.
+    pub(crate) fn line(&self, asked: usize, number: usize) -> serde_json::Value {
+        let view = self.view(asked);
+        let nodes = view["nodes"].as_array();
+        let found = nodes.and_then(|nodes| nodes.iter().find(|line| line["node"] == number));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// `shale cluster show` of a node; null while coordination doesn't answer.
+    pub(crate) fn view(&self, asked: usize) -> serde_json::Value {
+        let output = self.node(asked).run(&["cluster", "show", "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// Whether all lost redundancy is restored, as a node tells it.
+    pub(crate) fn is_repaired(&self, asked: usize) -> bool {
+        let repaired = self.node(asked).ask(&["repair", "status"])["state"] == "idle";
+        let generations = self.node(asked).ask(&["pool", "list"]);
+        repaired && generations.as_array().unwrap().len() == 1
+    }
+
+    fn address(&self, number: u8) -> String {
+        let [a, b, c] = self.net;
+        Ipv4Addr::new(a, b, c, number).to_string()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // In good order each would wait for others that are gone.
+        for node in &self.nodes {
+            let _ = node.run(&["down", "--kill"]);
+        }
+    }
+}
+
+/// Sends a signal to a node's daemon.
+pub(crate) fn signal(node: i32, signal: Signal) {
+    kill_process(Pid::from_raw(node).unwrap(), signal).unwrap();
+}
+
+/// Loopback addresses that no other test uses: their last byte is the node's number.
+fn free_net() -> [u8; 3] {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let mixed = (std::process::id().wrapping_mul(2_654_435_761)).wrapping_add(number * 7_919);
+        let net = [127, (mixed >> 8) as u8 | 1, mixed as u8];
+        let first = IpAddr::V4(Ipv4Addr::new(net[0], net[1], net[2], 1));
+        let is_free = |port: u16| TcpListener::bind((first, port)).is_ok();
+        if (7311..=7313).all(is_free) {
+            return net;
+        }
+    }
+}
