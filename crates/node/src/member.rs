@@ -56,7 +56,7 @@ use parking_lot::Mutex;
 use peers::Peers;
 use pool::Pool;
 use rpc::security::{Admit, Security};
-use rpc::{Addresses, Admission, Credit, Identity, Server};
+use rpc::{Addresses, Admission, Connections, Credit, Identity, LaneView, ServedView, Server};
 use services::Services;
 use spaces::{Desk, Holding};
 use std::collections::BTreeMap;
@@ -69,14 +69,18 @@ use world::call::Remote;
 use world::{Deadline, Instant, Task, World};
 
 /// What this node takes on for others: of each class, from lease to repair, so many requests and
-/// bytes on each connection. A bulk request may carry the largest piece both ways.
+/// MiB on each connection whose lane carries it. A request of file data or repair may carry the largest
+/// piece both ways (34 MiB). With the default of two connections for file data another node can have 337
+/// MiB under way here, with eight 961, and 1,770 if it breaks the rules (`Admission::node_bytes_max`).
 const ADMISSION: Admission = Admission {
     credits: [
         credit(16, 1),
         credit(256, 96),
-        credit(64, 160),
-        credit(16, 80),
+        credit(32, 64),
+        credit(8, 40),
     ],
+    // Reads of 4 KiB, many at a time; of those at the threshold of 512 KiB fewer.
+    small_data: credit(128, 32),
     // Requests that wait for another's lock are metadata requests too: they are cheap, and many.
     running: [64, 8_192, 256, 64],
     connections: 4_096,
@@ -169,7 +173,8 @@ impl Member {
             let text = "coordination knows no file system; found one first";
             Error::new(ErrorKind::NotFound, text)
         })?;
-        let listener = world.listen(settings.listen).await.map_err(|error| {
+        let listener = world.urgent().listen(settings.listen).await;
+        let listener = listener.map_err(|error| {
             let text = format!("{error}; choose an address of this node that is free");
             Error::new(ErrorKind::InvalidArgument, text)
                 .while_doing(format!("listening at {}", settings.listen))
@@ -234,7 +239,9 @@ impl Member {
             world.spawn("follows the cluster", follow::follow(parts.clone())),
             world.spawn("follows the pool's map", follow::follow_map(parts.clone())),
             world.spawn("hosts the shards", hosting::supervise(parts.clone())),
-            world.spawn("keeps the lease", lease::keep(parts.clone())),
+            world
+                .urgent()
+                .spawn("keeps the lease", lease::keep(parts.clone())),
             world.spawn("manages the cluster", managing::manage(parts.clone())),
             world.spawn("states its room", spaces::state(parts.clone())),
             world.spawn("looks for NSDs", look_for_nsds(parts.clone())),
@@ -380,6 +387,34 @@ impl Member {
     pub fn hosted_shards(&self) -> Vec<ShardId> {
         let hosted = self.parts.services.all_hosted();
         hosted.into_iter().map(|(shard, _)| shard).collect()
+    }
+
+    /// How many connections this node wants to each other one, and what they are used for, from now on.
+    /// The smaller wish of two nodes counts; calls under way go on.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a value is out of its range; nothing has changed.
+    pub fn set_connections(&self, connections: Connections) -> Result<()> {
+        self.parts.peers.set_connections(connections)?;
+        self.server.set_connections(connections)
+    }
+
+    /// This machine's network is a bond of so many links with `xmit_hash_policy=layer3+4`: connections opened from
+    /// now on are spread over them. 0 or 1: it isn't.
+    pub fn set_bond_links(&self, links: u8) {
+        self.parts.peers.set_bond_links(links);
+    }
+
+    /// The connections to each node that was called, by lanes.
+    #[must_use]
+    pub fn lanes(&self) -> BTreeMap<NodeId, Vec<LaneView>> {
+        self.parts.peers.lanes()
+    }
+
+    /// The connections of other nodes to this one.
+    #[must_use]
+    pub fn served(&self) -> Vec<ServedView> {
+        self.server.connections()
     }
 
     /// The storage pool, as this node sees it.

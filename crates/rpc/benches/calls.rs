@@ -112,6 +112,7 @@ fn admission() -> Admission {
     };
     Admission {
         credits: [credit; 4],
+        small_data: credit,
         running: [64; 4],
         connections: 4,
     }

@@ -2,7 +2,8 @@
 
 use crate::Fault;
 use crate::frame::{Ending, Frame, Header, Kind, class_index};
-use crate::hello::{Credits, Hello, Identity};
+use crate::hello::{Credits, Hello, Identity, Lanes};
+use crate::lanes::Lane;
 use crate::pulse::{Beat, Pulse};
 use crate::queue::Queue;
 use model::NodeRun;
@@ -15,12 +16,15 @@ use world::{Deadline, Instant};
 pub(crate) enum Task {
     /// Nothing.
     None,
-    /// Judge whether this daemon may call: [`Answerer::welcome`] or [`Answerer::drain`].
-    Greet(NodeRun),
+    /// Judge whether this daemon may call over a connection for this lane, or for all classes:
+    /// [`Answerer::welcome`] or [`Answerer::drain`].
+    Greet(NodeRun, Option<Lane>),
     /// Run a request of this daemon, and hand over its ending.
     Run(u64, NodeRun, Call, Deadline),
     /// Stop running this request; its ending is seen to.
     Stop(u64),
+    /// The other side has said goodbye.
+    Ending,
 }
 
 /// A request that was taken on and whose reply isn't on the way yet.
@@ -41,7 +45,8 @@ pub(crate) struct Answerer {
     pulse: Pulse,
     /// The other daemon, once it was welcomed.
     other: Option<NodeRun>,
-    has_greeted: bool,
+    /// What the other side's hello said of lanes, once it has come.
+    greeted: Option<Option<Lanes>>,
     granted: Credits,
     used: Credits,
     control: VecDeque<Frame>,
@@ -52,14 +57,14 @@ pub(crate) struct Answerer {
 }
 
 impl Answerer {
-    /// A connection came; `granted` to whoever opened it.
-    pub(crate) fn new(identity: Identity, granted: Credits, now: Instant) -> Self {
+    /// A connection came.
+    pub(crate) fn new(identity: Identity, now: Instant) -> Self {
         Self {
             identity,
             pulse: Pulse::new(now),
             other: None,
-            has_greeted: false,
-            granted,
+            greeted: None,
+            granted: Credits::default(),
             used: Credits::default(),
             control: VecDeque::new(),
             work: BTreeMap::new(),
@@ -72,9 +77,14 @@ impl Answerer {
     /// Judges a header before memory is taken for its frame.
     pub(crate) fn allow(&self, header: &Header) -> Result<(), Fault> {
         match header.kind {
-            Kind::Hello if !self.has_greeted => Ok(()),
-            Kind::Request | Kind::Cancel | Kind::Goodbye | Kind::Alive if !self.has_greeted => {
+            Kind::Hello if self.greeted.is_none() => Ok(()),
+            Kind::Request | Kind::Cancel | Kind::Goodbye | Kind::Alive
+                if self.greeted.is_none() =>
+            {
                 Err(Fault::new("the other side began without hello"))
+            }
+            Kind::Request if self.other.is_none() => {
+                Err(Fault::new("a request came before its side was let in"))
             }
             Kind::Request => {
                 if self.is_ending {
@@ -95,7 +105,7 @@ impl Answerer {
                 Err(Fault::new("a cancel came before its request"))
             }
             Kind::Cancel | Kind::Goodbye | Kind::Alive => Ok(()),
-            Kind::Hello | Kind::Reply => Err(Fault::new(
+            Kind::Hello | Kind::Reply | Kind::Connections => Err(Fault::new(
                 "the answering side got a frame of the other kind",
             )),
         }
@@ -105,15 +115,16 @@ impl Answerer {
     pub(crate) fn arrived(&mut self, frame: Frame, now: Instant) -> Result<Task, Fault> {
         match frame {
             Frame::Hello(hello) => {
-                self.has_greeted = true;
+                self.greeted = Some(hello.lanes);
                 self.pulse.greeted();
-                let mine = Hello::new(self.identity, hello.from.run.node, self.granted);
-                if let Err(fault) = mine.check(&hello) {
-                    self.drain(&fault.to_string());
-                    return Ok(Task::None);
+                let mine = self.hello(hello.from.run, 0);
+                match mine.check(&hello).and_then(|()| hello.lane()) {
+                    Ok(lane) => Ok(Task::Greet(hello.from.run, lane)),
+                    Err(fault) => {
+                        self.drain(&fault.to_string());
+                        Ok(Task::None)
+                    }
                 }
-                self.control.push_back(Frame::Hello(mine));
-                Ok(Task::Greet(hello.from.run))
             }
             Frame::Request {
                 number,
@@ -123,10 +134,12 @@ impl Answerer {
             Frame::Cancel { number } => Ok(self.cancel(number)),
             Frame::Goodbye { .. } => {
                 self.is_ending = true;
-                Ok(Task::None)
+                Ok(Task::Ending)
             }
             Frame::Alive => Ok(Task::None),
-            Frame::Reply { .. } => unreachable!("the header wasn't allowed"),
+            Frame::Reply { .. } | Frame::Connections { .. } => {
+                unreachable!("the header wasn't allowed")
+            }
         }
     }
 
@@ -160,14 +173,33 @@ impl Answerer {
         }
     }
 
-    /// The daemon on the other side may call.
-    pub(crate) fn welcome(&mut self, other: NodeRun) {
-        self.other = Some(other);
+    /// This side's hello to a daemon, with the counted connections that it wants.
+    fn hello(&self, other: NodeRun, connections: u8) -> Hello {
+        let lanes = Lanes {
+            lane: self.greeted.flatten().map_or(0, |lanes| lanes.lane),
+            connections,
+        };
+        Hello::new(self.identity, other.node, self.granted, lanes)
     }
 
-    /// The daemon on the other side, once welcomed.
-    pub(crate) fn other(&self) -> Option<NodeRun> {
-        self.other
+    /// The daemon on the other side may call, and is granted so much; this side wants so many
+    /// counted connections.
+    pub(crate) fn welcome(&mut self, other: NodeRun, granted: Credits, connections: u8) {
+        self.other = Some(other);
+        self.granted = granted;
+        let hello = self.hello(other, connections);
+        self.control.push_back(Frame::Hello(hello));
+    }
+
+    /// This side wants so many counted connections from now on.
+    pub(crate) fn want(&mut self, most: u8) {
+        let knows_lanes = self.greeted.is_some_and(|lanes| lanes.is_some());
+        if self.other.is_some() && knows_lanes && !self.is_ending {
+            // What wasn't sent yet isn't true any more.
+            self.control
+                .retain(|frame| !matches!(frame, Frame::Connections { .. }));
+            self.control.push_back(Frame::Connections { most });
+        }
     }
 
     /// A request ended. False if it had ended before; the first ending counts.
@@ -198,10 +230,6 @@ impl Answerer {
             return;
         }
         self.is_ending = true;
-        // Who wasn't welcomed gets no hello.
-        if self.other.is_none() {
-            self.control.clear();
-        }
         self.control.push_back(Frame::Goodbye {
             taken: self.last_number,
             why: why.into(),

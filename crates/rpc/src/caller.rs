@@ -1,38 +1,45 @@
-//! The asking side of a connection: which frames to send, and how each call ends. No I/O: bytes,
+//! The asking side of a connection: which requests are under way, and how each ends. No I/O: bytes,
 //! time and tickets are given.
 
 use crate::Fault;
-use crate::frame::{Ending, Frame, Header, Kind, class_index, cost, is_sendable};
-use crate::hello::{Credits, Hello};
+use crate::frame::{Ending, Frame, Header, Kind, class_index, cost};
+use crate::hello::{Credits, Hello, Lanes};
 use crate::pulse::{Beat, Pulse};
-use crate::queue::Queue;
 use model::NodeRun;
-use model::call::{Answer, Call, NoAnswer};
+use model::call::{Answer, Call, Class, NoAnswer};
 use std::collections::{BTreeMap, VecDeque};
 use world::{Deadline, Instant};
-
-/// Most calls that wait to be sent on one connection.
-const WAITING_MAX: usize = 1024;
-
-/// Most bytes of calls that wait to be sent on one connection.
-const WAITING_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// How a call ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// With a reply, or with knowledge about the request.
     Ended(Result<Answer, NoAnswer>),
-    /// The connection ended before the call was sent; it may go over another one.
+    /// It wasn't sent, and another lane takes it.
     Unsent(Call),
 }
 
 /// A call that isn't sent yet.
 #[derive(Debug)]
-struct Waiting<T> {
-    id: u64,
-    call: Call,
-    deadline: Deadline,
-    ticket: T,
+pub(crate) struct Waiting<T> {
+    pub(crate) id: u64,
+    pub(crate) call: Call,
+    /// What it takes of its class's credits.
+    pub(crate) cost: u64,
+    pub(crate) deadline: Deadline,
+    pub(crate) ticket: T,
+}
+
+impl<T> Waiting<T> {
+    pub(crate) fn new(id: u64, call: Call, deadline: Deadline, ticket: T) -> Self {
+        Self {
+            id,
+            cost: cost(&call),
+            call,
+            deadline,
+            ticket,
+        }
+    }
 }
 
 /// A request that was sent and not yet answered.
@@ -47,6 +54,20 @@ struct Flight<T> {
     ticket: Option<T>,
 }
 
+/// What a frame brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum News {
+    /// Nothing but calls' ends.
+    None,
+    /// The other daemon said hello.
+    Hello(NodeRun, Option<Lanes>),
+    /// It wants so many counted connections from now on.
+    Connections(u8),
+}
+
+/// Calls that ended, by who waits for them.
+pub(crate) type Ended<T> = Vec<(T, Outcome)>;
+
 /// The asking side. `T` stands for who waits for a call's outcome; each is given back once.
 #[derive(Debug)]
 pub(crate) struct Caller<T> {
@@ -57,10 +78,7 @@ pub(crate) struct Caller<T> {
     granted: Credits,
     used: Credits,
     control: VecDeque<Frame>,
-    waiting: Queue<Waiting<T>>,
-    waiting_bytes: u64,
     flights: BTreeMap<u64, Flight<T>>,
-    last_id: u64,
     last_number: u64,
     /// Why no more calls go over this connection.
     ending: Option<String>,
@@ -76,10 +94,7 @@ impl<T> Caller<T> {
             granted: Credits::default(),
             used: Credits::default(),
             control: VecDeque::from([Frame::Hello(hello)]),
-            waiting: Queue::new(),
-            waiting_bytes: 0,
             flights: BTreeMap::new(),
-            last_id: 0,
             last_number: 0,
             ending: None,
         }
@@ -105,52 +120,31 @@ impl<T> Caller<T> {
         !self.is_open() && self.flights.is_empty() && self.control.is_empty()
     }
 
-    /// Takes a call on, and gives the number for [`Caller::give_up`]. Otherwise gives ticket and
-    /// outcome back.
-    pub(crate) fn call(
-        &mut self,
-        call: Call,
-        deadline: Deadline,
-        ticket: T,
-    ) -> Result<u64, (T, Outcome)> {
-        if !self.is_open() {
-            return Err((ticket, Outcome::Unsent(call)));
-        }
-        let refused = |ticket, text: &str| {
-            let none = NoAnswer::not_run(text);
-            Err((ticket, Outcome::Ended(Err(none))))
-        };
-        if !is_sendable(&call) {
-            return refused(ticket, "the request is larger than a frame");
-        }
-        let bytes = cost(&call);
-        if self.other.is_some() && bytes > self.granted[class_index(call.class)].bytes {
-            return refused(ticket, "the request is larger than the other node takes");
-        }
-        if self.waiting.len() >= WAITING_MAX || self.waiting_bytes + bytes > WAITING_BYTES_MAX {
-            return refused(ticket, "too many requests wait for the other node");
-        }
-        self.last_id += 1;
-        self.waiting_bytes += bytes;
-        let waiting = Waiting {
-            id: self.last_id,
-            call,
-            deadline,
-            ticket,
-        };
-        self.waiting.push(waiting.call.class, waiting);
-        Ok(self.last_id)
+    /// Requests under way.
+    pub(crate) fn requests(&self) -> usize {
+        self.flights.len()
     }
 
-    /// Nobody waits for the call any more. Says what is known; `None` if it has ended already.
+    /// Bytes of credits that they hold.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.used.iter().map(|credit| credit.bytes).sum()
+    }
+
+    /// Whether the other side has room for such a call now.
+    pub(crate) fn has_room(&self, class: Class, cost: u64) -> bool {
+        let class = class_index(class);
+        let (granted, used) = (self.granted[class], self.used[class]);
+        used.requests < granted.requests && used.bytes + cost <= granted.bytes
+    }
+
+    /// Whether the other side ever has room for such a call.
+    pub(crate) fn takes(&self, class: Class, cost: u64) -> bool {
+        let granted = self.granted[class_index(class)];
+        granted.requests > 0 && cost <= granted.bytes
+    }
+
+    /// Nobody waits for the call any more. Says what is known; `None` if it isn't under way here.
     pub(crate) fn give_up(&mut self, id: u64) -> Option<NoAnswer> {
-        if let Some(waiting) = self.waiting.remove(|waiting| waiting.id == id) {
-            self.waiting_bytes -= cost(&waiting.call);
-            return Some(NoAnswer::not_run(match self.other {
-                Some(_) => "its deadline passed before the other node had room for the request",
-                None => "its deadline passed before the other node said hello",
-            }));
-        }
         let mut flights = self.flights.iter_mut();
         let (number, flight) = flights.find(|(_, flight)| flight.id == id)?;
         flight.ticket.take()?;
@@ -161,55 +155,52 @@ impl<T> Caller<T> {
         ))
     }
 
-    /// Says goodbye when all that was taken on has been answered. Calls that aren't sent are given
-    /// back.
-    pub(crate) fn close(&mut self, why: &str) -> Vec<(T, Outcome)> {
-        self.end_calls(why);
-        self.control.push_back(Frame::Goodbye {
-            taken: 0,
-            why: why.into(),
-        });
-        self.unsent()
+    /// Says goodbye when all that was taken on has been answered.
+    pub(crate) fn close(&mut self, why: &str) {
+        if self.is_open() {
+            self.end_calls(why);
+            self.control.push_back(Frame::Goodbye {
+                taken: 0,
+                why: why.into(),
+            });
+        }
     }
 
     fn end_calls(&mut self, why: &str) {
         self.ending.get_or_insert_with(|| why.into());
     }
 
-    /// The next frame to send.
-    pub(crate) fn next_frame(&mut self, now: Instant) -> Option<Frame> {
-        let frame = self.control.pop_front().or_else(|| self.request(now))?;
+    /// The next frame that is no request.
+    pub(crate) fn next_control(&mut self, now: Instant) -> Option<Frame> {
+        let frame = self.control.pop_front()?;
         self.pulse.sent(now);
         Some(frame)
     }
 
-    fn request(&mut self, now: Instant) -> Option<Frame> {
-        self.other?;
-        let (granted, used) = (self.granted, self.used);
-        let waiting = self.waiting.pop(|waiting| {
-            let class = class_index(waiting.call.class);
-            used[class].requests < granted[class].requests
-                && used[class].bytes + cost(&waiting.call) <= granted[class].bytes
-        })?;
-        let bytes = cost(&waiting.call);
+    /// Sends a call for which there is room.
+    pub(crate) fn send(&mut self, waiting: Waiting<T>, now: Instant) -> Frame {
+        assert!(
+            self.is_open() && self.has_room(waiting.call.class, waiting.cost),
+            "a call is sent where there is room for it"
+        );
         let class = class_index(waiting.call.class);
-        self.waiting_bytes -= bytes;
         self.used[class].requests += 1;
-        self.used[class].bytes += bytes;
+        self.used[class].bytes += waiting.cost;
         self.last_number += 1;
         let flight = Flight {
             id: waiting.id,
-            cost: bytes,
+            cost: waiting.cost,
             class,
             reply_bytes_max: waiting.call.reply_bytes_max,
             ticket: Some(waiting.ticket),
         };
         self.flights.insert(self.last_number, flight);
-        Some(Frame::Request {
+        self.pulse.sent(now);
+        Frame::Request {
             number: self.last_number,
             budget: waiting.deadline.time().since(now),
             call: waiting.call,
-        })
+        }
     }
 
     /// What is due when there is no frame to send.
@@ -226,6 +217,7 @@ impl<T> Caller<T> {
     pub(crate) fn allow(&self, header: &Header) -> Result<(), Fault> {
         match header.kind {
             Kind::Hello if self.other.is_none() => Ok(()),
+            Kind::Connections if self.other.is_some() => Ok(()),
             Kind::Goodbye | Kind::Alive => Ok(()),
             Kind::Reply => {
                 let flight = self.flights.get(&header.number);
@@ -241,14 +233,14 @@ impl<T> Caller<T> {
                 }
                 Ok(())
             }
-            Kind::Hello | Kind::Request | Kind::Cancel => {
+            Kind::Hello | Kind::Connections | Kind::Request | Kind::Cancel => {
                 Err(Fault::new("the asking side got a frame of the other kind"))
             }
         }
     }
 
     /// A frame came whose header was allowed. Gives the calls that it ends.
-    pub(crate) fn arrived(&mut self, frame: Frame) -> Result<Vec<(T, Outcome)>, Fault> {
+    pub(crate) fn arrived(&mut self, frame: Frame) -> Result<(Ended<T>, News), Fault> {
         match frame {
             Frame::Hello(hello) => {
                 self.hello.check(&hello)?;
@@ -258,7 +250,7 @@ impl<T> Caller<T> {
                 self.other = Some(hello.from.run);
                 self.pulse.greeted();
                 self.granted = hello.credits;
-                Ok(self.refuse_too_large())
+                Ok((Vec::new(), News::Hello(hello.from.run, hello.lanes)))
             }
             Frame::Reply { number, ending, .. } => {
                 let from = self
@@ -274,67 +266,34 @@ impl<T> Caller<T> {
                     Ending::Dropped(why) => Err(NoAnswer::unknown(why)),
                 };
                 let ended = flight.ticket.map(|ticket| (ticket, Outcome::Ended(ended)));
-                Ok(ended.into_iter().collect())
+                Ok((ended.into_iter().collect(), News::None))
             }
             Frame::Goodbye { taken, why } => {
                 self.end_calls(&why);
                 let not_taken = self.flights.split_off(&taken.saturating_add(1));
-                let mut ended = self.unsent();
-                for flight in not_taken.into_values() {
-                    let none = NoAnswer::not_run(format!("the other node said goodbye: {why}"));
-                    ended.extend(
-                        flight
-                            .ticket
-                            .map(|ticket| (ticket, Outcome::Ended(Err(none)))),
-                    );
-                }
-                Ok(ended)
+                let none = NoAnswer::not_run(format!("the other node said goodbye: {why}"));
+                Ok((ended(not_taken, &none), News::None))
             }
-            Frame::Alive => Ok(Vec::new()),
+            Frame::Connections { most } => Ok((Vec::new(), News::Connections(most))),
+            Frame::Alive => Ok((Vec::new(), News::None)),
             Frame::Request { .. } | Frame::Cancel { .. } => {
                 unreachable!("the header wasn't allowed")
             }
         }
     }
 
-    /// Calls that came before the hello, and for which the other node never has room.
-    fn refuse_too_large(&mut self) -> Vec<(T, Outcome)> {
-        let granted = self.granted;
-        let is_too_large = |waiting: &Waiting<T>| {
-            cost(&waiting.call) > granted[class_index(waiting.call.class)].bytes
-        };
-        let refused = std::iter::from_fn(|| self.waiting.remove(is_too_large));
-        let refused: Vec<_> = refused.collect();
-        let mut ended = Vec::with_capacity(refused.len());
-        for waiting in refused {
-            self.waiting_bytes -= cost(&waiting.call);
-            let none = NoAnswer::not_run("the request is larger than the other node takes");
-            ended.push((waiting.ticket, Outcome::Ended(Err(none))));
-        }
-        ended
-    }
-
-    fn unsent(&mut self) -> Vec<(T, Outcome)> {
-        self.waiting_bytes = 0;
-        let waiting = self.waiting.drain();
-        waiting
-            .map(|waiting| (waiting.ticket, Outcome::Unsent(waiting.call)))
-            .collect()
-    }
-
-    /// The connection ended. Gives all calls that waited for it.
-    pub(crate) fn end(&mut self, why: &str) -> Vec<(T, Outcome)> {
+    /// The connection ended. Gives all calls that were under way.
+    pub(crate) fn end(&mut self, why: &str) -> Ended<T> {
         self.end_calls(why);
         self.control.clear();
-        let mut ended = self.unsent();
-        for flight in std::mem::take(&mut self.flights).into_values() {
-            let none = NoAnswer::unknown(format!("the connection ended: {why}"));
-            ended.extend(
-                flight
-                    .ticket
-                    .map(|ticket| (ticket, Outcome::Ended(Err(none)))),
-            );
-        }
-        ended
+        let none = NoAnswer::unknown(format!("the connection ended: {why}"));
+        ended(std::mem::take(&mut self.flights), &none)
     }
+}
+
+fn ended<T>(flights: BTreeMap<u64, Flight<T>>, none: &NoAnswer) -> Ended<T> {
+    let tickets = flights.into_values().filter_map(|flight| flight.ticket);
+    tickets
+        .map(|ticket| (ticket, Outcome::Ended(Err(none.clone()))))
+        .collect()
 }

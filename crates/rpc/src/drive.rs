@@ -1,7 +1,7 @@
 //! Moves the bytes of one connection: reads frames for its side, writes those that its side gives.
 
 use crate::Fault;
-use crate::channel::Channel;
+use crate::channel::{Channel, Stream};
 use crate::frame::{Frame, Header, Outgoing};
 use crate::pulse::{Beat, SILENCE_MAX};
 use crate::receive::Receiver;
@@ -48,8 +48,43 @@ pub(crate) trait Side: Send + Sync {
 pub(crate) async fn drive(world: &World, channel: Channel, side: &impl Side) -> Fault {
     let (stream, protection) = channel.into_parts();
     let (sealer, opener) = protection.unzip();
+    drive_on(world, stream, sealer, Receiver::new(opener), side).await
+}
+
+/// Waits for the first frame of a side that sends nothing before it. Gives what has been received.
+/// `opener` opens frames, if they are sealed.
+pub(crate) async fn hear_first<S: Stream>(
+    world: &World,
+    stream: &mut S,
+    opener: Option<Opener>,
+    side: &impl Side,
+) -> Result<Receiver, Fault> {
+    let mut receiver = Receiver::new(opener);
+    let first = async {
+        loop {
+            if let Some(frame) = receiver.next(|header| side.allow(header))? {
+                return side.arrived(frame);
+            }
+            receive(stream, &mut receiver, side).await?;
+        }
+    };
+    // Single bytes without end are no frame.
+    match world.timeout(SILENCE_MAX, first).await {
+        Ok(heard) => heard.map(|()| receiver),
+        Err(_) => Err(Fault::new("the other side said no hello")),
+    }
+}
+
+/// As [`drive`], after what has been received. `sealer` seals frames, if they are.
+pub(crate) async fn drive_on<S: Stream>(
+    world: &World,
+    stream: S,
+    sealer: Option<Sealer>,
+    receiver: Receiver,
+    side: &impl Side,
+) -> Fault {
     let (mut read, mut write) = tokio::io::split(stream);
-    let reading = pin!(read_frames(&mut read, opener, side));
+    let reading = pin!(read_frames(&mut read, receiver, side));
     let writing = pin!(write_frames(world, &mut write, sealer, side));
     match select(reading, writing).await {
         Either::Left((fault, _)) => fault,
@@ -66,10 +101,9 @@ pub(crate) async fn drive(world: &World, channel: Channel, side: &impl Side) -> 
 /// Ends with the connection; silence is noticed by [`write_frames`].
 async fn read_frames(
     read: &mut (impl AsyncRead + Unpin),
-    opener: Option<Opener>,
+    mut receiver: Receiver,
     side: &impl Side,
 ) -> Fault {
-    let mut receiver = Receiver::new(opener);
     loop {
         loop {
             match receiver.next(|header| side.allow(header)) {
@@ -82,14 +116,25 @@ async fn read_frames(
                 Err(fault) => return fault,
             }
         }
-        match read.read(receiver.space()).await {
-            Ok(0) => return Fault::new("the other side closed the connection"),
-            Ok(count) => {
-                receiver.received(count);
-                side.heard();
-            }
-            Err(error) => return Fault::new(format!("receiving failed: {error}")),
+        if let Err(fault) = receive(read, &mut receiver, side).await {
+            return fault;
         }
+    }
+}
+
+async fn receive(
+    read: &mut (impl AsyncRead + Unpin),
+    receiver: &mut Receiver,
+    side: &impl Side,
+) -> Result<(), Fault> {
+    match read.read(receiver.space()).await {
+        Ok(0) => Err(Fault::new("the other side closed the connection")),
+        Ok(count) => {
+            receiver.received(count);
+            side.heard();
+            Ok(())
+        }
+        Err(error) => Err(Fault::new(format!("receiving failed: {error}"))),
     }
 }
 

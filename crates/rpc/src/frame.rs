@@ -64,6 +64,11 @@ pub(crate) enum Frame {
     },
     /// The side is there.
     Alive,
+    /// The answering side wants so many counted connections from now on.
+    Connections {
+        /// As in [`Lanes::connections`](crate::hello::Lanes).
+        most: u8,
+    },
 }
 
 /// How a request ended on the node that was asked.
@@ -85,6 +90,7 @@ pub(crate) enum Kind {
     Cancel,
     Goodbye,
     Alive,
+    Connections,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,7 +217,7 @@ impl Header {
             Kind::Request => BODY_BYTES_MAX,
             Kind::Reply if is_answer => BODY_BYTES_MAX,
             Kind::Cancel | Kind::Alive => 0,
-            Kind::Hello | Kind::Goodbye | Kind::Reply => WORDS_BYTES_MAX,
+            Kind::Hello | Kind::Goodbye | Kind::Reply | Kind::Connections => WORDS_BYTES_MAX,
         };
         let payload_bytes_max = if is_request || is_answer {
             PAYLOAD_BYTES_MAX
@@ -306,6 +312,11 @@ impl Header {
                 why: words(&body),
             },
             Kind::Alive => Frame::Alive,
+            Kind::Connections => Frame::Connections {
+                most: *body
+                    .first()
+                    .ok_or_else(|| Fault::new("a number of connections is missing"))?,
+            },
         })
     }
 }
@@ -357,6 +368,11 @@ impl Frame {
                 (header, body, none())
             }
             Self::Alive => (Header::new(Kind::Alive, 0, &[], &[]), none(), none()),
+            Self::Connections { most } => {
+                let body = Bytes::copy_from_slice(&[most, 0, 0, 0]);
+                let header = Header::new(Kind::Connections, 0, &body, &[]);
+                (header, body, none())
+            }
         };
         debug_assert_eq!(header.check(), Ok(()), "{header:?}");
         Outgoing {
@@ -402,6 +418,7 @@ fn kind_of(number: u8) -> Result<Kind, Fault> {
         4 => Kind::Cancel,
         5 => Kind::Goodbye,
         6 => Kind::Alive,
+        7 => Kind::Connections,
         _ => return Err(Fault::new(format!("a frame's kind is {number}"))),
     })
 }

@@ -1,20 +1,26 @@
 //! The way in for those who aren't known yet: proves who they are, so many at a time, each in a bounded
 //! time, and lets machines join.
+//!
+//! *Threads.* Which lane a connection is for is known only after the proof. So that leases find their
+//! way while all other threads block, proofs are made on the urgent thread, as many in a time as `RateLimit`
+//! allows; those of a crowd are left to the other threads. Machines that join are admitted there too.
 
 use crate::channel::{Channel, Stream};
 use crate::places::Places;
 use crate::pulse::SILENCE_MAX;
+use crate::rate_limit::RateLimit;
 use crate::security::{
     ADMISSION_MAX, Admit, Proven, Refusal, RefusalKind, Security, read_request, reply,
 };
+use futures::future::BoxFuture;
 use model::join::JoinRequest;
 use model::{Error, ErrorKind, NodeId};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::Semaphore;
-use world::{Map, Task, World};
+use tokio::sync::{Notify, Semaphore};
+use world::{Instant, Map, Task, World};
 
 /// Most connections whose other side isn't known yet. Each holds at most what TLS keeps of a handshake,
 /// 64 KiB and some certificates.
@@ -30,20 +36,25 @@ const ADMISSIONS_MAX: usize = 4;
 /// Lets nodes and machines in.
 pub(crate) struct Gate {
     world: World,
+    urgent: World,
     security: Arc<Security>,
     admit: Option<Arc<dyn Admit>>,
     admissions: Semaphore,
+    /// Notified when a place gets free.
+    room: Arc<Notify>,
     state: Mutex<State>,
 }
 
 struct State {
     places: Places,
+    on_urgent: RateLimit,
     tasks: Map<u64, Task<()>>,
     is_closed: bool,
 }
 
-/// Takes over the channel of a node that was let in, and the node if it is proven.
-pub(crate) type Welcome = Box<dyn FnOnce(Channel, Option<NodeId>) + Send>;
+/// Takes over the channel of a node that was let in, and the node if it is proven. It may wait for room;
+/// meanwhile the connection keeps its place.
+pub(crate) type Welcome = Box<dyn FnOnce(Channel, Option<NodeId>) -> BoxFuture<'static, ()> + Send>;
 
 impl Gate {
     pub(crate) fn new(
@@ -53,15 +64,29 @@ impl Gate {
     ) -> Arc<Self> {
         Arc::new(Self {
             world: world.clone(),
+            urgent: world.urgent(),
             security,
             admit,
             admissions: Semaphore::new(ADMISSIONS_MAX),
+            room: Arc::default(),
             state: Mutex::new(State {
                 places: Places::new(UNKNOWN_MAX),
+                on_urgent: RateLimit::new(world.now()),
                 tasks: Map::default(),
                 is_closed: false,
             }),
         })
+    }
+
+    /// How long the next connection should be left in the kernel's queue, unless a place gets free
+    /// before, which [`Gate::room`] tells.
+    pub(crate) fn patience(&self, now: Instant) -> Option<Duration> {
+        self.state.lock().places.patience(now)
+    }
+
+    /// Notified when a place gets free.
+    pub(crate) fn room(&self) -> &Arc<Notify> {
+        &self.room
     }
 
     /// Somebody opened a connection.
@@ -75,7 +100,12 @@ impl Gate {
         if state.is_closed {
             return;
         }
-        let (number, loser) = state.places.enter(from);
+        let now = self.world.now();
+        let (number, loser) = state.places.enter(from, now);
+        let world = match state.on_urgent.take(now) {
+            true => self.urgent.clone(),
+            false => self.world.clone(),
+        };
         // Made here: a task can be dropped before it begins.
         let place = Place {
             gate: Arc::downgrade(self),
@@ -83,8 +113,9 @@ impl Gate {
         };
         let security = self.security.clone();
         let gate = Arc::downgrade(self);
-        let task = self.world.spawn("rpc lets in", async move {
-            if let Err(refusal) = pass(&gate, place, stream, from, welcome).await {
+        let own = world.clone();
+        let task = world.spawn("rpc lets in", async move {
+            if let Err(refusal) = pass(&own, &gate, place, stream, from, welcome).await {
                 security.refused(from, &refusal);
             }
         });
@@ -117,7 +148,7 @@ impl Gate {
 
     /// Admits a machine, or not.
     async fn admit(
-        &self,
+        self: Arc<Self>,
         mut stream: Box<dyn Stream>,
         request: JoinRequest,
         from: Option<IpAddr>,
@@ -156,15 +187,16 @@ impl Gate {
 
 /// Finds out who opened the connection, and lets them in.
 async fn pass(
+    world: &World,
     gate: &Weak<Gate>,
     place: Place,
     stream: impl Stream + 'static,
     from: Option<IpAddr>,
     welcome: Welcome,
 ) -> Result<(), Refusal> {
-    let Some((world, security, takes_joins)) = gate.upgrade().map(|gate| {
+    let Some((security, takes_joins)) = gate.upgrade().map(|gate| {
         let takes_joins = gate.admit.is_some();
-        (gate.world.clone(), gate.security.clone(), takes_joins)
+        (gate.security.clone(), takes_joins)
     }) else {
         return Ok(());
     };
@@ -183,12 +215,22 @@ async fn pass(
         let text = "the other side didn't say in time who it is";
         Err(Refusal::new(RefusalKind::Unfinished, text))
     })?;
-    let Some(gate) = gate.upgrade() else {
-        return Ok(());
-    };
     match known {
-        Known::Node(channel, node) => welcome(channel, node),
-        Known::Machine(stream, request) => gate.admit(stream, request, from).await?,
+        Known::Node(channel, node) => {
+            let welcomed = world.timeout(HANDSHAKE_MAX, welcome(channel, node)).await;
+            welcomed.map_err(|_| {
+                let text = "a node was known, but there was no room for its connection in time";
+                Refusal::new(RefusalKind::Unfinished, text)
+            })?;
+        }
+        Known::Machine(stream, request) => {
+            let Some(gate) = gate.upgrade() else {
+                return Ok(());
+            };
+            let on = gate.world.clone();
+            let admission = gate.admit(stream, request, from);
+            on.spawn("rpc admits", admission).await?;
+        }
         Known::Gone => {}
     }
     // Last: the place holds the task.
@@ -219,6 +261,7 @@ impl Drop for Place {
             state.places.leave(self.number);
             state.tasks.remove(&self.number)
         };
+        gate.room.notify_one();
         drop(task);
     }
 }

@@ -1,6 +1,7 @@
 //! The first frame of each side: who it is, which versions it speaks, what it grants.
 
 use crate::Fault;
+use crate::lanes::Lane;
 use bytes::Bytes;
 use model::{NodeId, NodeRun};
 
@@ -10,8 +11,11 @@ pub(crate) const VERSION: u8 = 1;
 /// Oldest version of frames that this build speaks. There is none before the first.
 const VERSION_MIN: u16 = VERSION as u16;
 
-/// Bytes of a hello of this version.
-const HELLO_BYTES: usize = 88;
+/// Bytes of a hello that says nothing of lanes.
+const HELLO_BYTES_MIN: usize = 88;
+
+/// Bytes of this build's hello.
+const HELLO_BYTES: usize = 92;
 
 /// Who a side is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,16 +47,39 @@ pub(crate) struct Hello {
     /// The node that the sender means to talk to.
     pub(crate) to: NodeId,
     pub(crate) credits: Credits,
+    /// None: a build that knows no lanes, and has one connection for everything.
+    pub(crate) lanes: Option<Lanes>,
+}
+
+/// What a hello says of lanes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lanes {
+    /// Number of the connection's lane ([`Lane::number`]), as who opened it said; 0: it is for all
+    /// classes.
+    pub(crate) lane: u8,
+    /// Counted connections that the sender wants.
+    pub(crate) connections: u8,
 }
 
 impl Hello {
-    pub(crate) fn new(from: Identity, to: NodeId, credits: Credits) -> Self {
+    pub(crate) fn new(from: Identity, to: NodeId, credits: Credits, lanes: Lanes) -> Self {
         Self {
             oldest: VERSION_MIN,
             newest: VERSION.into(),
             from,
             to,
             credits,
+            lanes: Some(lanes),
+        }
+    }
+
+    /// The lane that the connection is for; none: for all classes.
+    pub(crate) fn lane(&self) -> Result<Option<Lane>, Fault> {
+        let number = self.lanes.map_or(0, |lanes| lanes.lane);
+        let known = Lane::ALL.into_iter().find(|lane| lane.number() == number);
+        match known {
+            None if number > 0 => Err(Fault::new(format!("this node knows no lane {number}"))),
+            lane => Ok(lane),
         }
     }
 
@@ -69,7 +96,10 @@ impl Hello {
             out.extend(credit.requests.to_le_bytes());
             out.extend(credit.bytes.to_le_bytes());
         }
-        assert_eq!(out.len(), HELLO_BYTES);
+        assert_eq!(out.len(), HELLO_BYTES_MIN);
+        if let Some(lanes) = self.lanes {
+            out.extend([lanes.lane, lanes.connections, 0, 0]);
+        }
         out.into()
     }
 
@@ -97,12 +127,20 @@ impl Hello {
             credit.requests = take(4)? as u32;
             credit.bytes = take(8)? as u64;
         }
+        let lanes = match bytes.len() {
+            ..HELLO_BYTES => None,
+            HELLO_BYTES.. => Some(Lanes {
+                lane: take(1)? as u8,
+                connections: take(1)? as u8,
+            }),
+        };
         Ok(Self {
             oldest,
             newest,
             from: Identity { cluster, run },
             to,
             credits,
+            lanes,
         })
     }
 

@@ -31,6 +31,11 @@ impl<T> Queue<T> {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 
+    /// The first one of each class.
+    pub(crate) fn fronts(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter().filter_map(VecDeque::front)
+    }
+
     /// The next one, among the classes whose first `may_go`.
     pub(crate) fn pop(&mut self, may_go: impl Fn(&T) -> bool) -> Option<T> {
         let can = |queue: &VecDeque<T>| queue.front().is_some_and(&may_go);

@@ -1,76 +1,87 @@
 //! The answering side of a node: runs what others ask, so much at a time, until its deadline.
 //!
-//! *A request*: the connection's `Answerer` has found it covered by credits; it becomes a task that
-//! waits for its class's room, runs the service until the deadline, and leaves its ending with the
-//! `Answerer`. *The end of a connection* ends the tasks of its requests at their next wait.
+//! *A connection* is accepted and greeted on the urgent thread. Its hello says which lane it is for: one
+//! for leases stays there, as do their requests; all others go over to the other threads. `Registry`
+//! says whether it may stay, and which others go for it. If connections are protected, `Gate` has found
+//! out before which node it comes from, and the hello must be that node's. *A request*: the connection's
+//! `Answerer` has found it covered by credits; it becomes a task that waits for its class's room, runs the
+//! service until the deadline, and leaves its ending with the `Answerer`. *The end of a connection* ends
+//! the tasks of its requests at their next wait.
 
 use crate::Fault;
+use crate::admission::Admission;
 use crate::answerer::{Answerer, Task as Step};
 use crate::channel::{Channel, Stream};
-use crate::drive::{Next, Side, drive, idle};
+use crate::drive::{Next, Side, drive_on, hear_first, idle};
 use crate::frame::{Ending, Frame, Header, class_index};
 use crate::gate::Gate;
-use crate::hello::{Credits, Identity};
+use crate::hello::Identity;
+use crate::lanes::{Connections, Lane};
+use crate::receive::Receiver;
+use crate::registry::{Going, Registry};
+use crate::seal::Sealer;
 use crate::security::{Admit, Security};
-use model::call::Call;
-use model::{NodeId, NodeRun};
-use parking_lot::Mutex;
+use futures::FutureExt;
+use model::call::{Call, Class};
+use model::{NodeId, NodeRun, Result};
+use parking_lot::{Mutex, MutexGuard};
 use std::net::IpAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use world::call::Service;
 use world::{Deadline, Listener, Map, Task, World};
 
-/// Most nodes whose incarnations are remembered: more than a cluster has.
-const NODES_MAX: usize = 16_384;
-
 /// Pause after a connection that couldn't be accepted, because of too many open files for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How much a server takes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Admission {
-    /// Credits of each connection. Memory of what is under way is at most this for each of them.
-    pub credits: Credits,
-    /// Requests of each class, from lease to repair, that run at the same time on all connections.
-    pub running: [usize; 4],
-    /// Connections; further ones are closed at once.
-    pub connections: usize,
-}
 
 /// Answers other nodes. Dropping it ends its tasks and connections.
 pub struct Server {
     shared: Arc<Shared>,
 }
 
+/// A connection, for lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ServedView {
+    /// The daemon that opened it.
+    pub run: NodeRun,
+    /// Its lane; none: it is for all classes, because that daemon knows no lanes.
+    pub lane: Option<Lane>,
+    /// Whether no more requests come over it.
+    pub is_ending: bool,
+}
+
 struct Shared {
     world: World,
+    /// Where connections are greeted and leases answered.
+    urgent: World,
     identity: Identity,
     admission: Admission,
     service: Arc<dyn Service>,
     /// Finds out who opened a connection; without it, nobody has to prove anything.
     gate: Option<Arc<Gate>>,
     room: [Semaphore; 4],
+    /// Counted connections that this node wants.
+    connections: AtomicU8,
     state: Mutex<State>,
     /// Notified when a connection has ended.
     ended: Notify,
+    /// Notified when a connection was greeted, or ended before.
+    room_for_strangers: Arc<Notify>,
 }
 
-#[derive(Default)]
 struct State {
+    registry: Registry,
     connections: Map<u64, Connection>,
-    last_connection: u64,
     listeners: Vec<Task<()>>,
-    /// The newest incarnation that was seen of each node.
-    incarnations: Map<NodeId, u64>,
     is_closed: bool,
 }
 
 struct Connection {
     link: Arc<Link>,
-    #[expect(dead_code, reason = "dropping it ends the connection")]
+    /// Dropping it ends the connection.
     task: Task<()>,
 }
 
@@ -91,6 +102,9 @@ struct LinkState {
 
 impl Server {
     /// A server without connections.
+    ///
+    /// # Panics
+    /// As `World::urgent`.
     #[must_use]
     pub fn new(
         world: &World,
@@ -101,19 +115,31 @@ impl Server {
         Self {
             shared: Arc::new(Shared {
                 world: world.clone(),
+                urgent: world.urgent(),
                 identity,
                 admission,
                 service,
                 gate: None,
                 room: admission.running.map(Semaphore::new),
-                state: Mutex::default(),
+                connections: AtomicU8::new(Connections::default().max),
+                state: Mutex::new(State {
+                    registry: Registry::new(admission.connections),
+                    connections: Map::default(),
+                    listeners: Vec::new(),
+                    is_closed: false,
+                }),
                 ended: Notify::new(),
+                room_for_strangers: Arc::default(),
             }),
         }
     }
 
     /// Takes connections only as `security` allows, and lets machines join if `admit` decides who may.
     /// Call it before the server gets its first connection.
+    ///
+    /// Handshakes are on the urgent thread, so that leases find their way over new connections too while
+    /// all other threads are busy; if there are many at a time, which those of strangers may be, the
+    /// further ones are on the other threads.
     ///
     /// # Panics
     /// If it has got one, or `security` is another node's.
@@ -131,12 +157,24 @@ impl Server {
         self
     }
 
-    /// Serves the connections that come to `listener`, until the server is closed.
+    /// Serves the connections that come to `listener`, until the server is closed. It should be one
+    /// of `World::urgent`: then leases can be renewed over new connections too while all other
+    /// threads are busy.
     pub fn listen(&self, listener: Listener) {
         let shared = Arc::downgrade(&self.shared);
-        let world = self.shared.world.clone();
-        let task = self.shared.world.spawn("rpc listens", async move {
+        let world = self.shared.urgent.clone();
+        let room = match &self.shared.gate {
+            Some(gate) => gate.room().clone(),
+            None => self.shared.room_for_strangers.clone(),
+        };
+        let task = self.shared.urgent.spawn("rpc listens", async move {
             loop {
+                let patience = shared.upgrade().and_then(|shared| shared.patience());
+                if let Some(patience) = patience {
+                    // A notification that came since then is kept.
+                    let _ = world.timeout(patience, room.notified()).await;
+                    continue;
+                }
                 let accepted = listener.accept().await;
                 let Some(shared) = shared.upgrade() else {
                     return;
@@ -166,21 +204,60 @@ impl Server {
         self.shared.arrived(stream, None);
     }
 
+    /// How many connections this node wants from now on: others are told, open no more than that for
+    /// data, and end those that are too many. (It doesn't make them: how many connections a node may
+    /// have at all is fixed.)
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a value is out of its range; nothing has changed.
+    pub fn set_connections(&self, connections: Connections) -> Result<()> {
+        connections.check()?;
+        let shared = &self.shared;
+        // Before the others are told: a hello that is written after this says it.
+        shared.connections.store(connections.max, Ordering::SeqCst);
+        for link in shared.links() {
+            link.state.lock().answerer.want(connections.max);
+            link.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The connections of other nodes that have said hello.
+    #[must_use]
+    pub fn connections(&self) -> Vec<ServedView> {
+        let state = self.shared.state.lock();
+        let known = state.registry.all_known();
+        known
+            .map(|known| ServedView {
+                run: known.run,
+                lane: known.lane,
+                is_ending: known.is_ending,
+            })
+            .collect()
+    }
+
     /// Takes on no more connections and requests, answers those under way until the deadline, then
     /// ends all connections.
     pub async fn close(&self, deadline: Deadline) {
         let shared = &self.shared;
-        let links: Vec<_> = {
+        let strangers: Vec<_> = {
             let mut state = shared.state.lock();
-            state.is_closed = true;
+            let State {
+                registry,
+                connections,
+                listeners,
+                is_closed,
+            } = &mut *state;
+            *is_closed = true;
             // Dropped with the state locked: ending a task runs nothing of it here.
-            state.listeners.clear();
-            let connections = state.connections.values();
-            connections
-                .map(|connection| connection.link.clone())
+            listeners.clear();
+            let strangers = registry.strangers();
+            strangers
+                .filter_map(|number| connections.remove(&number))
                 .collect()
         };
-        for link in links {
+        drop(strangers);
+        for link in shared.links() {
             link.state.lock().answerer.drain("the node is closing");
             link.work.notify_one();
         }
@@ -213,41 +290,99 @@ impl Shared {
             return self.accept(Channel::plain(stream), None);
         };
         let shared = Arc::downgrade(self);
-        let welcome = move |channel, proven| {
-            if let Some(shared) = shared.upgrade() {
-                shared.accept(channel, proven);
-            }
-        };
+        let welcome = move |channel, proven| Self::welcome(shared, channel, proven).boxed();
         gate.enter(stream, from, Box::new(welcome));
     }
 
+    /// Takes on a connection that the gate has let in, as soon as nobody loses a place for it.
+    async fn welcome(server: Weak<Self>, mut channel: Channel, proven: Option<NodeId>) {
+        while let Some(shared) = server.upgrade() {
+            let (rest, patience) = match shared.accept_in_turn(channel, proven) {
+                Ok(()) => return,
+                Err(rest) => rest,
+            };
+            channel = rest;
+            let (world, room) = (shared.urgent.clone(), shared.room_for_strangers.clone());
+            drop(shared);
+            // A notification that came since then is kept.
+            let _ = world.timeout(patience, room.notified()).await;
+        }
+    }
+
+    /// How long the next connection should be left in the kernel's queue, unless there is room before.
+    fn patience(&self) -> Option<Duration> {
+        let now = self.world.now();
+        match &self.gate {
+            Some(gate) => gate.patience(now),
+            None => self.state.lock().registry.patience(now),
+        }
+    }
+
+    /// Takes a connection on, or gives it back with the time after which somebody may lose a place for
+    /// it.
+    fn accept_in_turn(
+        self: &Arc<Self>,
+        channel: Channel,
+        proven: Option<NodeId>,
+    ) -> std::result::Result<(), (Channel, Duration)> {
+        let state = self.state.lock();
+        if let Some(patience) = state.registry.patience(self.world.now()) {
+            return Err((channel, patience));
+        }
+        self.accept_with(state, channel, proven);
+        Ok(())
+    }
+
     fn accept(self: &Arc<Self>, channel: Channel, proven: Option<NodeId>) {
+        self.accept_with(self.state.lock(), channel, proven);
+    }
+
+    fn accept_with(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        channel: Channel,
+        proven: Option<NodeId>,
+    ) {
         let shared = self;
-        let mut state = shared.state.lock();
-        if state.is_closed || state.connections.len() >= shared.admission.connections {
+        let now = shared.world.now();
+        let accepted = match state.is_closed {
+            true => None,
+            false => state.registry.accept(now),
+        };
+        let Some(accepted) = accepted else {
             tracing::warn!(
-                connections = state.connections.len(),
+                connections = state.registry.len(),
                 "a connection is refused: the node closes or has too many"
             );
             return;
-        }
-        state.last_connection += 1;
-        let number = state.last_connection;
-        let now = shared.world.now();
+        };
+        let number = accepted.number;
         let link = Arc::new(Link {
             server: shared.clone(),
             number,
             proven,
             state: Mutex::new(LinkState {
-                answerer: Answerer::new(shared.identity, shared.admission.credits, now),
+                answerer: Answerer::new(shared.identity, now),
                 running: Map::default(),
             }),
             work: Notify::new(),
         });
         // Made here: a task can be dropped before it begins.
         let end = LinkEnd(link.clone());
-        let task = shared.world.spawn("rpc answers", serve(end, channel));
+        let task = shared.urgent.spawn("rpc greets", greet(end, channel));
         state.connections.insert(number, Connection { link, task });
+        let dropped = accepted.dropped;
+        let dropped = dropped.and_then(|dropped| state.connections.remove(&dropped));
+        drop(state);
+        drop(dropped);
+    }
+
+    fn links(&self) -> Vec<Arc<Link>> {
+        let state = self.state.lock();
+        let connections = state.connections.values();
+        connections
+            .map(|connection| connection.link.clone())
+            .collect()
     }
 
     fn drop_connections(&self) {
@@ -263,50 +398,115 @@ impl Shared {
         drop((connections, listeners));
     }
 
-    /// Whether a daemon may call. Its node's older daemons aren't there any more.
-    fn admit(&self, run: NodeRun) -> Result<(), Fault> {
-        let mut state = self.state.lock();
-        let is_known = state.incarnations.contains_key(&run.node);
-        if !is_known && state.incarnations.len() >= NODES_MAX {
-            return Err(Fault::new("more nodes have called than a cluster has"));
-        }
-        let newest = state.incarnations.entry(run.node).or_insert(0);
-        if run.incarnation < *newest {
-            return Err(Fault::new(format!("{run} is an old daemon of its node")));
-        }
-        *newest = run.incarnation;
-        let links: Vec<_> = state.connections.values().map(|c| c.link.clone()).collect();
+    /// Whether a daemon may call over a connection for this lane. Its node's older daemons aren't
+    /// there any more.
+    fn admit(
+        &self,
+        link: &Link,
+        run: NodeRun,
+        lane: Option<Lane>,
+    ) -> std::result::Result<(), Fault> {
+        let going = self.state.lock().registry.greet(link.number, run, lane)?;
+        self.room_for_strangers.notify_one();
+        self.end_connections(going);
+        let granted = self.admission.granted(lane);
+        let mut state = link.state.lock();
+        // Read with the state locked: whoever changes it tells this connection afterwards.
+        let connections = self.connections.load(Ordering::SeqCst);
+        state.answerer.welcome(run, granted, connections);
         drop(state);
-        for link in links {
-            let other = link.state.lock().answerer.other();
-            if other.is_some_and(|other| other.node == run.node && other < run) {
-                let ended = self.state.lock().connections.remove(&link.number);
-                drop(ended);
-            }
+        // A newer daemon that was let in since then has not found this one welcomed.
+        match self.state.lock().registry.known(link.number) {
+            Some(_) => Ok(()),
+            None => Err(Fault::new(format!("{run} is an old daemon of its node"))),
         }
-        Ok(())
+    }
+
+    fn end_connections(&self, going: Going) {
+        let mut state = self.state.lock();
+        let dropped = going.dropped.iter();
+        let dropped: Vec<_> = dropped
+            .filter_map(|number| state.connections.remove(number))
+            .collect();
+        let drained = going.drained.iter();
+        let drained: Vec<_> = drained
+            .filter_map(|number| Some(state.connections.get(number)?.link.clone()))
+            .collect();
+        drop(state);
+        drop(dropped);
+        for link in drained {
+            let why = "a newer connection of the same lane has come";
+            link.state.lock().answerer.drain(why);
+            link.work.notify_one();
+        }
+    }
+
+    /// Whose threads run requests of the class.
+    fn world_for(&self, class: Class) -> &World {
+        match class {
+            Class::Lease => &self.urgent,
+            Class::Metadata | Class::Bulk | Class::Repair => &self.world,
+        }
     }
 
     /// Runs a request to its ending.
     async fn answer(&self, from: NodeRun, call: Call, deadline: Deadline) -> Ending {
+        let world = self.world_for(call.class);
         let room = self.room[class_index(call.class)].acquire();
-        let room = deadline.bound(&self.world, room).await;
+        let room = deadline.bound(world, room).await;
         // A daemon that was stopped for a while finds room and deadline at the same time.
-        let (Ok(Ok(_room)), false) = (room, deadline.has_passed(&self.world)) else {
+        let (Ok(Ok(_room)), false) = (room, deadline.has_passed(world)) else {
             return Ending::NotRun("its deadline passed before there was room to run it".into());
         };
         let reply = self.service.serve(from, call, deadline);
-        match deadline.bound(&self.world, reply).await {
+        match deadline.bound(world, reply).await {
             Ok(reply) => Ending::Answered(reply),
             Err(_) => Ending::Dropped("the deadline passed".into()),
         }
     }
 }
 
+/// Waits for a connection's hello, and takes it to where its lane is.
+async fn greet(end: LinkEnd, channel: Channel) {
+    let link = end.0.clone();
+    let server = &link.server;
+    let (mut stream, protection) = channel.into_parts();
+    let (sealer, opener) = protection.unzip();
+    let receiver = match hear_first(&server.urgent, &mut stream, opener, &link).await {
+        Ok(receiver) => receiver,
+        Err(why) => {
+            tracing::debug!(%why, "a connection ended before its hello");
+            return;
+        }
+    };
+    let known = server.state.lock().registry.known(link.number);
+    match known.map(|known| known.lane) {
+        Some(Some(Lane::Small | Lane::Bulk) | None) => {
+            let mut state = server.state.lock();
+            // None: it was dropped meanwhile.
+            let Some(connection) = state.connections.get_mut(&link.number) else {
+                return;
+            };
+            let serving = serve(server.world.clone(), end, stream, sealer, receiver);
+            let task = server.world.spawn("rpc answers", serving);
+            std::mem::replace(&mut connection.task, task).detach();
+        }
+        // Also one that wasn't let in: it is told why.
+        Some(Some(Lane::Lease)) | None => {
+            serve(server.urgent.clone(), end, stream, sealer, receiver).await;
+        }
+    }
+}
+
 /// Drives a connection to its end.
-async fn serve(end: LinkEnd, channel: Channel) {
-    let link = &end.0;
-    let why = drive(&link.server.world, channel, link).await;
+async fn serve(
+    world: World,
+    end: LinkEnd,
+    stream: impl Stream,
+    sealer: Option<Sealer>,
+    receiver: Receiver,
+) {
+    let why = drive_on(&world, stream, sealer, receiver, &end.0).await;
     tracing::debug!(%why, "a connection ended");
 }
 
@@ -318,15 +518,19 @@ impl Drop for LinkEnd {
         let running = std::mem::take(&mut self.0.state.lock().running);
         drop(running);
         let server = &self.0.server;
-        let connection = server.state.lock().connections.remove(&self.0.number);
+        let mut state = server.state.lock();
+        state.registry.gone(self.0.number);
+        let connection = state.connections.remove(&self.0.number);
+        drop(state);
         drop(connection);
         server.ended.notify_waiters();
+        server.room_for_strangers.notify_one();
     }
 }
 
 impl Link {
     /// Whether the daemon is the node's that the connection comes from.
-    fn check(&self, run: NodeRun) -> Result<(), Fault> {
+    fn check(&self, run: NodeRun) -> std::result::Result<(), Fault> {
         match self.proven {
             Some(node) if node != run.node => {
                 let text = format!("the certificate is node {node}'s, the hello is {run}'s");
@@ -342,9 +546,10 @@ impl Link {
     /// Starts the task of a request.
     fn run(self: &Arc<Self>, number: u64, from: NodeRun, call: Call, deadline: Deadline) {
         let link = self.clone();
+        let world = self.server.world_for(call.class);
         // Locked, so that the task can't end before it is known.
         let mut state = self.state.lock();
-        let task = self.server.world.spawn("rpc request", async move {
+        let task = world.spawn("rpc request", async move {
             let ending = link.server.answer(from, call, deadline).await;
             link.finished(number, ending);
         });
@@ -363,19 +568,27 @@ impl Link {
 }
 
 impl Side for Arc<Link> {
-    fn allow(&self, header: &Header) -> Result<(), Fault> {
+    fn allow(&self, header: &Header) -> std::result::Result<(), Fault> {
         self.state.lock().answerer.allow(header)
     }
 
-    fn arrived(&self, frame: Frame) -> Result<(), Fault> {
+    fn arrived(&self, frame: Frame) -> std::result::Result<(), Fault> {
         let now = self.server.world.now();
         let step = self.state.lock().answerer.arrived(frame, now)?;
         match step {
             Step::None => {}
-            Step::Greet(run) => match self.check(run).and_then(|()| self.server.admit(run)) {
-                Ok(()) => self.state.lock().answerer.welcome(run),
-                Err(fault) => self.state.lock().answerer.drain(&fault.to_string()),
-            },
+            Step::Greet(run, lane) => {
+                let allowed = self.check(run);
+                let allowed = allowed.and_then(|()| self.server.admit(self, run, lane));
+                if let Err(fault) = allowed {
+                    self.state.lock().answerer.drain(&fault.to_string());
+                }
+            }
+            Step::Ending => {
+                let dropped = self.server.state.lock().registry.ending(self.number);
+                let drained = Vec::new();
+                self.server.end_connections(Going { dropped, drained });
+            }
             Step::Run(number, from, call, deadline) => self.run(number, from, call, deadline),
             Step::Stop(number) => {
                 let task = self.state.lock().running.remove(&number);

@@ -4,6 +4,7 @@
 
 mod breaks;
 mod deadlines;
+mod lanes;
 mod machines;
 mod network;
 mod random;

@@ -177,6 +177,24 @@ impl World {
         }
     }
 
+    /// The same machine, with tasks, timers and sockets on a thread of their own: what is spawned there
+    /// goes on while all threads of this world's runtime block or compute. For the few tasks whose
+    /// delay costs a node its standing (leases); they must not block nor compute, as they delay each
+    /// other. The thread starts with the first call and lives as long as a world or task of it. In a
+    /// simulation, which has one thread, this world itself.
+    ///
+    /// # Panics
+    /// When the machine has no threads left, so call it first at start-up.
+    #[must_use]
+    pub fn urgent(&self) -> Self {
+        match &self.inner {
+            Inner::Real(world) => Self {
+                inner: Inner::Real(world.urgent()),
+            },
+            Inner::Simulated(_) => self.clone(),
+        }
+    }
+
     /// Runs CPU-heavy or blocking `work` on a thread where it delays no task; inline in simulation.
     /// Panics of `work` propagate to the caller.
     pub async fn blocking<T: Send + 'static>(

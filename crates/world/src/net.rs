@@ -17,15 +17,18 @@
 mod tests;
 
 use crate::call::Deadline;
-use crate::real::{RealListener, connect_tcp};
+use crate::net_limits::EPHEMERAL_PORTS;
+use crate::real::{RealListener, RealStream, address_towards, connect_tcp, ephemeral_ports};
 use crate::sim::{SimListener, SimReader, SimWriter};
 use crate::{Inner, World};
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// Takes connections at one address. Dropping it frees the address.
@@ -38,11 +41,17 @@ pub(crate) enum ListenerInner {
     Simulated(SimListener),
 }
 
-/// One connection. Dropping it closes it.
-#[derive(Debug)]
+/// One connection. Dropping it closes it. A task of either of the machine's runtimes
+/// ([`World::urgent`]) may use it: it goes along when it is handed from one to the other. One task at a
+/// time polls it, in both directions.
 pub struct Connection {
-    reader: ConnectionReader,
-    writer: ConnectionWriter,
+    body: Body,
+    ends: Ends,
+}
+
+enum Body {
+    Real(RealStream),
+    Simulated(SimReader, SimWriter),
 }
 
 /// The receiving half of a connection.
@@ -61,11 +70,15 @@ pub struct ConnectionWriter {
 enum Reader {
     Real(OwnedReadHalf),
     Simulated(SimReader),
+    /// The connection was lost before it was split.
+    Lost,
 }
 
 enum Writer {
     Real(OwnedWriteHalf),
     Simulated(SimWriter),
+    /// As for readers.
+    Lost,
 }
 
 /// The two addresses of a connection.
@@ -76,13 +89,14 @@ struct Ends {
 }
 
 impl World {
-    /// Takes connections at `address`; port 0 stands for any free port.
+    /// Takes connections at `address`; port 0 stands for any free port. A listener of
+    /// [`World::urgent`] is told of connections however busy other tasks are.
     ///
     /// # Errors
     /// `AddrInUse`, `AddrNotAvailable` and others.
     pub async fn listen(&self, address: SocketAddr) -> io::Result<Listener> {
         let inner = match &self.inner {
-            Inner::Real(_) => ListenerInner::Real(RealListener::bind(address).await?),
+            Inner::Real(world) => ListenerInner::Real(RealListener::bind(address, &world.handle)?),
             Inner::Simulated(world) => ListenerInner::Simulated(world.listen(address)?),
         };
         Ok(Listener { inner })
@@ -116,16 +130,63 @@ impl World {
     /// `ConnectionRefused` if the machine is there and nobody listens; `TimedOut` at the deadline;
     /// others of the system.
     pub async fn connect(&self, address: SocketAddr, deadline: Deadline) -> io::Result<Connection> {
+        self.connect_as(None, address, deadline).await
+    }
+
+    /// As [`World::connect`], from an address and port of this machine.
+    ///
+    /// # Errors
+    /// Besides those of `connect`: `AddrInUse` or `AddrNotAvailable` if another socket has the port,
+    /// or the address isn't this machine's.
+    pub async fn connect_from(
+        &self,
+        local: SocketAddr,
+        address: SocketAddr,
+        deadline: Deadline,
+    ) -> io::Result<Connection> {
+        self.connect_as(Some(local), address, deadline).await
+    }
+
+    async fn connect_as(
+        &self,
+        local: Option<SocketAddr>,
+        address: SocketAddr,
+        deadline: Deadline,
+    ) -> io::Result<Connection> {
         let connecting = async {
             match &self.inner {
-                Inner::Real(_) => Connection::real(connect_tcp(address).await?),
-                Inner::Simulated(world) => Ok(Connection::simulated(world.connect(address).await?)),
+                Inner::Real(_) => Connection::real(connect_tcp(address, local).await?),
+                Inner::Simulated(world) => {
+                    let halves = world.connect(address, local).await?;
+                    Ok(Connection::simulated(halves))
+                }
             }
         };
         deadline.bound(self, connecting).await.unwrap_or_else(|_| {
             let text = format!("no connection to {address} before the deadline");
             Err(io::Error::new(io::ErrorKind::TimedOut, text))
         })
+    }
+
+    /// The address of this machine from which connections to `address` come if nobody binds them.
+    /// Sends nothing and doesn't wait.
+    ///
+    /// # Errors
+    /// `NetworkUnreachable` and others: no way leads there.
+    pub fn address_towards(&self, address: IpAddr) -> io::Result<IpAddr> {
+        match &self.inner {
+            Inner::Real(_) => address_towards(address),
+            Inner::Simulated(world) => Ok(world.address()),
+        }
+    }
+
+    /// The ports that connecting sockets of this machine get when nobody chooses one.
+    #[must_use]
+    pub fn ephemeral_ports(&self) -> RangeInclusive<u16> {
+        match &self.inner {
+            Inner::Real(_) => ephemeral_ports(),
+            Inner::Simulated(_) => EPHEMERAL_PORTS,
+        }
     }
 }
 
@@ -154,50 +215,58 @@ impl Listener {
 }
 
 impl Connection {
-    fn real(stream: tokio::net::TcpStream) -> io::Result<Self> {
+    fn real(stream: TcpStream) -> io::Result<Self> {
         let ends = Ends {
             own: stream.local_addr()?,
             peer: stream.peer_addr()?,
         };
-        let (reader, writer) = stream.into_split();
-        Ok(Self::new(Reader::Real(reader), Writer::Real(writer), ends))
+        let body = Body::Real(RealStream::new(stream));
+        Ok(Self { body, ends })
     }
 
     fn simulated((reader, writer): (SimReader, SimWriter)) -> Self {
         let (own, peer) = reader.addresses();
-        let ends = Ends { own, peer };
-        Self::new(Reader::Simulated(reader), Writer::Simulated(writer), ends)
-    }
-
-    fn new(reader: Reader, writer: Writer, ends: Ends) -> Self {
         Self {
-            reader: ConnectionReader {
-                inner: reader,
-                ends,
-            },
-            writer: ConnectionWriter {
-                inner: writer,
-                ends,
-            },
+            body: Body::Simulated(reader, writer),
+            ends: Ends { own, peer },
         }
     }
 
     /// The peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
-        self.reader.ends.peer
+        self.ends.peer
     }
 
     /// The address on this side.
     #[must_use]
     pub fn local(&self) -> SocketAddr {
-        self.reader.ends.own
+        self.ends.own
     }
 
-    /// Both halves, to be used by two tasks.
+    /// Both halves, to be used by two tasks of the runtime that has used the connection last.
     #[must_use]
     pub fn into_split(self) -> (ConnectionReader, ConnectionWriter) {
-        (self.reader, self.writer)
+        let (reader, writer) = match self.body {
+            Body::Real(stream) => match stream.into_inner().map(TcpStream::into_split) {
+                Some((reader, writer)) => (Reader::Real(reader), Writer::Real(writer)),
+                None => (Reader::Lost, Writer::Lost),
+            },
+            Body::Simulated(reader, writer) => {
+                (Reader::Simulated(reader), Writer::Simulated(writer))
+            }
+        };
+        let ends = self.ends;
+        (
+            ConnectionReader {
+                inner: reader,
+                ends,
+            },
+            ConnectionWriter {
+                inner: writer,
+                ends,
+            },
+        )
     }
 }
 
@@ -210,6 +279,7 @@ impl AsyncRead for ConnectionReader {
         match &mut self.inner {
             Reader::Real(reader) => Pin::new(reader).poll_read(context, buffer),
             Reader::Simulated(reader) => reader.poll_read(context, buffer),
+            Reader::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -231,6 +301,7 @@ impl AsyncWrite for ConnectionWriter {
         match &mut self.inner {
             Writer::Real(writer) => Pin::new(writer).poll_write_vectored(context, slices),
             Writer::Simulated(writer) => writer.poll_write(context, slices),
+            Writer::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 
@@ -247,6 +318,7 @@ impl AsyncWrite for ConnectionWriter {
         match &mut self.inner {
             Writer::Real(writer) => Pin::new(writer).poll_shutdown(context),
             Writer::Simulated(writer) => Poll::Ready(writer.shutdown()),
+            Writer::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -257,17 +329,20 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.reader).poll_read(context, buffer)
+        match &mut self.body {
+            Body::Real(stream) => stream.here()?.poll_read(context, buffer),
+            Body::Simulated(reader, _) => reader.poll_read(context, buffer),
+        }
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.writer).poll_write(context, bytes)
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -275,19 +350,36 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.writer).poll_write_vectored(context, slices)
+        match &mut self.body {
+            Body::Real(stream) => stream.here()?.poll_write_vectored(context, slices),
+            Body::Simulated(_, writer) => writer.poll_write(context, slices),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
         true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Neither body holds bytes back.
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_shutdown(context)
+        match &mut self.body {
+            Body::Real(stream) => stream.here()?.poll_shutdown(context),
+            Body::Simulated(_, writer) => Poll::Ready(writer.shutdown()),
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "connection of {} to {}",
+            self.ends.own, self.ends.peer
+        )
     }
 }
 

@@ -7,8 +7,9 @@ mod ring;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod urgent;
 
-pub(crate) use net::{RealListener, connect_tcp};
+pub(crate) use net::{RealListener, RealStream, address_towards, connect_tcp, ephemeral_ports};
 pub(crate) use region::RealDisk;
 
 use crate::split_mix::split_mix;
@@ -16,17 +17,43 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::runtime::Handle;
+use urgent::UrgentThread;
 
 /// The runtime of the real world.
 pub(crate) struct RealWorld {
     pub(crate) handle: Handle,
+    /// The thread that the runtime is on, if it is the urgent one.
+    thread: Option<UrgentThread>,
+    /// The same machine with its urgent runtime, once that was needed.
+    urgent: OnceLock<Arc<RealWorld>>,
 }
 
 impl RealWorld {
     pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle }
+        Self {
+            handle,
+            thread: None,
+            urgent: OnceLock::new(),
+        }
+    }
+
+    /// See `World::urgent`.
+    pub(crate) fn urgent(self: &Arc<Self>) -> Arc<Self> {
+        if self.thread.is_some() {
+            return self.clone();
+        }
+        let start = || {
+            let thread = UrgentThread::start()
+                .expect("the machine has room for the program's threads at start-up");
+            Arc::new(Self {
+                handle: thread.handle().clone(),
+                thread: Some(thread),
+                urgent: OnceLock::new(),
+            })
+        };
+        self.urgent.get_or_init(start).clone()
     }
 
     /// Runs a thread's work with the runtime entered, so that timers and tasks work there.

@@ -8,6 +8,9 @@
 //! *No answer*: the lease runs out, and the owners here answer nothing until there is one again. *The run has
 //! ended*, as the manager or the membership says: nothing here is answered any more, and
 //! [`Member::ended`](super::Member::ended) tells the process, which closes the member and starts another run.
+//!
+//! All of it is on the urgent thread (`World::urgent`), as are the connections that carry heartbeats and those who
+//! answer them: threads that wait for a slow disk cost the node its speed, not its lease.
 
 use super::Parts;
 use coordination::Roster;
@@ -210,9 +213,9 @@ impl RunLease {
     }
 }
 
-/// The task that keeps the lease, until the run has ended.
+/// The task that keeps the lease, until the run has ended. One of the urgent thread.
 pub(super) async fn keep(parts: Arc<Parts>) {
-    let (world, lease) = (&parts.world, &parts.lease);
+    let (world, lease) = (parts.world.urgent(), &parts.lease);
     let mut roster = parts.roster.subscribe();
     let mut told: Option<KnownManager> = None;
     // The newest term that coordination has shown, and since when another member has known a newer one.

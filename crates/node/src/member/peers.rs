@@ -1,10 +1,10 @@
 //! The other nodes, and this one as if it were another.
 
 use futures::future::{BoxFuture, join_all};
-use model::call::{Answer, Call, NoAnswer};
-use model::{NodeId, NodeRun};
+use model::call::{Answer, Call, Class, NoAnswer};
+use model::{NodeId, NodeRun, Result};
 use parking_lot::Mutex;
-use rpc::{Addresses, Identity, Peer};
+use rpc::{Addresses, Connections, Identity, LaneView, Peer};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,8 +16,14 @@ pub(super) struct Peers {
     world: World,
     identity: Identity,
     addresses: Arc<Addresses>,
-    peers: Mutex<BTreeMap<NodeId, Arc<Peer>>>,
+    peers: Mutex<Table>,
     own: Arc<dyn Remote>,
+}
+
+#[derive(Default)]
+struct Table {
+    peers: BTreeMap<NodeId, Arc<Peer>>,
+    connections: Connections,
 }
 
 impl Peers {
@@ -34,6 +40,7 @@ impl Peers {
             peers: Mutex::default(),
             own: Arc::new(OwnNode {
                 world: world.clone(),
+                urgent: world.urgent(),
                 run: identity.run,
                 service: own,
             }),
@@ -47,12 +54,44 @@ impl Peers {
 
     /// The way to a node.
     pub(super) fn to(&self, node: NodeId) -> Arc<dyn Remote> {
-        let mut peers = self.peers.lock();
+        let mut table = self.peers.lock();
+        let Table { peers, connections } = &mut *table;
         let peer = peers.entry(node).or_insert_with(|| {
             let dial = self.addresses.clone();
-            Arc::new(Peer::new(&self.world, self.identity, node, dial))
+            let peer = Peer::new(&self.world, self.identity, node, dial);
+            let set = peer.set_connections(*connections);
+            set.expect("connections are checked when they are set");
+            Arc::new(peer)
         });
         peer.clone()
+    }
+
+    /// How many connections this node wants to each other one from now on.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: a value is out of its range; nothing has changed.
+    pub(super) fn set_connections(&self, connections: Connections) -> Result<()> {
+        connections.check()?;
+        let peers: Vec<_> = {
+            let mut table = self.peers.lock();
+            table.connections = connections;
+            table.peers.values().cloned().collect()
+        };
+        peers
+            .iter()
+            .try_for_each(|peer| peer.set_connections(connections))
+    }
+
+    /// This machine's network is a bond of so many links; 0: it isn't.
+    pub(super) fn set_bond_links(&self, links: u8) {
+        self.addresses.set_bond_links(links);
+    }
+
+    /// The lanes to each node that was called.
+    pub(super) fn lanes(&self) -> BTreeMap<NodeId, Vec<LaneView>> {
+        let peers = self.peers.lock().peers.clone();
+        let lanes = peers.into_iter().map(|(node, peer)| (node, peer.lanes()));
+        lanes.collect()
     }
 
     /// The way to this node, for parts that take every owner for another node.
@@ -62,7 +101,7 @@ impl Peers {
 
     /// Ends all connections, after the replies under way.
     pub(super) async fn close(&self, deadline: Deadline) {
-        let peers: Vec<_> = self.peers.lock().values().cloned().collect();
+        let peers: Vec<_> = self.peers.lock().peers.values().cloned().collect();
         join_all(peers.iter().map(|peer| peer.close(deadline))).await;
     }
 }
@@ -70,15 +109,24 @@ impl Peers {
 /// This node, called without a network.
 struct OwnNode {
     world: World,
+    urgent: World,
     run: NodeRun,
     service: Arc<dyn Service>,
 }
 
 impl Remote for OwnNode {
-    fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
+    fn call(
+        &self,
+        call: Call,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
         Box::pin(async move {
+            let world = match call.class {
+                Class::Lease => &self.urgent,
+                Class::Metadata | Class::Bulk | Class::Repair => &self.world,
+            };
             let served = self.service.serve(self.run, call, deadline);
-            match deadline.bound(&self.world, served).await {
+            match deadline.bound(world, served).await {
                 Ok(reply) => Ok(Answer {
                     from: self.run,
                     reply,

@@ -29,6 +29,8 @@ use world::call::{Deadline, Service};
 /// The parts of this node that answer.
 pub(super) struct Services {
     world: World,
+    /// Where requests of leases are answered.
+    urgent: World,
     nsds: Arc<NsdServer>,
     hosted: Mutex<BTreeMap<ShardId, Arc<Metanode>>>,
     office: Arc<Office>,
@@ -50,6 +52,7 @@ impl Services {
     ) -> Arc<Self> {
         Arc::new(Self {
             world: world.clone(),
+            urgent: world.urgent(),
             nsds,
             hosted: Mutex::default(),
             office: office.clone(),
@@ -123,8 +126,8 @@ impl Services {
     /// ended.
     async fn attend(&self, attend: Attend, deadline: Deadline) -> Reply {
         let asked = Duration::from_millis(attend.answer_after_ms.into());
-        let wait = asked.min(deadline.rest(&self.world));
-        self.world.sleep(wait).await;
+        let wait = asked.min(deadline.rest(&self.urgent));
+        self.urgent.sleep(wait).await;
         Reply::new(&Ok(()), Bytes::new())
     }
 }

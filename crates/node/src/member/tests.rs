@@ -1,6 +1,7 @@
 //! Two members in one simulated process: which shards are made, and who is asked about them.
 
 mod file_systems;
+mod urgent;
 
 use super::*;
 use crate::ROOT_FAMILY;
@@ -16,6 +17,23 @@ const SECOND: ShardId = ShardId(1);
 const FAMILY: FamilyId = FamilyId(1);
 const REGION_BYTES: u64 = 256 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Would be broken if requests that carry the largest piece found no room on a connection, or if the
+/// figures beside the credits weren't those that they give.
+#[test]
+fn what_a_node_can_have_under_way_here_is_as_written() {
+    let largest = model::call::BODY_BYTES_MAX + model::call::PAYLOAD_BYTES_MAX;
+    let both_ways = 64 + 2 * largest as u64;
+    assert!(
+        ADMISSION.credits[2..]
+            .iter()
+            .all(|it| it.bytes >= both_ways)
+    );
+    assert!(ADMISSION.credits[1].bytes >= both_ways);
+    assert_eq!(ADMISSION.node_bytes_max(), 1_770 << 20);
+    let small = Connections::default().small_threshold_bytes;
+    assert!(ADMISSION.small_data.bytes >= u64::from(small));
+}
 
 fn number(text: &str) -> (NodeId, MemberSettings) {
     let node = NodeId(text.parse().unwrap());

@@ -2,7 +2,8 @@
 
 use crate::Fault;
 use crate::frame::{Ending, Frame, HEADER_BYTES, Header, Outgoing};
-use crate::hello::{Credit, Hello, Identity};
+use crate::hello::{Credit, Hello, Identity, Lanes};
+use crate::lanes::Lane;
 use crate::receive::Receiver;
 use bytes::Bytes;
 use model::call::{Call, Class, Method, Reply};
@@ -31,7 +32,11 @@ fn hello() -> Hello {
         bytes: u64::from(requests) << 20,
     };
     let credits = [credit(1), credit(2), credit(3), credit(4)];
-    Hello::new(Identity { cluster: 9, run }, NodeId(4), credits)
+    let lanes = Lanes {
+        lane: 3,
+        connections: 5,
+    };
+    Hello::new(Identity { cluster: 9, run }, NodeId(4), credits, lanes)
 }
 
 /// Feeds bytes in portions; gives the frames, or the fault.
@@ -91,7 +96,12 @@ fn frames_have_the_documented_bytes() {
         wanted.extend(requests.to_le_bytes());
         wanted.extend((u64::from(requests) << 20).to_le_bytes());
     }
+    wanted.extend([3, 5, 0, 0]);
     assert_eq!(hello[HEADER_BYTES..], wanted);
+
+    let connections = whole(Frame::Connections { most: 6 });
+    assert_eq!(connections[..8], *b"SHRP\x01\x07\0\0");
+    assert_eq!(connections[HEADER_BYTES..], [6, 0, 0, 0]);
 
     let dropped = Frame::Reply {
         number: 1,
@@ -109,6 +119,34 @@ fn fields_that_a_later_hello_appends_are_ignored() {
     longer.extend([1; 100]);
     assert_eq!(Hello::decode(&longer), Ok(hello()));
     assert!(Hello::decode(&longer[..87]).is_err());
+}
+
+/// Builds from before there were lanes send 88 bytes.
+#[test]
+fn a_hello_that_says_nothing_of_lanes_is_for_all_classes() {
+    let older = Hello {
+        lanes: None,
+        ..hello()
+    };
+    assert_eq!(older.encode(), hello().encode()[..88]);
+    assert_eq!(Hello::decode(&hello().encode()[..88]), Ok(older));
+    assert_eq!(older.lane(), Ok(None));
+    let lane = |lane| {
+        let lanes = Lanes {
+            lane,
+            connections: 1,
+        };
+        let hello = Hello {
+            lanes: Some(lanes),
+            ..hello()
+        };
+        hello.lane()
+    };
+    assert_eq!(lane(0), Ok(None));
+    assert_eq!(lane(1), Ok(Some(Lane::Lease)));
+    assert_eq!(lane(2), Ok(Some(Lane::Small)));
+    assert_eq!(lane(3), Ok(Some(Lane::Bulk)));
+    assert!(lane(4).is_err() && lane(255).is_err());
 }
 
 #[test]
@@ -183,6 +221,7 @@ fn some_frame() -> impl Strategy<Value = Frame> {
         1 => number.prop_map(|number| Frame::Cancel { number }),
         1 => (any::<u64>(), "[a-z]{0,20}").prop_map(|(taken, why)| Frame::Goodbye { taken, why }),
         1 => Just(Frame::Alive),
+        1 => any::<u8>().prop_map(|most| Frame::Connections { most }),
         1 => Just(Frame::Hello(hello())),
     ]
 }
@@ -227,7 +266,7 @@ proptest! {
         let mut bytes = [0_u8; HEADER_BYTES];
         bytes[..4].copy_from_slice(b"SHRP");
         bytes[4] = fields[0] % 2;
-        bytes[5] = fields[1] % 8;
+        bytes[5] = fields[1] % 9;
         bytes[6] = fields[2] % 5;
         bytes[7] = fields[3] % 4;
         bytes[8..32].copy_from_slice(&fields[8..32]);

@@ -1,10 +1,12 @@
 //! Two nodes and the wire between them: one asks, the other counts what it runs.
 
+pub(crate) mod tcp;
+
 use futures::future::BoxFuture;
 use model::call::{Answer, Call, Class, Method, NoAnswer, Reply};
 use model::{NodeId, NodeRun};
 use parking_lot::Mutex;
-use rpc::{Admission, Channel, Credit, Dial, Identity, Peer, Server};
+use rpc::{Admission, Channel, Credit, Dial, Identity, Lane, Peer, Place, Server};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -40,6 +42,7 @@ pub(crate) fn admission() -> Admission {
     };
     Admission {
         credits: [credit; 4],
+        small_data: credit,
         running: [4, 4, 2, 1],
         connections: 8,
     }
@@ -94,7 +97,7 @@ pub(crate) struct Wire {
     back: watch::Sender<Way>,
     /// The connections; a change of the number cuts them.
     cuts: watch::Sender<u64>,
-    relays: Mutex<Vec<Task<()>>>,
+    relays: Mutex<Vec<(Option<Lane>, Task<()>)>>,
     pub(crate) dialed: Mutex<u32>,
 }
 
@@ -108,8 +111,22 @@ impl Wire {
         self.back.send_replace(back);
     }
 
+    /// Cuts the connections of a lane.
+    pub(crate) fn cut_lane(&self, lane: Lane) {
+        self.relays.lock().retain(|(of, _)| *of != Some(lane));
+    }
+
+    /// Connections lead to this server from now on.
+    pub(crate) fn serve(&self, server: Arc<Server>) {
+        *self.server.lock() = Some(server);
+    }
+
     /// A connection to the server, with the wire in between.
     pub(crate) fn connect(&self) -> io::Result<DuplexStream> {
+        self.connect_for(None)
+    }
+
+    fn connect_for(&self, lane: Option<Lane>) -> io::Result<DuplexStream> {
         *self.dialed.lock() += 1;
         let server = self.server.lock().clone();
         let server = server.ok_or(io::ErrorKind::ConnectionRefused)?;
@@ -139,7 +156,7 @@ impl Wire {
             let cut = cuts.changed();
             futures::future::select(Box::pin(both), Box::pin(cut)).await;
         });
-        self.relays.lock().push(task);
+        self.relays.lock().push((lane, task));
         Ok(asking)
     }
 }
@@ -169,12 +186,12 @@ async fn relay(
 }
 
 impl Dial for Wire {
-    fn dial(&self, node: NodeId, _: Deadline) -> BoxFuture<'_, io::Result<Channel>> {
+    fn dial(&self, node: NodeId, place: Place, _: Deadline) -> BoxFuture<'_, io::Result<Channel>> {
         Box::pin(async move {
             assert_eq!(node, ANSWERING);
             let latency = *self.latency.lock();
             self.world.sleep(latency).await;
-            Ok(Channel::plain(self.connect()?))
+            Ok(Channel::plain(self.connect_for(Some(place.lane))?))
         })
     }
 }
@@ -213,7 +230,7 @@ impl Scene {
     pub(crate) fn start_server(&self, incarnation: u64) {
         let who = identity(ANSWERING, incarnation);
         let server = Server::new(&self.world, who, admission(), self.counter.clone());
-        *self.wire.server.lock() = Some(Arc::new(server));
+        self.wire.serve(Arc::new(server));
     }
 
     pub(crate) fn server(&self) -> Arc<Server> {

@@ -200,7 +200,15 @@ fn a_silent_server_is_given_up() {
             });
             let begun = world.now();
             let deadline = Deadline::after(&world, ms(700));
-            let error = addresses.dial(ANSWERING, deadline).await.err().unwrap();
+            let place = Place {
+                lane: Lane::Small,
+                number: 0,
+            };
+            let error = addresses
+                .dial(ANSWERING, place, deadline)
+                .await
+                .err()
+                .unwrap();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
             assert!(
                 error.to_string().contains("didn't say who it is"),

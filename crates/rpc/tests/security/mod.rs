@@ -4,6 +4,7 @@ mod changes;
 mod floods;
 mod impostors;
 mod joining;
+mod lanes;
 mod modes;
 mod wire;
 mod wires;
@@ -18,7 +19,7 @@ use rpc::security::{
     Authority, Credentials, Holder, Mode, NodeName, Policy, PrivateKey, Security, SigningRequest,
     Suite, Suites, Validity,
 };
-use rpc::{Addresses, Channel, Dial, Identity, Peer, Server};
+use rpc::{Addresses, Channel, Dial, Identity, Lane, Peer, Place, Server};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, RootCertStore};
 use std::io;
@@ -49,13 +50,13 @@ fn protected() -> [Mode; 2] {
 }
 
 /// A cluster's authority, in a world.
-struct Cluster {
+pub(crate) struct Cluster {
     world: World,
     authority: Authority,
 }
 
 impl Cluster {
-    fn new(world: &World) -> Self {
+    pub(crate) fn new(world: &World) -> Self {
         Self::of(world, CLUSTER)
     }
 
@@ -87,7 +88,7 @@ impl Cluster {
         Credentials::new(key, issued.unwrap(), authorities).unwrap()
     }
 
-    fn security(&self, node: NodeId, policy: Policy) -> Arc<Security> {
+    pub(crate) fn security(&self, node: NodeId, policy: Policy) -> Arc<Security> {
         Security::new(&self.world, policy, self.credentials(node)).unwrap()
     }
 
@@ -145,7 +146,12 @@ struct Direct {
 }
 
 impl Dial for Direct {
-    fn dial(&self, node: NodeId, deadline: Deadline) -> BoxFuture<'_, io::Result<Channel>> {
+    fn dial(
+        &self,
+        node: NodeId,
+        place: Place,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, io::Result<Channel>> {
         Box::pin(async move {
             if self.address.lock().is_none() {
                 let listener = self.world.listen(any_port()).await?;
@@ -154,7 +160,7 @@ impl Dial for Direct {
                 self.addresses.set(node, address);
                 *self.address.lock() = Some(address);
             }
-            self.addresses.dial(node, deadline).await
+            self.addresses.dial(node, place, deadline).await
         })
     }
 }

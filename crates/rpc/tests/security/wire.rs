@@ -169,7 +169,7 @@ impl Wire {
 pub(super) struct Tapped(pub(super) Arc<Wire>);
 
 impl Dial for Tapped {
-    fn dial(&self, node: NodeId, _: Deadline) -> BoxFuture<'_, io::Result<Channel>> {
+    fn dial(&self, node: NodeId, _: Place, _: Deadline) -> BoxFuture<'_, io::Result<Channel>> {
         Box::pin(async move {
             *self.0.dialed.lock() += 1;
             let stream = self.0.connect();

@@ -168,3 +168,39 @@ fn a_sender_waits_when_nobody_reads() {
         assert!(written.unwrap() > 0);
     });
 }
+
+#[test]
+fn a_connection_comes_from_the_port_that_was_chosen() {
+    on_both(|world| async move {
+        let deadline = Deadline::after(&world, Duration::from_secs(20));
+        let listener = world.listen(any_port()).await.unwrap();
+        let to = listener.address();
+        let own = world.address_towards(to.ip()).unwrap();
+        assert_eq!(own, to.ip(), "one machine");
+        // Whatever this connection got is a port that others may use.
+        let (first, _accepted) = futures::join!(world.connect(to, deadline), listener.accept());
+        let port = first.unwrap().local().port();
+        assert!(world.ephemeral_ports().contains(&port));
+
+        let other = world.listen(any_port()).await.unwrap();
+        let taken = world.connect_from(other.address(), to, deadline).await;
+        assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let ports = world.ephemeral_ports();
+        let mut chosen = None;
+        for port in ports {
+            let local = SocketAddr::new(own, port);
+            if let Ok(connection) = world.connect_from(local, to, deadline).await {
+                assert_eq!(connection.local(), local);
+                chosen = Some(connection);
+                break;
+            }
+        }
+        let chosen = chosen.expect("some port is free").local();
+        let accepted = listener.accept().await.unwrap();
+        assert_eq!(accepted.peer(), chosen);
+
+        let foreign = SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 40_000);
+        let refused = world.connect_from(foreign, to, deadline).await;
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
+    });
+}

@@ -1,11 +1,16 @@
 //! Connections through the kernel: TCP, each write sent at once, silent peers given up.
 
-use crate::net_limits::{BACKLOG_MAX, SILENCE_MAX};
+use super::urgent::is_urgent_thread;
+use crate::net_limits::{BACKLOG_MAX, EPHEMERAL_PORTS, SILENCE_MAX};
 use rustix::net::sockopt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::runtime::Handle;
 
 /// Probes of an idle connection that remain unanswered before it fails.
 const PROBES: u32 = 3;
@@ -20,7 +25,9 @@ pub(crate) struct RealListener {
 }
 
 impl RealListener {
-    pub(crate) async fn bind(address: SocketAddr) -> io::Result<Self> {
+    /// Listens; `runtime` is told of connections that come.
+    pub(crate) fn bind(address: SocketAddr, runtime: &Handle) -> io::Result<Self> {
+        let _context = runtime.enter();
         let socket = new_socket(address)?;
         // A daemon that starts again finds connections of its predecessor in TIME_WAIT.
         socket.set_reuseaddr(true)?;
@@ -41,11 +48,80 @@ impl RealListener {
     }
 }
 
-/// Connects; the caller bounds the time.
-pub(crate) async fn connect_tcp(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = new_socket(address)?.connect(address).await?;
+/// A connection. Belongs to the runtime whose task polls it, so that a busy one's sockets never keep
+/// the urgent one waiting: when it is polled by the other one it is taken from the first.
+pub(crate) struct RealStream {
+    /// None after it couldn't be given to the other runtime.
+    stream: Option<TcpStream>,
+    is_urgent: bool,
+}
+
+impl RealStream {
+    /// A connection that the calling task has made.
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self {
+            stream: Some(stream),
+            is_urgent: is_urgent_thread(),
+        }
+    }
+
+    /// The socket, as one of the calling task's runtime.
+    pub(crate) fn here(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        let is_urgent = is_urgent_thread();
+        if self.is_urgent != is_urgent {
+            let stream = self.stream.take().ok_or(io::ErrorKind::NotConnected)?;
+            self.stream = Some(TcpStream::from_std(stream.into_std()?)?);
+            self.is_urgent = is_urgent;
+        }
+        let stream = self.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Pin::new(stream))
+    }
+
+    /// The socket, for its two halves; they stay with the runtime that polled it last.
+    pub(crate) fn into_inner(self) -> Option<TcpStream> {
+        self.stream
+    }
+}
+
+/// Connects, from the local address if one is given; the caller bounds the time.
+pub(crate) async fn connect_tcp(
+    address: SocketAddr,
+    local: Option<SocketAddr>,
+) -> io::Result<TcpStream> {
+    let socket = new_socket(address)?;
+    if let Some(local) = local {
+        // The same port is free for connections to other addresses, and after an earlier one in
+        // TIME_WAIT.
+        socket.set_reuseaddr(true)?;
+        socket.bind(local)?;
+    }
+    let stream = socket.connect(address).await?;
     set_options(&stream)?;
     Ok(stream)
+}
+
+/// The address from which this machine sends to `address`. Nothing is sent.
+pub(crate) fn address_towards(address: IpAddr) -> io::Result<IpAddr> {
+    let any: IpAddr = match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    // A datagram socket asks only the routing table; the port plays no part, but 0 is refused.
+    socket.connect((address, 9))?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The ports that the kernel gives to connecting sockets.
+pub(crate) fn ephemeral_ports() -> RangeInclusive<u16> {
+    let path = Path::new("/proc/sys/net/ipv4/ip_local_port_range");
+    let text = crate::host::read_file(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let mut ports = text.split_whitespace().map(str::parse::<u16>);
+    match (ports.next(), ports.next()) {
+        (Some(Ok(first)), Some(Ok(last))) if first <= last => first..=last,
+        _ => EPHEMERAL_PORTS,
+    }
 }
 
 fn new_socket(address: SocketAddr) -> io::Result<TcpSocket> {

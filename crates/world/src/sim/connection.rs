@@ -3,7 +3,7 @@
 use super::run::SimWorld;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::ReadBuf;
@@ -51,10 +51,16 @@ impl SimWorld {
         })
     }
 
-    /// See `World::connect`. Waits for ever if nothing answers.
+    /// The machine's address.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.machine.lock().network.address(self.node)
+    }
+
+    /// See `World::connect` and `connect_from`. Waits for ever if nothing answers.
     pub(crate) async fn connect(
         self: &Arc<Self>,
         address: SocketAddr,
+        local: Option<SocketAddr>,
     ) -> io::Result<(SimReader, SimWriter)> {
         let now = self.network_time();
         let number = {
@@ -62,7 +68,8 @@ impl SimWorld {
             if !machine.is_running(self.run) {
                 return Err(io::ErrorKind::NotConnected.into());
             }
-            machine.network.connect(now, self.node, self.run, address)
+            let (node, run) = (self.node, self.run);
+            machine.network.connect(now, node, run, address, local)?
         };
         let attempt = Attempt {
             world: self,

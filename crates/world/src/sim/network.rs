@@ -331,12 +331,7 @@ impl Network {
         run: u64,
         address: SocketAddr,
     ) -> io::Result<SocketAddr> {
-        let own = self.hosts[host].address;
-        if !address.ip().is_unspecified() && !address.ip().is_loopback() && address.ip() != own {
-            let text = format!("{address} is not an address of this machine ({own})");
-            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
-        }
-        let mut address = SocketAddr::new(own, address.port());
+        let mut address = self.own_address(host, address)?;
         if address.port() == 0 {
             address.set_port(self.take_port(host));
         }
@@ -351,6 +346,16 @@ impl Network {
         };
         self.listeners.insert(address, listening);
         Ok(address)
+    }
+
+    /// An address of a machine as the network knows it.
+    fn own_address(&self, host: HostNumber, address: SocketAddr) -> io::Result<SocketAddr> {
+        let own = self.hosts[host].address;
+        if !address.ip().is_unspecified() && !address.ip().is_loopback() && address.ip() != own {
+            let text = format!("{address} is not an address of this machine ({own})");
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
+        }
+        Ok(SocketAddr::new(own, address.port()))
     }
 
     /// Stops listening; connections that nobody accepted are closed.
@@ -377,18 +382,29 @@ impl Network {
         waiting
     }
 
-    /// Starts to connect; returns the attempt's number.
+    /// Starts to connect, from `local` if it names a port; returns the attempt's number.
     pub(super) fn connect(
         &mut self,
         now: u64,
         host: HostNumber,
         run: u64,
         mut to: SocketAddr,
-    ) -> u64 {
+        local: Option<SocketAddr>,
+    ) -> io::Result<u64> {
         if to.ip().is_loopback() || to.ip().is_unspecified() {
             to.set_ip(self.hosts[host].address);
         }
-        let own = SocketAddr::new(self.hosts[host].address, self.take_port(host));
+        let own = match local {
+            Some(local) if local.port() != 0 => {
+                let own = self.own_address(host, local)?;
+                if self.is_taken(own, to) {
+                    let text = format!("{own} is in use");
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
+                }
+                own
+            }
+            _ => SocketAddr::new(self.hosts[host].address, self.take_port(host)),
+        };
         let attempt = self.take_number();
         let connecting = Connecting {
             host,
@@ -405,7 +421,17 @@ impl Network {
         };
         let pause = RETRY_FIRST;
         self.schedule(due, Event::Knock { attempt, pause });
-        attempt
+        Ok(attempt)
+    }
+
+    /// Whether a listener has the address, or a connection to the same peer.
+    fn is_taken(&self, own: SocketAddr, to: SocketAddr) -> bool {
+        let mut connecting = self.connecting.values();
+        let mut connections = self.connections.values();
+        let is_pair = |ends: &[End; 2]| (ends[0].address, ends[1].address) == (own, to);
+        self.listeners.contains_key(&own)
+            || connecting.any(|it| it.own == own && it.to == to)
+            || connections.any(is_pair)
     }
 
     /// How an attempt to connect ended, or `None` and the waker is kept.

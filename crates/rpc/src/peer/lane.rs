@@ -1,0 +1,317 @@
+//! A lane to another node: does what [`Traffic`] wants done.
+
+mod link;
+
+use super::LaneView;
+use super::Shared;
+use crate::caller::Outcome;
+use crate::channel::Channel;
+use crate::dial::Place;
+use crate::lanes::Lane;
+use crate::pulse::SILENCE_MAX;
+use crate::traffic::{Todo, Traffic};
+use link::{Link, LinkEnd, serve};
+use model::call::{Call, NoAnswer};
+use model::{NodeId, NodeRun};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+use world::{Deadline, Instant, Task, World};
+
+/// Longest attempt to open a connection.
+const DIAL_MAX: Duration = SILENCE_MAX;
+
+pub(super) type Ticket = oneshot::Sender<Outcome>;
+
+/// A lane to another node.
+pub(super) struct LaneOfPeer {
+    world: World,
+    lane: Lane,
+    peer: Weak<Shared>,
+    state: Mutex<State>,
+    own: Weak<Self>,
+}
+
+struct State {
+    traffic: Traffic<Ticket>,
+    links: BTreeMap<u64, Running>,
+    /// Dropping it ends the attempt.
+    dialing: Option<Task<()>>,
+}
+
+/// A connection that hasn't ended.
+struct Running {
+    work: Arc<Notify>,
+    /// Its task; whoever closes the lane takes it.
+    task: Option<Task<()>>,
+}
+
+/// What is done once no lock is held.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Unlocked {
+    ended: Vec<(Ticket, Outcome)>,
+    wake: Vec<Arc<Notify>>,
+    tasks: Vec<Task<()>>,
+}
+
+impl Unlocked {
+    pub(super) fn extend(&mut self, other: Self) {
+        self.ended.extend(other.ended);
+        self.wake.extend(other.wake);
+        self.tasks.extend(other.tasks);
+    }
+
+    pub(super) fn finish(self) {
+        for work in self.wake {
+            work.notify_one();
+        }
+        drop(self.tasks);
+        for (ticket, outcome) in self.ended {
+            // Whoever waited may have given up at this moment.
+            drop(ticket.send(outcome));
+        }
+    }
+}
+
+impl LaneOfPeer {
+    /// A lane without connections, whose tasks are `world`'s.
+    pub(super) fn new(
+        world: World,
+        lane: Lane,
+        node: NodeId,
+        limit: usize,
+        peer: Weak<Shared>,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            world,
+            lane,
+            peer,
+            state: Mutex::new(State {
+                traffic: Traffic::new(node, limit),
+                links: BTreeMap::new(),
+                dialing: None,
+            }),
+            own: own.clone(),
+        })
+    }
+
+    pub(super) fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    pub(super) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(super) fn peer(&self) -> Option<Arc<Shared>> {
+        self.peer.upgrade()
+    }
+
+    pub(super) async fn call(&self, call: Call, deadline: Deadline) -> Outcome {
+        if deadline.has_passed(&self.world) {
+            return Outcome::Ended(Err(self.state.lock().traffic.too_late()));
+        }
+        let (ticket, outcome) = oneshot::channel();
+        let taken = self.with(
+            |traffic, now| match traffic.call(call, deadline, ticket, now) {
+                Ok((id, todo)) => (Ok(id), todo),
+                Err((_, none)) => (Err(none), Todo::nothing()),
+            },
+        );
+        let id = match taken {
+            Ok(id) => id,
+            Err(none) => return Outcome::Ended(Err(none)),
+        };
+        let mut waiting = WaitingCall {
+            lane: self,
+            id,
+            is_over: false,
+        };
+        let outcome = deadline.bound(&self.world, outcome).await;
+        waiting.is_over = true;
+        match outcome {
+            Ok(outcome) => outcome.expect("every ticket gets its outcome"),
+            Err(_) => Outcome::Ended(Err(self
+                .give_up(id)
+                .unwrap_or_else(|| NoAnswer::unknown("the reply came at its deadline")))),
+        }
+    }
+
+    fn give_up(&self, id: u64) -> Option<NoAnswer> {
+        self.with(|traffic, _| {
+            let (known, link) = traffic.give_up(id);
+            let mut todo = Todo::nothing();
+            todo.wake.extend(link);
+            (known, todo)
+        })
+    }
+
+    /// Lets the rules decide, and does what they want. No other lock may be held.
+    pub(super) fn with<R>(
+        &self,
+        decide: impl FnOnce(&mut Traffic<Ticket>, Instant) -> (R, Todo<Ticket>),
+    ) -> R {
+        let (result, unlocked) = self.decide(decide);
+        unlocked.finish();
+        result
+    }
+
+    fn decide<R>(
+        &self,
+        decide: impl FnOnce(&mut Traffic<Ticket>, Instant) -> (R, Todo<Ticket>),
+    ) -> (R, Unlocked) {
+        let mut state = self.state.lock();
+        // Read with the state locked, so that the rules' time never goes back.
+        let (result, todo) = decide(&mut state.traffic, self.world.now());
+        (result, self.begin(&mut state, todo))
+    }
+
+    fn begin(&self, state: &mut State, todo: Todo<Ticket>) -> Unlocked {
+        let mut unlocked = Unlocked {
+            ended: todo.ended,
+            ..Unlocked::default()
+        };
+        let dropped = todo.drop.iter();
+        let dropped = dropped.filter_map(|link| state.links.remove(link));
+        unlocked
+            .tasks
+            .extend(dropped.filter_map(|running| running.task));
+        let woken = todo.wake.iter().filter_map(|link| state.links.get(link));
+        unlocked
+            .wake
+            .extend(woken.map(|running| running.work.clone()));
+        if let (Some(number), Some(peer), Some(own)) =
+            (todo.dial, self.peer.upgrade(), self.own.upgrade())
+        {
+            let place = Place {
+                lane: self.lane,
+                number,
+            };
+            let dialing = self.world.spawn("rpc connects", dial(peer, own, place));
+            unlocked.tasks.extend(state.dialing.replace(dialing));
+        }
+        unlocked
+    }
+
+    /// A connection was opened.
+    fn opened(&self, peer: &Shared, channel: Channel) {
+        let hello = peer.hello(self.lane);
+        let Some(own) = self.own.upgrade() else {
+            return;
+        };
+        let mut state = self.state.lock();
+        let Some(number) = state.traffic.opened(hello, self.world.now()) else {
+            return;
+        };
+        let work = Arc::new(Notify::new());
+        let link = Link::new(own, number, work.clone());
+        // Made here: a task can be dropped before it begins.
+        let end = LinkEnd::new(link);
+        let task = Some(self.world.spawn("rpc asks", serve(end, channel)));
+        state.links.insert(number, Running { work, task });
+        let dialing = state.dialing.take();
+        drop(state);
+        drop(dialing);
+    }
+
+    /// A connection's task has ended. Says why its connection did.
+    pub(super) fn link_ended(&self, link: u64, why: &str) -> String {
+        let random = self.world.random_u64();
+        let running = self.state.lock().links.remove(&link);
+        let why = self.with(|traffic, now| {
+            let (todo, why) = traffic.ended(link, why, now, random);
+            (why, todo)
+        });
+        drop(running);
+        why
+    }
+
+    pub(super) fn accepted(&self, link: u64) -> Unlocked {
+        let accept = |traffic: &mut Traffic<_>, now| ((), traffic.accepted(link, now));
+        self.decide(accept).1
+    }
+
+    pub(super) fn set_limit(&self, limit: usize) -> Unlocked {
+        let set = |traffic: &mut Traffic<_>, now| ((), traffic.set_limit(limit, now));
+        self.decide(set).1
+    }
+
+    /// Drops the connections to daemons older than `run`.
+    pub(super) fn drop_older(&self, run: NodeRun) -> Unlocked {
+        let find = |traffic: &mut Traffic<_>, _| {
+            let mut todo = Todo::nothing();
+            todo.drop = traffic.older_than(run);
+            ((), todo)
+        };
+        self.decide(find).1
+    }
+
+    /// The small lane carries this one's calls.
+    pub(super) fn redirect(&self) -> Unlocked {
+        let why = "the other node has one connection for everything";
+        self.decide(|traffic, _| ((), traffic.redirect(why))).1
+    }
+
+    /// See `Peer::close`.
+    pub(super) async fn close(&self, deadline: Deadline) {
+        for task in self.end() {
+            // What isn't over by then is dropped.
+            let _ = deadline.bound(&self.world, task).await;
+        }
+    }
+
+    /// Takes on no more calls. Gives the tasks of connections that still wait for replies; dropping
+    /// them ends all.
+    pub(super) fn end(&self) -> Vec<Task<()>> {
+        let mut state = self.state.lock();
+        let todo = state.traffic.close("the node closes the connection");
+        let mut unlocked = self.begin(&mut state, todo);
+        unlocked.tasks.extend(state.dialing.take());
+        let links = state.links.values_mut();
+        let tasks = links.filter_map(|running| running.task.take()).collect();
+        drop(state);
+        unlocked.finish();
+        tasks
+    }
+
+    pub(super) fn view(&self, limits: &[usize; 3]) -> LaneView {
+        let state = self.state.lock();
+        LaneView {
+            lane: self.lane,
+            connections_max: limits[self.lane.index()],
+            waiting: state.traffic.waiting(),
+            connections: state.traffic.views(),
+        }
+    }
+}
+
+/// Opens a connection, once.
+async fn dial(peer: Arc<Shared>, lane: Arc<LaneOfPeer>, place: Place) {
+    let deadline = Deadline::after(&lane.world, DIAL_MAX);
+    let attempt = peer.dial.dial(peer.node, place, deadline);
+    let fault = match deadline.bound(&lane.world, attempt).await {
+        Ok(Ok(channel)) => return lane.opened(&peer, channel),
+        Ok(Err(error)) => error.to_string(),
+        Err(elapsed) => elapsed.to_string(),
+    };
+    let random = lane.world.random_u64();
+    lane.with(|traffic, now| ((), traffic.not_opened(&fault, now, random)));
+}
+
+/// Tells the lane if whoever waits for a call goes away.
+struct WaitingCall<'a> {
+    lane: &'a LaneOfPeer,
+    id: u64,
+    is_over: bool,
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.lane.give_up(self.id);
+        }
+    }
+}
