@@ -5,7 +5,9 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get
 BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
 TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl attr e2fsprogs \
-	stress-ng fio
+	stress-ng fio $(LAB_PACKAGES)
+# Networks for `shale lab`, and the coordination store that its quorum nodes run.
+LAB_PACKAGES := iproute2 etcd-server
 BENCH_PACKAGES := sqlite3
 # Tests start servers of their own. On a machine with systemd the package starts one as well, on fixed
 # ports; nobody needs that.
@@ -22,6 +24,7 @@ SHALE := target/release/shale
 # `make run` builds with fewer optimisations: less than half of the time.
 RUN_SHALE := target/quick/shale
 RUN_DIR ?= $(CURDIR)/target/run
+LAB_DIR ?= $(CURDIR)/target/lab
 PREFIX ?= /usr/local
 # Where mount(8) looks for its helpers, and systemd for units; both are fixed.
 SBINDIR ?= /sbin
@@ -31,11 +34,12 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
-.PHONY: help build deps test-deps none-skipped run stop install uninstall deb test test-all test-deb sim lint bench bench-parts clean
+.PHONY: help build deps test-deps none-skipped run demo-cluster stop install uninstall deb test test-all test-deb sim lint bench bench-parts clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
 	@echo "make stop      stop what make run started"
+	@echo "make demo-cluster  five nodes on this machine; one is killed while files are copied (root)"
 	@echo "make build     the program with every optimisation, for make install, make deb and make bench"
 	@echo "make install   program, names for mount(8), systemd units, manual, completions (PREFIX, DESTDIR);"
 	@echo "               after make build"
@@ -79,6 +83,11 @@ run: deps
 	@echo "Building the program: about 300 crates, some minutes the first time. Output is cargo's."
 	@begun=$$(date +%s); $(CARGO) build --profile quick -p shale && echo "built in $$(( $$(date +%s) - begun )) s"
 	@scripts/demo.sh $(RUN_SHALE) $(RUN_DIR)
+
+demo-cluster: deps
+	$(call install_missing,$(LAB_PACKAGES))
+	$(CARGO) build --profile quick -p shale
+	@$(SUDO) scripts/demo-cluster.sh $(RUN_SHALE) $(LAB_DIR)
 
 stop:
 	$(RUN_SHALE) down --dir $(RUN_DIR)

@@ -54,6 +54,7 @@ Architecture: $architecture
 Maintainer: the authors of Shale <shale@localhost>
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Depends: $libraries, fuse3
+Suggests: iproute2
 Section: admin
 Priority: optional
 Description: parallel file system in user space

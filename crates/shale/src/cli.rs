@@ -1,5 +1,7 @@
 //! The command line: names, arguments and their help texts.
 
+pub mod lab;
+
 use crate::options::Options;
 use clap::{ArgGroup, Args, CommandFactory, Parser, Subcommand};
 use std::net::{IpAddr, SocketAddr};
@@ -21,11 +23,12 @@ pub struct Cli {
 }
 
 /// The commands, grouped by purpose, as the overall help shows them.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
     ("Start and stop", &["up", "down", "mount", "umount"]),
     ("Inspect", &["status", "health", "waiters", "events"]),
     ("File system and disks", &["fs", "pool", "nsd", "repair"]),
     ("Cluster", &["cluster", "node", "config"]),
+    ("A cluster on this machine", &["lab"]),
     ("Shell", &["completion"]),
 ];
 
@@ -153,6 +156,9 @@ pub enum Command {
     /// Show and change the cluster's settings.
     #[command(subcommand)]
     Config(Config),
+    /// A cluster of real daemons on this machine, to try things and break them.
+    #[command(subcommand)]
+    Lab(lab::Lab),
     /// Print a completion script. bash reads it from
     /// ~/.local/share/bash-completion/completions/shale.
     Completion {

@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod daemon;
 mod directory;
+mod lab;
 mod options;
 mod output;
 

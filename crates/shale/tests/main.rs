@@ -19,6 +19,7 @@ mod fstab;
 mod full;
 mod intruders;
 mod kill;
+mod lab;
 mod listing;
 mod locks;
 mod mapping;

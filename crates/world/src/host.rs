@@ -1,11 +1,14 @@
 //! The few ordinary files that the program needs: settings, identities, lock files. Also limits
-//! of this process, and sessions for child processes. Not simulated; everything here blocks.
+//! of this process, and sessions and network namespaces for child processes. Not simulated;
+//! everything here blocks.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Resource, Signal, getrlimit, setrlimit};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -81,6 +84,18 @@ pub fn ends_with_this_thread(command: &mut Command) {
     };
     // SAFETY: prctl and getppid are async-signal-safe and touch no memory of this process.
     unsafe { command.pre_exec(arrange) };
+}
+
+/// Makes a command start in a network namespace: `/run/netns/NAME`, or `/proc/PID/ns/net`, open.
+/// Starting it fails without the right to enter.
+pub fn in_network_namespace(command: &mut Command, namespace: File) {
+    let enter = move || {
+        let network = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(namespace.as_fd(), network).map_err(Into::into)
+    };
+    // SAFETY: setns is async-signal-safe and touches no memory of this process; the descriptor is
+    // the command's own.
+    unsafe { command.pre_exec(enter) };
 }
 
 /// What a path leads to.

@@ -75,10 +75,20 @@ impl World {
     /// The real machine. Call it inside a tokio runtime; tasks run there.
     #[must_use]
     pub fn real() -> Self {
+        Self::real_with(None)
+    }
+
+    /// The real machine, as [`World::real`], with disks that are as slow as a file says, which may
+    /// change at any time (`real/faults.rs` has its format): for labs.
+    #[must_use]
+    pub fn real_with_slow_disks(file: &Path) -> Self {
+        Self::real_with(Some(real::Faults::of(file)))
+    }
+
+    fn real_with(faults: Option<Arc<real::Faults>>) -> Self {
+        let handle = tokio::runtime::Handle::current();
         Self {
-            inner: Inner::Real(Arc::new(real::RealWorld::new(
-                tokio::runtime::Handle::current(),
-            ))),
+            inner: Inner::Real(Arc::new(real::RealWorld::new(handle, faults))),
         }
     }
 

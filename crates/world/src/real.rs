@@ -1,5 +1,6 @@
 //! The real machine: kernel clocks, the runtime's tasks, disks through io_uring and O_DIRECT.
 
+mod faults;
 mod net;
 mod region;
 mod request;
@@ -9,6 +10,7 @@ mod tests;
 mod threads;
 mod urgent;
 
+pub(crate) use faults::Faults;
 pub(crate) use net::{RealListener, RealStream, address_towards, connect_tcp, ephemeral_ports};
 pub(crate) use region::RealDisk;
 
@@ -28,14 +30,17 @@ pub(crate) struct RealWorld {
     thread: Option<UrgentThread>,
     /// The same machine with its urgent runtime, once that was needed.
     urgent: OnceLock<Arc<RealWorld>>,
+    /// Of all disks, in labs only.
+    faults: Option<Arc<Faults>>,
 }
 
 impl RealWorld {
-    pub(crate) fn new(handle: Handle) -> Self {
+    pub(crate) fn new(handle: Handle, faults: Option<Arc<Faults>>) -> Self {
         Self {
             handle,
             thread: None,
             urgent: OnceLock::new(),
+            faults,
         }
     }
 
@@ -51,6 +56,7 @@ impl RealWorld {
                 handle: thread.handle().clone(),
                 thread: Some(thread),
                 urgent: OnceLock::new(),
+                faults: self.faults.clone(),
             })
         };
         self.urgent.get_or_init(start).clone()
@@ -72,11 +78,12 @@ impl RealWorld {
     }
 
     pub(crate) fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<RealDisk> {
-        RealDisk::create(path, bytes)
+        let disk = RealDisk::create(path, bytes)?;
+        Ok(disk.with_faults(self.faults.as_ref()))
     }
 
     pub(crate) fn open_disk(&self, path: &Path) -> io::Result<RealDisk> {
-        RealDisk::open(path)
+        Ok(RealDisk::open(path)?.with_faults(self.faults.as_ref()))
     }
 }
 

@@ -91,7 +91,8 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
             Command::Repair(Repair::Status { dir, wait: true }) => {
                 wait::for_repair(&Admin::of(&dir.absolute()), json).await
             }
-            Command::Completion { .. }
+            Command::Lab(_)
+            | Command::Completion { .. }
             | Command::Man { .. }
             | Command::Up(_)
             | Command::Down(_)

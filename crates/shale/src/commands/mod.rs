@@ -5,6 +5,7 @@ mod cluster;
 mod down;
 pub mod fstab;
 mod join;
+mod lab;
 mod mount;
 mod present;
 mod progress;
@@ -43,6 +44,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, (Error, bool)> {
         }
         Command::Cluster(command) => cluster::cluster(command, json),
         Command::Node(command) => cluster::node(command, json),
+        Command::Lab(command) => lab::lab(&command, json),
         Command::Completion { shell } => shell::completion(shell),
         Command::Man { out } => shell::manual(&out),
         other => ask::ask(other, json),

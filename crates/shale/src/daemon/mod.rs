@@ -37,6 +37,9 @@ use world::World;
 /// doesn't.
 pub const READY: &str = "ready";
 
+/// Environment variable: the file through which a lab makes this daemon's disks slow.
+pub const SLOW_DISKS: &str = "SHALE_LAB_FAULTS";
+
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
 const WORKERS_MAX: usize = 4;
 /// Time for answers in flight when the daemon ends.
@@ -99,7 +102,10 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     if let Err(error) = world::host::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
-    let world = World::real();
+    let world = match std::env::var_os(SLOW_DISKS) {
+        Some(file) => World::real_with_slow_disks(Path::new(&file)),
+        None => World::real(),
+    };
     let result = match config.cluster.clone() {
         Some(cluster) => cluster::live(&world, dir, config, cluster, on_demand).await,
         None => live_alone(&world, dir, config, on_demand).await,

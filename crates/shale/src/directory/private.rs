@@ -8,6 +8,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
+    sync::OnceLock,
 };
 
 /// Mode of directories above a mount point: everyone may pass and list.
@@ -16,6 +17,8 @@ const WAY: u32 = 0o755;
 const OWNER_ONLY: u32 = 0o700;
 /// Mode if the mount point is in it: users of the mount must pass through.
 const PASS_ONLY: u32 = 0o711;
+/// What this process was started with.
+static CALLERS_UMASK: OnceLock<u32> = OnceLock::new();
 /// Group and others may write.
 const OTHERS_WRITE: u32 = 0o022;
 /// Only a file's owner may rename or remove it in such a directory.
@@ -24,7 +27,17 @@ const STICKY: u32 = 0o1000;
 /// Files made by this process are private, whatever umask it was started with; what others are to
 /// see gets its mode explicitly.
 pub fn keep_files_private() {
-    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let callers = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    // Only the first one is the caller's.
+    let _ = CALLERS_UMASK.set(callers.bits());
+}
+
+/// Back to the umask that this process was started with, for a program of the user's that it
+/// becomes.
+pub fn restore_umask() {
+    if let Some(callers) = CALLERS_UMASK.get() {
+        rustix::process::umask(Mode::from_raw_mode(*callers));
+    }
 }
 
 fn me() -> u32 {

@@ -1,5 +1,6 @@
 //! A region file or block device of the real machine.
 
+use super::faults::{Faults, Moves, SlowDisk};
 use super::request::{Memory, ReadTarget, UnderWay};
 use super::ring::Rings;
 use crate::buffer::{AlignedBuffer, DISK_ALIGNMENT};
@@ -39,6 +40,8 @@ pub(crate) struct RealDisk {
     gate: tokio::sync::RwLock<()>,
     /// Set once `release` has taken the gate.
     is_closed: AtomicBool,
+    /// Only in labs.
+    slow: Option<SlowDisk>,
 }
 
 /// Memory and direction of a transfer.
@@ -92,7 +95,14 @@ impl RealDisk {
             under_way: Arc::default(),
             gate: tokio::sync::RwLock::new(()),
             is_closed: AtomicBool::new(false),
+            slow: None,
         })
+    }
+
+    /// As slow as a lab's faults say.
+    pub(crate) fn with_faults(mut self, faults: Option<&Arc<Faults>>) -> Self {
+        self.slow = faults.map(SlowDisk::new);
+        self
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -205,6 +215,9 @@ impl RealDisk {
 
     pub(crate) fn flush_now(&self) -> io::Result<()> {
         let _inside = self.enter()?;
+        if let Some(slow) = &self.slow {
+            slow.hold_now(Moves::Nothing);
+        }
         self.cached.sync_data()
     }
 
@@ -235,11 +248,14 @@ impl RealDisk {
                 return Ok(());
             }
             let entry = self.entry(offset, start..part.end, transfer);
-            let memory = match transfer {
-                Transfer::Read(target) => Memory::Filled(target.clone()),
-                Transfer::Write { bytes, .. } => Memory::Read(bytes.clone()),
+            let length = part.end - start;
+            let (memory, moves) = match transfer {
+                Transfer::Read(target) => (Memory::Filled(target.clone()), Moves::Read(length)),
+                Transfer::Write { bytes, .. } => {
+                    (Memory::Read(bytes.clone()), Moves::Write(length))
+                }
             };
-            match bytes_moved(self.ask(entry, memory).await)? {
+            match bytes_moved(self.ask(entry, memory, moves).await)? {
                 // Interrupted: nothing was moved; ask again.
                 None => {}
                 Some(0) => {
@@ -288,7 +304,7 @@ impl RealDisk {
     /// Runs a request without memory, again as long as the kernel interrupts it.
     async fn run_to_end(&self, entry: &squeue::Entry) -> io::Result<()> {
         for _ in 0..TRIES_MAX {
-            let answer = self.ask(entry.clone(), Memory::None).await;
+            let answer = self.ask(entry.clone(), Memory::None, Moves::Nothing).await;
             if bytes_moved(answer)?.is_some() {
                 return Ok(());
             }
@@ -300,8 +316,11 @@ impl RealDisk {
     }
 
     /// Submits one request and waits for the kernel's answer. Warns operators of a slow disk.
-    async fn ask(&self, entry: squeue::Entry, memory: Memory) -> i32 {
+    async fn ask(&self, entry: squeue::Entry, memory: Memory, moves: Moves) -> i32 {
         let begun = Instant::now();
+        if let Some(slow) = &self.slow {
+            slow.hold(moves).await;
+        }
         let request = self
             .rings
             .submit(entry, &self.direct, memory, &self.under_way);

@@ -31,6 +31,38 @@ fn with_disk<F: Future<Output = ()> + Send + 'static>(
     });
 }
 
+#[test]
+fn disks_of_a_lab_are_as_slow_as_its_file_says_and_otherwise_the_same() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let _context = runtime.enter();
+    let directory = tempfile::tempdir().unwrap();
+    let faults = directory.path().join("faults");
+    let world = World::real_with_slow_disks(&faults);
+    let path = directory.path().join("nsd0");
+    drop(world.create_disk(&path, 64 * MIB as u64).unwrap());
+    let disk = world.open_disk(&path).unwrap();
+    let took = |says: &str, work: &mut dyn FnMut()| {
+        crate::host::replace_file(&faults, says.as_bytes()).unwrap();
+        let begun = std::time::Instant::now();
+        work();
+        begun.elapsed()
+    };
+    let bytes = pattern(3, MIB);
+    // A mebibyte has 8.4 megabits.
+    let write = &mut || world.block_on(disk.write(0, bytes.clone())).unwrap();
+    assert!(took("write_mbit = 40", write) >= Duration::from_millis(200));
+    let read = &mut || assert!(world.block_on(disk.read(0, MIB)).unwrap() == bytes);
+    assert!(took("read_mbit = 80", read) >= Duration::from_millis(100));
+    let flush = &mut || world.block_on(disk.flush()).unwrap();
+    assert!(took("latency_ms = 70", flush) >= Duration::from_millis(70));
+    let flush_now = &mut || disk.flush_now().unwrap();
+    assert!(took("latency_ms = 60", flush_now) >= Duration::from_millis(60));
+}
+
 fn pattern(seed: u8, length: usize) -> Bytes {
     let mut buffer = AlignedBuffer::zeroed(length);
     for (index, byte) in buffer.iter_mut().enumerate() {

@@ -1,0 +1,186 @@
+//! Ends a lab, whatever is left of it, and leaves the machine as it was.
+
+use super::{
+    super::machine::{Machines, bounded, names::NODES_MAX, names::NodeNumber},
+    DaemonState, Lab, lock, names_of,
+    record::{self, Record},
+    refuse_others_than_root,
+};
+use crate::directory::lock as daemon_lock;
+use model::{Error, ErrorKind, Result};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+/// Making a node's data durable.
+const SYNC_MAX: Duration = Duration::from_secs(30);
+/// Removing files; regions are large, and a disk may be slow.
+const REMOVE_MAX: Duration = Duration::from_secs(600);
+
+/// What has ended.
+#[derive(Debug, Default)]
+pub struct Downed {
+    /// Processes that were killed.
+    pub killed: usize,
+    /// Nodes whose latest changes may not be durable.
+    pub not_synced: Vec<NodeNumber>,
+    /// Whether the data was removed.
+    pub purged: bool,
+}
+
+/// Ends the lab in a directory: kills what runs on its nodes, unmounts, removes its network; with
+/// `purge` its data as well. Without, everything that was written is made durable before, where
+/// nodes run. What isn't there is fine.
+///
+/// # Errors
+/// `Unavailable` or `Busy` with what is left.
+pub fn down(dir: &Path, purge: bool) -> Result<Downed> {
+    refuse_others_than_root()?;
+    // Its network may have outlived the directory.
+    let dir = dir
+        .canonicalize()
+        .or_else(|_| std::path::absolute(dir))
+        .map_err(|error| {
+            Error::new(ErrorKind::InvalidArgument, error.to_string()).while_doing("reading --dir")
+        })?;
+    let record = Record::load(&dir)?;
+    let _lock = match &record {
+        Some(_) => Some(lock(&dir)?),
+        None => None,
+    };
+    let mut downed = Downed::default();
+    if let Some(record) = record.clone().filter(|_| !purge) {
+        downed.not_synced = sync(&Lab::of(dir.clone(), record, None)?)?;
+    }
+    downed.killed = clear(&dir)?;
+    if purge && record.is_some() {
+        remove_data(&dir)?;
+        downed.purged = true;
+    }
+    Ok(downed)
+}
+
+/// Makes durable what running nodes have; returns those that couldn't.
+fn sync(lab: &Lab) -> Result<Vec<NodeNumber>> {
+    let mut failed = Vec::new();
+    for (node, state) in lab.machines.nodes().zip(lab.state()?) {
+        let is_synced = match state.state {
+            DaemonState::Dead => true,
+            DaemonState::Silent => false,
+            DaemonState::Running => lab.shale(node, &["fs", "sync"], SYNC_MAX).is_ok(),
+        };
+        if !is_synced {
+            failed.push(node);
+        }
+    }
+    Ok(failed)
+}
+
+/// Ends everything of a lab but its files: processes, mounts, network, also if the lab was never
+/// finished. Returns how many processes were killed.
+///
+/// # Errors
+/// `Unavailable` with what is left.
+pub(super) fn clear(dir: &Path) -> Result<usize> {
+    let mut killed = Machines::new(names_of(dir)?, NODES_MAX)?.remove()?;
+    // Daemons whose network somebody has removed by hand are known by the lock of their directory.
+    for node in NodeNumber::all(NODES_MAX) {
+        let node_dir = dir.join(node.to_string());
+        if daemon_lock::is_held(&node_dir) {
+            kill_by_lock(&node_dir)?;
+            killed += 1;
+        }
+    }
+    let mounts = fuse::mounted_shales().into_iter().rev();
+    for mount in mounts.filter(|it| it.mountpoint.starts_with(dir) || it.source.starts_with(dir)) {
+        fuse::detach(&mount)?;
+    }
+    Ok(killed)
+}
+
+fn kill_by_lock(node_dir: &Path) -> Result<()> {
+    let doing = || format!("killing the daemon of {}", node_dir.display());
+    let own = std::env::current_exe().map_err(|error| {
+        Error::new(ErrorKind::Unavailable, error.to_string()).while_doing(doing())
+    })?;
+    let mut command = Command::new(own);
+    command.args(["down", "--kill", "--dir"]).arg(node_dir);
+    let ended = bounded::run(&mut command, "", REMOVE_MAX)?;
+    if ended.status.success() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unavailable, ended.complaint).while_doing(doing()))
+}
+
+/// Removes what labs keep in their directory, and the directory if nothing else is in it.
+fn remove_data(dir: &Path) -> Result<()> {
+    let doing = || format!("removing the lab's data in {}", dir.display());
+    let failed = |error: io::Error| {
+        Error::new(ErrorKind::Unavailable, error.to_string()).while_doing(doing())
+    };
+    // Through a mount one would delete what isn't the lab's.
+    if let Some(mount) = mounted_below(dir).map_err(failed)? {
+        let text = format!("{} is mounted there; unmount it first", mount.display());
+        return Err(Error::new(ErrorKind::Busy, text).while_doing(doing()));
+    }
+    let mut paths = Vec::new();
+    for node in NodeNumber::all(NODES_MAX) {
+        paths.push(dir.join(node.to_string()));
+        paths.push(dir.join(format!("{node}.faults")));
+    }
+    // The record goes last: as long as it is there, this can be done again.
+    for batch in [paths, vec![dir.join(record::FILE), dir.join(super::LOCK)]] {
+        let mut command = Command::new("rm");
+        command.args(["-rf", "--one-file-system", "--"]).args(batch);
+        let ended = bounded::run(&mut command, "", REMOVE_MAX)?;
+        if !ended.status.success() {
+            return Err(Error::new(ErrorKind::Unavailable, ended.complaint).while_doing(doing()));
+        }
+    }
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed.map_err(failed),
+    }
+}
+
+/// A mount below a directory, if there is one.
+fn mounted_below(dir: &Path) -> io::Result<Option<PathBuf>> {
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let places = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let mut places = places.map(|place| PathBuf::from(plain(place)));
+    Ok(places.find(|place| place.starts_with(dir) && place != dir))
+}
+
+/// A path of the mount table: it writes a few bytes as `\` and three octal digits.
+fn plain(text: &str) -> std::ffi::OsString {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = text.as_bytes();
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let digits = bytes.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+        let byte = digits
+            .and_then(|it| std::str::from_utf8(it).ok())
+            .and_then(|it| u8::from_str_radix(it, 8).ok());
+        out.push(byte.unwrap_or(bytes[at]));
+        at += if byte.is_some() { 4 } else { 1 };
+    }
+    std::ffi::OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_mount_table_are_read_as_they_are() {
+        assert_eq!(plain("/a\\040b\\134c"), "/a b\\c");
+        assert_eq!(plain("/\\9"), "/\\9");
+        let below = mounted_below(Path::new("/")).unwrap();
+        assert!(below.is_some(), "a machine has /proc");
+        assert_eq!(mounted_below(Path::new("/no such place")).unwrap(), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! Labs of real daemons: up, broken, mended, down, up again.
+
+use super::fixture::Lab;
+use crate::fixture::pattern;
+use std::fs;
+
+const MIB: usize = 1 << 20;
+
+/// Writes a file through one node; its bytes must be durable then.
+fn write(lab: &Lab, node: u32, name: &str, bytes: &[u8]) {
+    fs::write(lab.path(node, name), bytes).unwrap();
+    lab.exec(node, &["sync", name]);
+}
+
+/// Waits until a node shows these bytes: others may have to be given up first.
+#[track_caller]
+fn must_show(lab: &Lab, node: u32, name: &str, bytes: &[u8]) {
+    lab.until(&format!("n{node} shows {name}"), || {
+        let found = fs::read(lab.path(node, name)).map_err(|error| error.to_string())?;
+        (found == bytes)
+            .then_some(())
+            .ok_or_else(|| format!("{} other bytes", found.len()))
+    });
+}
+
+#[test]
+fn a_lab_keeps_its_data_while_it_is_down_and_leaves_nothing_when_purged() {
+    let Some(lab) = Lab::up(3, "erasure(2+1)") else {
+        return;
+    };
+    let bytes = pattern(1, 8 * MIB);
+    write(&lab, 1, "file", &bytes);
+    for node in 2..=3 {
+        must_show(&lab, node, "file", &bytes);
+    }
+    for node in 1..=3 {
+        let state = lab.state(node);
+        assert_eq!(state["state"], "running", "{state}");
+        assert_eq!(
+            (&state["mounted"], &state["nsds"]),
+            (&true.into(), &1.into()),
+            "{state}"
+        );
+        let here = lab.exec(node, &["pwd"]);
+        assert_eq!(
+            here.trim(),
+            lab.path(node, "").to_str().unwrap().trim_end_matches('/')
+        );
+    }
+    let said = lab.must(&["up", "--nodes", "3"]);
+    assert!(said.contains("was up already"), "{said}");
+    lab.run(&["up", "--nodes", "4"])
+        .refused_with(&["has --nodes 3"]);
+
+    lab.must(&["down"]);
+    assert!(!lab.path(1, "file").exists());
+    assert_eq!(lab.state(1)["state"], "dead");
+    lab.must(&["up"]);
+    for node in 1..=3 {
+        must_show(&lab, node, "file", &bytes);
+    }
+    lab.must(&["down", "--purge"]);
+    assert!(!lab.dir.exists());
+}
+
+#[test]
+fn a_cluster_goes_on_without_a_node_however_it_went_and_takes_it_back() {
+    let Some(lab) = Lab::up(4, "erasure(2+1)") else {
+        return;
+    };
+    let bytes = pattern(2, 4 * MIB);
+    write(&lab, 1, "before", &bytes);
+
+    lab.must(&["kill", "n4"]);
+    assert_eq!(lab.state(4)["state"], "dead");
+    must_show(&lab, 2, "before", &bytes);
+    write(&lab, 2, "killed", &bytes);
+    lab.must(&["start", "n4"]);
+    must_show(&lab, 4, "killed", &bytes);
+
+    lab.must(&["stop", "n4"]);
+    assert_eq!(lab.state(4)["state"], "silent");
+    must_show(&lab, 1, "killed", &bytes);
+    write(&lab, 1, "silent", &bytes);
+    lab.must(&["start", "n4"]);
+    assert_eq!(lab.state(4)["state"], "running");
+    must_show(&lab, 4, "silent", &bytes);
+
+    lab.must(&["partition", "n4"]);
+    must_show(&lab, 3, "silent", &bytes);
+    write(&lab, 3, "apart", &bytes);
+    lab.must(&["heal"]);
+    lab.must(&["start", "n4"]);
+    must_show(&lab, 4, "apart", &bytes);
+
+    lab.must(&["slow-disk", "n4", "--latency-ms", "50"]);
+    write(&lab, 4, "slow", &bytes);
+    lab.must(&["slow-disk", "n4", "--off"]);
+    must_show(&lab, 1, "slow", &bytes);
+}

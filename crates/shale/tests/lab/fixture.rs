@@ -1,0 +1,214 @@
+//! A lab for a test: up when it begins, gone when it ends, however it ends.
+//!
+//! Labs lie in a folder beside the test programs, each with a file that its test keeps locked. A test
+//! program that was killed leaves a lab whose file is free: the next one removes it.
+
+use crate::fixture::{
+    bounded::{self, Ended},
+    poll,
+    skipped::skipped,
+};
+use rustix::fs::{FlockOperation, flock};
+use serde_json::Value;
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Once,
+    time::Duration,
+};
+
+/// A lab comes up in minutes if other tests take the cores.
+const UP_MAX: Duration = Duration::from_secs(900);
+/// Every other command of a lab.
+const COMMAND_MAX: Duration = Duration::from_secs(400);
+/// Waits for what a cluster does by itself.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The file that a test keeps locked.
+const OWNER: &str = "owner";
+
+/// A lab of a test's own; its nodes are numbered from 1.
+pub struct Lab {
+    /// As for `shale lab --dir`.
+    pub dir: PathBuf,
+    home: PathBuf,
+    _owner: File,
+}
+
+impl Lab {
+    /// Nodes with one NSD of 1 GiB each; `None` if this machine can't have a lab, which is reported.
+    #[track_caller]
+    pub fn up(nodes: u32, scheme: &str) -> Option<Self> {
+        Self::with(&["--nodes", &nodes.to_string(), "--scheme", scheme])
+    }
+
+    /// With these arguments of `shale lab up`.
+    #[track_caller]
+    pub fn with(arguments: &[&str]) -> Option<Self> {
+        let lab = Self::unmade()?;
+        let ended = lab.run(&[&["up"], arguments].concat());
+        assert_eq!(ended.code, 0, "lab up {arguments:?}: {}", ended.text);
+        Some(lab)
+    }
+
+    /// Only the place for a lab. Its directory doesn't exist.
+    pub fn unmade() -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            let test = std::thread::current().name().unwrap_or("lab").to_owned();
+            skipped(&test, "labs need root");
+            return None;
+        }
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("labs");
+        fs::create_dir_all(&folder).unwrap();
+        // Nobody takes a new lab for one that was left.
+        let making = lock(&folder.join("lock"), FlockOperation::LockExclusive).unwrap();
+        static SWEPT: Once = Once::new();
+        SWEPT.call_once(|| sweep(&folder));
+        let home = tempfile::Builder::new().prefix("lab").tempdir_in(&folder);
+        // It is removed after the lab in it.
+        let home = home.unwrap().keep();
+        let owner = lock(&home.join(OWNER), FlockOperation::LockExclusive).unwrap();
+        drop(making);
+        Some(Self {
+            dir: home.join("lab"),
+            home,
+            _owner: owner,
+        })
+    }
+
+    /// Runs `shale lab ARGUMENTS --dir DIR`.
+    #[track_caller]
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        run_lab(&self.dir, arguments)
+    }
+
+    /// Runs a command that must succeed; returns what it said.
+    #[track_caller]
+    pub fn must(&self, arguments: &[&str]) -> String {
+        let ended = self.run(arguments);
+        assert_eq!(ended.code, 0, "lab {arguments:?}: {}", ended.text);
+        ended.text
+    }
+
+    /// Runs a command on a node, in its network and in its mount; it must succeed.
+    #[track_caller]
+    pub fn exec(&self, node: u32, command: &[&str]) -> String {
+        let node = node.to_string();
+        self.must(&[&["exec", &node, "--"], command].concat())
+    }
+
+    /// How a node is, as `shale lab status` says.
+    #[track_caller]
+    pub fn state(&self, node: u32) -> Value {
+        let said = self.must(&["status", "--json"]);
+        let status: Value = serde_json::from_str(&said).unwrap();
+        status["nodes"][node as usize - 1].clone()
+    }
+
+    /// A node's directory, as for `shale --dir`.
+    pub fn node(&self, node: u32) -> PathBuf {
+        self.dir.join(format!("n{node}"))
+    }
+
+    /// A path in a node's mount.
+    pub fn path(&self, node: u32, name: &str) -> PathBuf {
+        self.node(node).join("mnt").join(name)
+    }
+
+    /// Runs `shale ARGUMENTS` about a node.
+    #[track_caller]
+    pub fn shale(&self, node: u32, arguments: &[&str]) -> Ended {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shale"));
+        command.args(arguments).arg("--dir").arg(self.node(node));
+        bounded::run_within(&mut command, COMMAND_MAX)
+    }
+
+    /// Asks a node with `--json`; it must answer.
+    #[track_caller]
+    pub fn ask(&self, node: u32, arguments: &[&str]) -> Value {
+        let ended = self.shale(node, &[arguments, &["--json"]].concat());
+        serde_json::from_str(&ended.text).unwrap_or_else(|e| panic!("{e}: {}", ended.text))
+    }
+
+    /// Waits until something holds that the cluster brings about by itself.
+    #[track_caller]
+    pub fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
+        poll::until(what, PATIENCE, look)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show_logs();
+        }
+        remove(&self.home);
+    }
+}
+
+impl Lab {
+    /// For whoever looks why a test has failed.
+    fn show_logs(&self) {
+        for node in 1..=16 {
+            let Ok(log) = fs::read_to_string(self.node(node).join("daemon.log")) else {
+                continue;
+            };
+            let lines: Vec<_> = log.lines().collect();
+            eprintln!("last lines of the log of n{node}:");
+            for line in &lines[lines.len().saturating_sub(20)..] {
+                eprintln!("  {line}");
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn run_lab(dir: &Path, arguments: &[&str]) -> Ended {
+    // What follows `--` is another program's.
+    let own = arguments.iter().position(|it| *it == "--");
+    let (own, others) = arguments.split_at(own.unwrap_or(arguments.len()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shale"));
+    command
+        .arg("lab")
+        .args(own)
+        .arg("--dir")
+        .arg(dir)
+        .args(others);
+    let patience = if arguments[0] == "up" {
+        UP_MAX
+    } else {
+        COMMAND_MAX
+    };
+    bounded::run_within(&mut command, patience)
+}
+
+/// Removes the labs of test programs that were killed.
+fn sweep(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        let home = entry.path();
+        let owner = home.join(OWNER);
+        if owner.exists() && lock(&owner, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            eprintln!("{} was left by a test that was killed", home.display());
+            remove(&home);
+        }
+    }
+}
+
+/// Ends the lab in a place, whatever is left of it, and removes the place.
+fn remove(home: &Path) {
+    let ended = std::panic::catch_unwind(|| run_lab(&home.join("lab"), &["down", "--purge"]));
+    match ended {
+        Ok(ended) if ended.code == 0 => fs::remove_dir_all(home).unwrap(),
+        other => eprintln!("{} can't be removed: {other:?}", home.display()),
+    }
+}
+
+fn lock(path: &Path, how: FlockOperation) -> std::io::Result<File> {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)?;
+    flock(&file, how)?;
+    Ok(file)
+}
