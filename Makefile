@@ -34,7 +34,7 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
-.PHONY: help build deps test-deps none-skipped run demo-cluster stop install uninstall deb test test-all test-deb sim lint bench bench-parts clean
+.PHONY: help build deps test-deps none-skipped run demo-cluster stop install uninstall deb test test-all test-deb sim lint bench bench-cluster bench-parts clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
@@ -49,6 +49,7 @@ help:
 	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes,calm,"; \
 	echo "               within,beyond,changing,shards)"
 	@echo "make bench     measured value, floor, ratio"
+	@echo "make bench-cluster  the same for clusters of real daemons on this machine"
 	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls, managers, etcd"
 	@echo "make lint      format and lints"
 
@@ -166,6 +167,12 @@ bench: deps
 	@if [ -w $(URING_SWITCH) ]; then echo Y > $(URING_SWITCH); fi
 	$(CARGO) build --release -p shale -p bench
 	target/release/bench
+
+bench-cluster: deps
+	$(call install_etcd)
+	@if [ -w $(URING_SWITCH) ]; then echo Y > $(URING_SWITCH); fi
+	$(CARGO) build --release -p shale -p bench
+	target/release/bench --cluster
 
 # Parts that users feel only together; `make lint` sees that they compile.
 PARTS := operations durable_writes blobs segments calls managers etcd

@@ -11,6 +11,7 @@
     reason = "it does what programs do: ordinary files, threads and clocks"
 )]
 
+mod cluster;
 mod disk;
 mod ext4;
 mod floor;
@@ -38,6 +39,9 @@ struct Arguments {
     /// Only lines whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Measure clusters of real daemons instead: the program `shale` beside this one.
+    #[arg(long)]
+    cluster: bool,
     /// Internal, for a child process: make this many files in --dir and die.
     #[arg(long, hide = true)]
     fill: Option<u64>,
@@ -89,6 +93,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     if arguments.start {
         return start::start(&world, &dir);
     }
+    cluster::end_stale(&dir);
     mounted::detach_stale_mounts(&dir);
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir_all(&dir).map_err(|e| {
@@ -99,6 +104,11 @@ fn run(arguments: &Arguments) -> Result<()> {
         return start::fill(&world, &dir, files);
     }
     measure::heading();
+    if arguments.cluster {
+        cluster::lines(&dir, arguments.runs, &arguments.only)?;
+        let _ = std::fs::remove_dir_all(&dir);
+        return Ok(());
+    }
     let library = dir.join("library");
     let bench = sections::Bench::new(
         world.clone(),
