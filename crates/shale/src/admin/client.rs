@@ -111,6 +111,10 @@ impl Admin {
                 "the daemon answered {status}; does its version differ from this command's?"
             ))
         })?;
+        // A node of a cluster that is no member now.
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            return Err(Error::new(ErrorKind::Unavailable, refusal.message));
+        }
         // `ShuttingDown` makes the caller try again once the next daemon is up; `NotFound` makes it
         // unmount without the daemon.
         let kinds = [ErrorKind::ShuttingDown, ErrorKind::NotFound];

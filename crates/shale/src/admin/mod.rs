@@ -41,6 +41,9 @@ pub struct Status {
     pub options: String,
     /// The node's mounts.
     pub mounts: Vec<MountLine>,
+    /// Why the node's own mount isn't made yet, while the daemon tries to make it.
+    #[serde(default)]
+    pub mount_missing: Option<String>,
     /// The pool's scheme.
     pub scheme: String,
     /// Bytes per block.
@@ -135,6 +138,13 @@ impl From<How> for fuse::Unmount {
 pub struct Unmounted {
     /// Whether the daemon ends too: this was its last mount.
     pub daemon_ends: bool,
+}
+
+/// Body of `shutdown`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Shutdown {
+    /// Programs that use the mounts don't hold it up.
+    pub force: bool,
 }
 
 /// Answer to `shutdown`.

@@ -1,6 +1,6 @@
 //! `shale down`: unmounts and ends the daemon, politely, by force, or by killing it.
 
-use super::start::{ask, running};
+use super::start::{answers, ask};
 use crate::{
     admin::Stopping,
     cli::Down,
@@ -26,7 +26,7 @@ pub fn down(down: &Down, json: bool) -> Result<ExitCode> {
     if down.kill {
         return kill(&dir, json);
     }
-    if running(&dir)?.is_none() {
+    if !answers(&dir)? {
         return say(json, false, &format!("no daemon runs in {}", dir.display()));
     }
     let how = serde_json::json!({ "force": down.force });

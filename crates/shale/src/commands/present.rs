@@ -92,6 +92,9 @@ pub(super) fn status(status: &Status) -> ExitCode {
         say!("{} at {} ({})", line.state, line.path, line.options);
         say!("  requests through {}", line.transport);
     }
+    if let Some(why) = &status.mount_missing {
+        say!("not mounted at {} yet: {why}", status.mount);
+    }
     for shard in &status.shards {
         say!(
             "shard {}: epoch {}, commit {}",
@@ -124,12 +127,34 @@ pub(super) fn status(status: &Status) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// The status of a daemon that has come up. The exit code is 1 if its own mount couldn't be made yet.
+pub(super) fn status_as_json(status: &Status) -> ExitCode {
+    output::json(status);
+    ExitCode::from(u8::from(status.mount_missing.is_some()))
+}
+
+/// Whoever starts a node wants its mount.
+///
+/// # Errors
+/// `Unavailable`: it isn't made yet; the daemon runs.
+pub(super) fn refuse_without_mount(status: &Status) -> Result<()> {
+    let Some(why) = &status.mount_missing else {
+        return Ok(());
+    };
+    let text = format!(
+        "the node is up and serves its cluster, but its file system isn't mounted at {} yet: {why}; this is tried again \
+         until it is mounted, and `shale health` says how it stands",
+        status.mount
+    );
+    Err(Error::new(ErrorKind::Unavailable, text))
+}
+
 /// Says what has come up.
 pub(super) fn report(status: &Status, what: &str, json: bool) -> Result<ExitCode> {
     if json {
-        output::json(status);
-        return Ok(ExitCode::SUCCESS);
+        return Ok(status_as_json(status));
     }
+    refuse_without_mount(status)?;
     match &status.cluster {
         Some(cluster) => say!(
             "node {} ({}) {what}; {} with blocks of {}, mounted at {}",

@@ -56,8 +56,21 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(50);
 /// or ending.
 ///
 /// # Errors
-/// `Unavailable` if it runs but doesn't answer.
+/// `Unavailable` if it runs but doesn't answer, or is no member of its cluster.
 pub fn running(dir: &Path) -> Result<Option<Status>> {
+    answer_of(dir, "/v1/status")
+}
+
+/// Whether a daemon runs in the directory and answers, whatever state it is in. Waits as [`running`] does.
+///
+/// # Errors
+/// `Unavailable` if it runs but doesn't answer.
+pub fn answers(dir: &Path) -> Result<bool> {
+    let answer = answer_of::<serde_json::Value>(dir, "/v1/ping")?;
+    Ok(answer.is_some())
+}
+
+fn answer_of<A: DeserializeOwned>(dir: &Path, path: &str) -> Result<Option<A>> {
     let begun = Instant::now();
     loop {
         if !lock::is_held(dir) {
@@ -65,11 +78,11 @@ pub fn running(dir: &Path) -> Result<Option<Status>> {
         }
         let asked = block_on(async {
             let admin = Admin::of(dir);
-            admin.ask::<Status>(Method::GET, "/v1/status", ()).await
+            admin.ask::<A>(Method::GET, path, ()).await
         })?;
         let is_stopped = lock::is_holder_stopped(dir);
         match asked {
-            Ok(status) => return Ok(Some(status)),
+            Ok(answer) => return Ok(Some(answer)),
             Err(error)
                 if error.kind() == ErrorKind::Unavailable
                     && !is_stopped
@@ -79,7 +92,7 @@ pub fn running(dir: &Path) -> Result<Option<Status>> {
             }
             Err(error) => {
                 return Err(error.while_doing(format!(
-                    "a daemon holds {} but doesn't answer; look at {}",
+                    "asking the daemon that holds {} how it is; its log is {}",
                     dir.display(),
                     log::place(dir)
                 )));

@@ -1,5 +1,6 @@
 //! `shale up`: creates a node on first use, then starts it and mounts.
 
+use super::present::{refuse_without_mount, status_as_json};
 use super::start::{ask, running, start, while_passing};
 use crate::{
     admin::{MountRequest, Status, client::SOCKET},
@@ -8,7 +9,7 @@ use crate::{
         config::{NodeConfig, Plan},
         mounts::real_path,
     },
-    output::{self, say},
+    output::say,
 };
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, process::ExitCode};
@@ -40,7 +41,11 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
         if is_mounted(&status) {
             return Ok(Ok(("is already up", status)));
         }
-        Ok(mount_again(&dir).map(|()| ("is mounted again", status)))
+        let mounted = Status {
+            mount_missing: None,
+            ..status
+        };
+        Ok(mount_again(&dir).map(|()| ("is mounted again", mounted)))
     })?;
     report(&status, how, json)
 }
@@ -91,10 +96,10 @@ fn mount_again(dir: &Path) -> Result<()> {
 
 fn report(status: &Status, how: &str, json: bool) -> Result<ExitCode> {
     if json {
-        output::json(status);
-    } else {
-        say!("shale {how}: {} mounted at {}", status.scheme, status.mount);
+        return Ok(status_as_json(status));
     }
+    refuse_without_mount(status)?;
+    say!("shale {how}: {} mounted at {}", status.scheme, status.mount);
     Ok(ExitCode::SUCCESS)
 }
 

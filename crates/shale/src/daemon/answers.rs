@@ -38,6 +38,7 @@ impl Serving {
                 .options()
                 .map_or(own.options.clone(), |it| it.to_string()),
             mounts: self.mounts.lines(),
+            mount_missing: self.own.missing(),
             scheme: self.running.pool().map().scheme().to_string(),
             block_bytes: u64::from(self.running.block_bytes()),
             shards: metanodes.iter().map(shard).collect(),
@@ -143,10 +144,13 @@ impl Serving {
 
     fn mount_facts(&self) -> MountFacts {
         let own = self.config.lock().mount.clone();
-        let is_lost = !self.is_on_demand() && !self.mounts.has(&own);
+        let missing = self.own.missing();
+        let is_lost = missing.is_none() && !self.is_on_demand() && !self.mounts.has(&own);
+        let own = own.display().to_string();
         MountFacts {
             dir: self.dir.display().to_string(),
-            lost: is_lost.then(|| own.display().to_string()),
+            lost: is_lost.then(|| own.clone()),
+            missing: missing.map(|why| (own, why)),
             lines: self.mounts.lines(),
         }
     }

@@ -83,6 +83,8 @@ pub struct MountFacts {
     pub dir: String,
     /// Where the node's own mount should be, if it is missing.
     pub lost: Option<String>,
+    /// Where the node's own mount will be, and why it couldn't be made yet, if it is still tried.
+    pub missing: Option<(String, String)>,
     /// The node's mounts.
     pub lines: Vec<MountLine>,
 }
@@ -556,7 +558,18 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
 
 /// A missing mount looks like an empty directory: report it, and how to bring it back.
 fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
-    let MountFacts { dir, lost, lines } = &facts.mounts;
+    let MountFacts {
+        dir,
+        lost,
+        missing,
+        lines,
+    } = &facts.mounts;
+    let missing = missing.iter().map(|(mount, why)| {
+        let what = format!("the mount isn't made yet; it is tried again until it is: {why}");
+        let remedy = "the node serves the cluster meanwhile. If nobody serves the file system, start the nodes that are \
+                      away (`shale node list`); if the mount point is to blame, put it right, and it is used by itself";
+        event(WARNING, format!("mount {mount}"), what, remedy)
+    });
     let gone = lost.iter().map(|mount| {
         let what = "the mount is gone: it was unmounted; the node keeps running";
         let remedy = format!(
@@ -581,7 +594,7 @@ fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
         let what = "requests come through /dev/fuse; through io_uring they would cost less";
         Some(event(HINT, format!("mount {}", line.path), what, why))
     });
-    gone.chain(lazily).chain(slower).collect()
+    missing.chain(gone).chain(lazily).chain(slower).collect()
 }
 
 fn clock_event(facts: &Facts, seen: &Seen) -> Option<HealthEvent> {

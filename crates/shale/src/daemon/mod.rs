@@ -10,10 +10,12 @@ mod file_systems;
 pub mod health;
 pub mod member;
 pub mod mounts;
+mod own_mount;
 mod relay;
 pub mod running;
 mod server;
 pub mod serving;
+mod signals;
 mod supervisor;
 mod users;
 mod work;
@@ -25,6 +27,7 @@ use model::{Error, ErrorKind, Result};
 use node::{Creation, Node, NodePaths};
 use running::Running;
 use serving::Serving;
+use signals::Signals;
 use std::{io::Write, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tracing_subscriber::{
     filter::{LevelFilter, Targets},
@@ -139,29 +142,23 @@ async fn live_alone(
     let events = Arc::new(Events::open(dir));
     events.tell("daemon-started", "this node", "it serves");
     let serving = Arc::new(Serving::new(dir, config, running, events, on_demand));
-    serve(&serving, on_demand, std::future::pending())
-        .await
-        .map(drop)
+    serve(&serving, on_demand).await
 }
 
 /// How a node ends its service.
 enum Ended {
-    /// Somebody told it to end.
-    AsTold,
+    /// Somebody told it to end; whether by force.
+    AsTold(bool),
     /// Its run has ended: the cluster doesn't count on it any more.
     ByItself,
 }
 
-/// Mounts, answers, and ends in order: when it is told to, or when `run_ended` is ready.
+/// Mounts, answers, and ends in order when it is told to.
 ///
 /// # Errors
 /// Why it can't serve, or the first thing that couldn't be made durable.
-async fn serve(
-    serving: &Arc<Serving>,
-    on_demand: bool,
-    run_ended: impl Future<Output = ()>,
-) -> Result<Ended> {
-    let (world, dir) = (serving.world().clone(), serving.dir().to_path_buf());
+async fn serve(serving: &Arc<Serving>, on_demand: bool) -> Result<()> {
+    let world = serving.world().clone();
     if !on_demand && let Err(error) = serving.mount_own().await {
         let _ = serving.close().await;
         return Err(error);
@@ -175,39 +172,55 @@ async fn serve(
         }
     };
     let admin = world.spawn("admin API", admin);
-    let watched = serving.clone();
-    let watch = world.spawn("watch", async move { watched.watch().await });
-    let milliseconds = world.now().since(serving.since).as_millis();
-    tracing::info!(dir = %dir.display(), milliseconds, "serving");
-    say(READY);
-    supervisor::tell("READY=1");
-    let told = tokio::select! {
-        force = wait_for_end(serving) => Some(force),
-        () = run_ended => None,
+    let signals = Signals::catch(&world);
+    let is_ready = std::future::ready(());
+    let force = match attend(serving, &signals, is_ready, std::future::pending()).await {
+        Ended::AsTold(force) => force,
+        Ended::ByItself => unreachable!("no cluster counts on it"),
     };
-    if told.is_some() {
-        supervisor::tell("STOPPING=1");
-    }
-    watch.stop().await;
-    let result = match told {
-        Some(force) => serving.end(force).await,
-        None => serving.end_expelled().await,
-    };
+    let result = serving.end(force).await;
     // The client that asked for the end still needs its answer.
     let _ = world.timeout(ANSWERS_END, admin).await;
     if result.is_ok() {
-        // To programs that unmount, the missing socket means that everything is durable.
-        let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
+        remove_socket(serving.dir());
     }
-    match told {
-        Some(_) => result.map(|()| Ended::AsTold),
-        None => {
-            if let Err(error) = result {
-                tracing::warn!(%error, "not everything of the expelled run ended as it should");
-            }
-            Ok(Ended::ByItself)
-        }
+    result
+}
+
+/// To programs that unmount, the missing socket means that everything is durable.
+fn remove_socket(dir: &Path) {
+    let _ = std::fs::remove_file(dir.join(crate::admin::client::SOCKET));
+}
+
+/// Looks after a node that serves, until it is told to end or `run_ended` is ready. Says that it serves when `is_ready`
+/// is.
+async fn attend(
+    serving: &Arc<Serving>,
+    signals: &Signals,
+    is_ready: impl Future<Output = ()>,
+    run_ended: impl Future<Output = ()>,
+) -> Ended {
+    let (world, dir) = (serving.world().clone(), serving.dir().to_path_buf());
+    let watched = serving.clone();
+    let watch = world.spawn("watch", async move { watched.watch().await });
+    let ready = async {
+        is_ready.await;
+        let milliseconds = world.now().since(serving.since).as_millis();
+        tracing::info!(dir = %dir.display(), milliseconds, "serving");
+        say(READY);
+        supervisor::tell("READY=1");
+        std::future::pending::<()>().await
+    };
+    let ended = tokio::select! {
+        force = wait_for_end(serving, signals) => Ended::AsTold(force),
+        () = run_ended => Ended::ByItself,
+        () = ready => unreachable!("it is pending"),
+    };
+    if let Ended::AsTold(_) = ended {
+        supervisor::tell("STOPPING=1");
     }
+    watch.stop().await;
+    ended
 }
 
 /// The root directory belongs to the user who created the file system: if it were root's, an
@@ -282,21 +295,13 @@ fn node_paths(dir: &Path, config: &NodeConfig) -> Result<NodePaths> {
     })
 }
 
-/// `shale down`, SIGTERM and SIGINT end the daemon. Signals can't report `Busy`, so they force.
-async fn wait_for_end(serving: &Serving) -> bool {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut terminate), Ok(mut interrupt)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        return serving.wait_for_shutdown().await;
-    };
+/// `shale down`, SIGTERM and SIGINT end the daemon; whether by force. Signals can't report `Busy`, so they force.
+async fn wait_for_end(serving: &Serving, signals: &Signals) -> bool {
     tokio::select! {
         biased;
         force = serving.wait_for_shutdown() => force,
         () = serving.wait_for_idle() => false,
-        _ = terminate.recv() => true,
-        _ = interrupt.recv() => true,
+        () = signals.told() => true,
     }
 }
 

@@ -82,6 +82,16 @@ impl Mounts {
         })
     }
 
+    /// Opens the file system that these options name, which a mount needs: its owner is waited for as long as a client
+    /// does.
+    ///
+    /// # Errors
+    /// `NotFound`: there is none; `Unavailable`: no owner answers.
+    pub async fn open(&self, options: &Options) -> Result<()> {
+        let name = options.file_system.as_ref();
+        self.file_systems.open(name).await.map(drop)
+    }
+
     /// Mounts. The second mount of a node waits until the kernel no longer trusts what it cached
     /// through the first (6 s).
     ///

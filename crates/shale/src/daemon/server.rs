@@ -3,7 +3,7 @@
 use super::{door, relay::pass_on, serving::Serving};
 use crate::admin::{
     AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MountRequest,
-    Refusal, Stopping, UnmountRequest, Unmounted, client::SOCKET,
+    Refusal, Shutdown, Stopping, UnmountRequest, Unmounted, client::SOCKET,
 };
 use axum::{
     Json, Router,
@@ -114,12 +114,6 @@ struct RemoveQuery {
     /// It doesn't come back.
     #[serde(default)]
     gone: bool,
-}
-
-/// Body of `shutdown`.
-#[derive(Deserialize)]
-struct Shutdown {
-    force: bool,
 }
 
 async fn check(State(serving): State<Arc<Serving>>, Query(query): Query<CheckQuery>) -> Response {

@@ -4,6 +4,7 @@ use super::config::NodeConfig;
 use super::events::Events;
 use super::health::History;
 use super::mounts::{Mounts, source_of};
+use super::own_mount::OwnMount;
 use super::running::Running;
 use super::work::Works;
 use crate::directory::private;
@@ -43,6 +44,8 @@ pub struct Serving {
     pub(super) since: world::Instant,
     /// Ends with its last mount, as users of mount(8) and umount(8) expect.
     on_demand: AtomicBool,
+    /// Somebody has asked for the end.
+    was_told: AtomicBool,
     /// `Some(force)` once the end was requested.
     shutdown: watch::Sender<Option<bool>>,
     pub(super) history: History,
@@ -50,6 +53,8 @@ pub struct Serving {
     pub(super) events: Arc<Events>,
     /// Held while an NSD is added or removed.
     changing_nsds: tokio::sync::Mutex<()>,
+    /// The node's own mount.
+    pub(super) own: OwnMount,
     /// Long requests in progress.
     pub works: Works,
 }
@@ -64,13 +69,16 @@ impl Serving {
         events: Arc<Events>,
         on_demand: bool,
     ) -> Self {
+        let mounts = Mounts::new(running.world(), running.file_systems(), source_of(dir));
         Self {
             dir: dir.to_path_buf(),
             config: Mutex::new(config),
             since: running.world().now(),
-            mounts: Mounts::new(running.world(), running.file_systems(), source_of(dir)),
+            own: OwnMount::new(mounts.clone()),
+            mounts,
             running,
             on_demand: AtomicBool::new(on_demand),
+            was_told: AtomicBool::new(false),
             shutdown: watch::Sender::new(None),
             history: History::default(),
             events,
@@ -82,15 +90,19 @@ impl Serving {
     /// Makes the node's own mount; from now on the node stays up until `shale down`.
     ///
     /// # Errors
-    /// What is wrong with the mount point and what to do.
+    /// As [`OwnMount::make`].
     pub async fn mount_own(&self) -> Result<()> {
         let config = self.config.lock().clone();
-        if !self.mounts.has(&config.mount) {
-            make_mount_point(&config.mount)?;
-            self.mounts.add(&config.mount, &config.options()?).await?;
-        }
+        self.own.make(&config.mount, &config.options()?).await?;
         self.on_demand.store(false, Ordering::Release);
         Ok(())
+    }
+
+    /// Makes the node's own mount in the background of a cluster's node, and tries again until it is made. `tried` is
+    /// called after the first attempt.
+    pub async fn keep_mounting_own(&self, tried: impl FnOnce()) {
+        let make = || self.mount_own();
+        self.own.keep_making(self.world(), make, tried).await;
     }
 
     /// Whether the node ends with its last mount.
@@ -193,7 +205,11 @@ impl Serving {
         } else {
             Unmount::IfIdle
         };
-        let left = self.mounts.end_all(how).await?;
+        // An attempt to make the own mount would be waited for, perhaps as long as it is made again and again.
+        self.own.stop();
+        let left = self.mounts.end_all(how).await;
+        let left = left.inspect_err(|_| self.own.go_on())?;
+        self.was_told.store(true, Ordering::Release);
         self.shutdown.send_replace(Some(force));
         Ok(left)
     }
@@ -204,6 +220,7 @@ impl Serving {
     /// The first thing that couldn't be made durable.
     pub async fn end(&self, force: bool) -> Result<()> {
         let unmounted = self.shutdown(force).await;
+        self.own.stop();
         let closed = self.running.close().await;
         // What is in use, or was mounted meanwhile: without the daemon it would be a dead mount.
         let ended = self.mounts.end_all(Unmount::Forced).await;
@@ -218,9 +235,15 @@ impl Serving {
         if let Running::InCluster(here) = &self.running {
             here.was_expelled();
         }
+        self.own.stop();
         let ended = self.mounts.end_all(Unmount::Forced).await;
         self.shutdown.send_replace(Some(true));
         ended.map(drop).and(self.running.close().await)
+    }
+
+    /// Whether somebody has asked for the end of the daemon, and was told that it ends.
+    pub fn was_told_to_end(&self) -> bool {
+        self.was_told.load(Ordering::Acquire)
     }
 
     /// Closes a node that has no mounts yet.
@@ -488,21 +511,4 @@ fn nsd_line(view: &NsdView) -> NsdLine {
         used: view.usage.used,
         blobs: view.usage.blobs,
     }
-}
-
-/// Makes a missing mount point. Sends no request to an existing mount: its daemon may be dead or
-/// stopped.
-fn make_mount_point(path: &Path) -> Result<()> {
-    let real = super::mounts::real_path(path);
-    if fuse::mounted_shales().iter().any(|m| m.mountpoint == real) {
-        return Ok(());
-    }
-    // A dead mount doesn't answer, and a path that isn't a directory is refused by the mount.
-    if std::fs::symlink_metadata(path).is_ok() {
-        return Ok(());
-    }
-    private::make_mount_point(path).map_err(|e| {
-        Error::new(ErrorKind::Unavailable, e.to_string())
-            .while_doing(format!("making the mount point {}", path.display()))
-    })
 }

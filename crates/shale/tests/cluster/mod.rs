@@ -4,6 +4,7 @@
 mod breaking;
 mod joining;
 mod sharing;
+mod starting;
 
 use crate::fixture::Node;
 use rustix::process::{Pid, Signal, kill_process};

@@ -5,9 +5,11 @@
 //! the run's mounts end, so that programs get errors instead of old data, the member is closed, and another run joins and
 //! mounts again. *An end*: mounts end, the shards here go to others, the member leaves.
 //!
+//! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
 //! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes.
 
 mod etcd;
+mod front;
 mod keeping;
 
 use super::config::{ClusterConfig, NodeConfig};
@@ -16,10 +18,12 @@ use super::member::{InCluster, admission::Admission, founding, joining, keys};
 use super::relay::Relay;
 use super::running::Running;
 use super::serving::Serving;
-use super::{Ended, serve};
+use super::signals::Signals;
+use super::{Ended, attend, remove_socket, say};
 use coordination::Coordination;
 use coordination::etcd::{Etcd, EtcdBegin, EtcdCertificates, EtcdServer, EtcdSettings, HEARTBEAT};
 use etcd::EtcdProcess;
+use front::Front;
 use model::{Error, ErrorKind, NodeId, Result};
 use node::{Member, MemberSettings, Protection};
 use rpc::security::{Admit, Mode, Policy, Security};
@@ -35,6 +39,8 @@ const START_MAX: Duration = Duration::from_secs(300);
 const PROMOTE_MAX: Duration = Duration::from_secs(60);
 /// Pause between two attempts.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// Longest pause between two attempts of a node that was expelled: each is twice as long as the one before.
+const AGAIN_MAX: Duration = Duration::from_secs(10);
 
 /// Runs the daemon of a cluster's node until it is told to end.
 ///
@@ -43,9 +49,30 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 pub async fn live(
     world: &World,
     dir: &Path,
-    mut config: NodeConfig,
+    config: NodeConfig,
     cluster: ClusterConfig,
     on_demand: bool,
+) -> Result<()> {
+    let signals = Signals::catch(world);
+    let open = Front::open(world, dir)?;
+    let front = open.front.clone();
+    let ends = (&*front, &signals);
+    let result = live_in(world, dir, (config, cluster), on_demand, ends).await;
+    // The client that asked for the end still needs its answer.
+    open.close().await;
+    if result.is_ok() {
+        remove_socket(dir);
+    }
+    result
+}
+
+/// As [`live`], with the admin socket open and signals caught.
+async fn live_in(
+    world: &World,
+    dir: &Path,
+    (mut config, mut cluster): (NodeConfig, ClusterConfig),
+    on_demand: bool,
+    (front, signals): (&Front, &Signals),
 ) -> Result<()> {
     let credentials = keys::load(dir)?;
     let settings = joining::etcd_settings(world, &cluster, &credentials)?;
@@ -73,28 +100,27 @@ pub async fn live(
     let _promotion = promotion(world, &cluster, &settings, &coordination)?;
     if cluster.founding {
         founding::found(world, dir, &config, &cluster, &coordination).await?;
-        let cluster = ClusterConfig {
-            founding: false,
-            ..cluster.clone()
-        };
-        config.cluster = Some(cluster);
+        cluster.founding = false;
+        config.cluster = Some(cluster.clone());
         config.store(dir)?;
         founding::put_store_aside(dir)?;
     }
     let events = Arc::new(Events::open(dir));
+    let mut patience = Patience::Until(Deadline::after(world, START_MAX));
     loop {
-        let deadline = Deadline::after(world, START_MAX);
-        let here = Arc::new(
-            join(
-                world,
-                &config,
-                &cluster,
-                &coordination,
-                &protection,
-                deadline,
-            )
-            .await?,
-        );
+        front.waits("it joins");
+        let joined = tokio::select! {
+            biased;
+            () = front.told_to_end() => None,
+            () = signals.told() => None,
+            joined = join(world, &config, &cluster, &coordination, &protection, patience, front) => Some(joined?),
+        };
+        let Some(here) = joined else {
+            say("it was told to end before it had joined its cluster");
+            tracing::info!("told to end before the node had joined its cluster");
+            return Ok(());
+        };
+        let here = Arc::new(here);
         let running = Running::InCluster(here.clone());
         let serving = Arc::new(Serving::new(
             dir,
@@ -103,19 +129,16 @@ pub async fn live(
             events.clone(),
             on_demand,
         ));
-        here.member()
-            .answer_commands(Relay::new(super::server::routes(serving.clone())));
         let run = here.member().run();
         events.tell(
             "node-joined",
             "this node",
             &format!("run {run} is a member"),
         );
-        let keeping = keeping::keep(serving.clone(), here.clone());
-        let _keeping = world.spawn("reads the cluster's nodes", keeping);
-        let expelled = here.member().ended();
-        match serve(&serving, on_demand, expelled).await? {
-            Ended::AsTold => return Ok(()),
+        let (mounting, is_ready) = mount(&serving, on_demand);
+        let ended = serve(&serving, &here, is_ready, (front, signals)).await;
+        let ended = match ended {
+            Ended::AsTold(force) => Some(serving.end(force).await),
             Ended::ByItself => {
                 tracing::warn!(%run, "the cluster has expelled this run; the node joins again");
                 events.tell(
@@ -124,8 +147,85 @@ pub async fn live(
                     "the cluster has expelled this run: its mounts have ended, what programs had open fails with an error, \
                      and what was written and not synced is lost; the node joins again",
                 );
-                config = serving.config.lock().clone();
+                front.waits("the cluster has expelled it, and it ends its mounts before it joins again");
+                if let Err(error) = serving.end_expelled().await {
+                    tracing::warn!(%error, "not everything of the expelled run ended as it should");
+                }
+                serving.was_told_to_end().then_some(Ok(()))
             }
+        };
+        // It has nothing under way any more.
+        drop(mounting);
+        if let Some(result) = ended {
+            return result;
+        }
+        config = serving.config.lock().clone();
+        patience = Patience::Endless;
+    }
+}
+
+/// Begins to make the node's own mount, unless mounts are made on demand. The future is ready after the first attempt.
+fn mount(
+    serving: &Arc<Serving>,
+    on_demand: bool,
+) -> (Option<Task<()>>, impl Future<Output = ()> + use<>) {
+    let (tell, tried) = tokio::sync::oneshot::channel();
+    let of_task = serving.clone();
+    let mount = async move {
+        of_task
+            .keep_mounting_own(move || drop(tell.send(())))
+            .await;
+    };
+    let world = serving.world();
+    let task = (!on_demand).then(|| world.spawn("makes the node's own mount", mount));
+    // Without the task the sender is gone.
+    let is_ready = async move { drop(tried.await) };
+    (task, is_ready)
+}
+
+/// Has a run serve until it is told to end or was expelled; ends nothing itself.
+async fn serve(
+    serving: &Arc<Serving>,
+    here: &Arc<InCluster>,
+    is_ready: impl Future<Output = ()>,
+    (front, signals): (&Front, &Signals),
+) -> Ended {
+    let world = serving.world();
+    let routes = super::server::routes(serving.clone());
+    here.member().answer_commands(Relay::new(routes.clone()));
+    front.serves(routes);
+    let keeping = keeping::keep(serving.clone(), here.clone());
+    let _keeping = world.spawn("reads the cluster's nodes", keeping);
+    attend(serving, signals, is_ready, here.member().ended()).await
+}
+
+/// How long a node tries to join.
+#[derive(Clone, Copy)]
+enum Patience {
+    /// When its daemon starts: whoever started it wants to know.
+    Until(Deadline),
+    /// When it was expelled: nobody watches, and it is missed until it is back.
+    Endless,
+}
+
+impl Patience {
+    /// Whether this error of an attempt ends all attempts.
+    fn ends_with(self, error: &Error) -> bool {
+        match self {
+            Self::Until(_) => error.kind() != ErrorKind::Unavailable,
+            // It was expelled by hand, or the cluster doesn't know it any more.
+            Self::Endless => matches!(
+                error.kind(),
+                ErrorKind::NotPermitted | ErrorKind::NotFound
+            ),
+        }
+    }
+
+    /// The pause after one of that length.
+    fn pause_after(self, pause: Duration) -> Duration {
+        match self {
+            Self::Until(_) => pause,
+            Self::Endless => (pause * 2).min(AGAIN_MAX),
         }
     }
 }
@@ -137,27 +237,35 @@ async fn join(
     cluster: &ClusterConfig,
     coordination: &Coordination,
     protection: &Protection,
-    deadline: Deadline,
+    patience: Patience,
+    front: &Front,
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
-    let mut last = None;
-    while !deadline.has_passed(world) {
+    let (mut last, mut pause) = (None, AGAIN_AFTER);
+    loop {
+        let deadline = match patience {
+            Patience::Until(deadline) if deadline.has_passed(world) => break,
+            Patience::Until(deadline) => deadline,
+            Patience::Endless => Deadline::after(world, START_MAX),
+        };
         let joined = deadline.bound(
             world,
             join_once(world, config, cluster, coordination, protection),
         );
         match joined.await {
             Ok(Ok(here)) => return Ok(here),
-            Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => {
+            Ok(Err(error)) if patience.ends_with(&error) => return Err(error),
+            Ok(Err(error)) => {
                 tracing::warn!(%error, "the node can't join yet");
+                front.waits(format!("it can't join yet: {error}"));
                 last = Some(error);
             }
-            Ok(Err(error)) => return Err(error),
-            Err(_) => break,
+            Err(_) => front.waits(NO_ANSWER),
         }
-        world.sleep(AGAIN_AFTER).await;
+        world.sleep(pause).await;
+        pause = patience.pause_after(pause);
     }
-    let why = last.map_or_else(|| "coordination doesn't answer".into(), |it| it.to_string());
+    let why = last.map_or_else(|| NO_ANSWER.into(), |it| it.to_string());
     let text = format!(
         "node {node} could not join its cluster within {} s: {why}; see that most of the quorum nodes run and that the \
          network reaches them ({})",
@@ -166,6 +274,9 @@ async fn join(
     );
     Err(Error::new(ErrorKind::Unavailable, text))
 }
+
+/// Why a node can't join about which nothing else is known.
+const NO_ANSWER: &str = "coordination doesn't answer";
 
 async fn join_once(
     world: &World,
@@ -286,4 +397,27 @@ async fn promote_once(world: &World, etcd: &Etcd, peer: &str) -> Result<()> {
     })?;
     etcd.promote(own.id, Deadline::after(world, PROMOTE_MAX))
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_expelled_tries_to_come_back_until_it_may_not() {
+        let error = |kind| Error::new(kind, "refused");
+        for kind in [ErrorKind::InvalidArgument, ErrorKind::Corrupt, ErrorKind::OldEpoch] {
+            assert!(!Patience::Endless.ends_with(&error(kind)), "{kind:?}");
+        }
+        for kind in [ErrorKind::NotPermitted, ErrorKind::NotFound] {
+            assert!(Patience::Endless.ends_with(&error(kind)), "{kind:?}");
+        }
+        let mut pauses = vec![AGAIN_AFTER];
+        for _ in 0..8 {
+            let last = *pauses.last().unwrap();
+            pauses.push(Patience::Endless.pause_after(last));
+        }
+        assert!(pauses.is_sorted() && pauses[1] > pauses[0], "{pauses:?}");
+        assert_eq!(*pauses.last().unwrap(), AGAIN_MAX);
+    }
 }

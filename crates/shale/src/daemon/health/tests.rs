@@ -365,3 +365,13 @@ fn a_clock_that_is_set_back_is_told() {
     facts.clock_lag = Duration::from_secs(3600);
     assert!(only(&facts).message.contains("3600 s behind"));
 }
+
+#[test]
+fn a_mount_that_could_not_be_made_yet_is_reported_with_the_reason() {
+    let mut facts = well();
+    facts.mounts.missing = Some(("/mnt/shale".into(), "no owner answers".into()));
+    let event = only(&facts);
+    assert_eq!((event.severity.as_str(), event.subject.as_str()), ("warning", "mount /mnt/shale"));
+    assert!(event.message.contains("no owner answers"), "{event:?}");
+    assert!(event.remedy.contains("shale node list"), "{event:?}");
+}

@@ -1,0 +1,193 @@
+//! The admin socket of a cluster's node: open as long as its daemon lives, over all runs of the node.
+//!
+//! While a run serves, requests go to it. While there is none (the node joins, or joins again after an expulsion),
+//! people can end the daemon and are told what it waits for.
+
+use crate::admin::{Refusal, Shutdown, Stopping, client::SOCKET};
+use crate::daemon::door;
+use axum::body::to_bytes;
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use model::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tower::ServiceExt;
+use world::{Task, World};
+
+/// Time for answers in flight when the daemon ends.
+const ANSWERS_END: Duration = Duration::from_secs(2);
+
+/// What answers at the socket.
+pub struct Front {
+    state: Mutex<Now>,
+    /// Somebody has asked for the daemon's end while no run served.
+    ends: watch::Sender<bool>,
+    closed: watch::Sender<bool>,
+}
+
+/// What the node does.
+enum Now {
+    /// A run serves.
+    Serves(Router),
+    /// None does, because of this.
+    Waits(String),
+}
+
+/// The open socket.
+pub struct Open {
+    pub front: Arc<Front>,
+    world: World,
+    task: Task<()>,
+}
+
+impl Front {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// `Unavailable` if it can't be made.
+    pub fn open(world: &World, dir: &Path) -> Result<Open> {
+        let path = dir.join(SOCKET);
+        let listener = door::bind(&path).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, error.to_string())
+                .while_doing(format!("listening on {}", path.display()))
+        })?;
+        let front = Arc::new(Self {
+            state: Mutex::new(Now::Waits("it is starting".into())),
+            ends: watch::Sender::new(false),
+            closed: watch::Sender::new(false),
+        });
+        let mut closed = front.closed.subscribe();
+        let until = async move {
+            let _ = closed.wait_for(|closed| *closed).await;
+        };
+        let routes = Router::new().fallback(any).with_state(front.clone());
+        let serving = door::serve(world.clone(), listener, routes, until);
+        Ok(Open {
+            front,
+            world: world.clone(),
+            task: world.spawn("admin API", serving),
+        })
+    }
+
+    /// These routes answer from now on.
+    pub fn serves(&self, routes: Router) {
+        *self.state.lock() = Now::Serves(routes);
+    }
+
+    /// No run serves, because of `why`.
+    pub fn waits(&self, why: impl Into<String>) {
+        *self.state.lock() = Now::Waits(why.into());
+    }
+
+    /// Whether somebody has asked for the end while no run served.
+    pub fn was_told_to_end(&self) -> bool {
+        *self.ends.borrow()
+    }
+
+    /// Returns when somebody has asked for the end while no run served.
+    pub async fn told_to_end(&self) {
+        // The sender is here.
+        let _ = self.ends.subscribe().wait_for(|ends| *ends).await;
+    }
+}
+
+impl Open {
+    /// Takes no more requests, and waits a moment until clients have their answers.
+    pub async fn close(self) {
+        self.front.closed.send_replace(true);
+        let _ = self.world.timeout(ANSWERS_END, self.task).await;
+    }
+}
+
+async fn any(State(front): State<Arc<Front>>, request: Request) -> Response {
+    let why = match &*front.state.lock() {
+        Now::Serves(routes) => Ok(routes.clone()),
+        Now::Waits(why) => Err(why.clone()),
+    };
+    match why {
+        Ok(routes) => {
+            let answered = routes.oneshot(request).await;
+            answered.unwrap_or_else(|never| match never {})
+        }
+        Err(why) => front.between(request, &why).await,
+    }
+}
+
+impl Front {
+    /// Answers while no run serves.
+    async fn between(&self, request: Request, why: &str) -> Response {
+        match (request.method(), request.uri().path()) {
+            (&Method::GET, "/v1/ping") => Json(serde_json::json!({})).into_response(),
+            (&Method::POST, "/v1/shutdown") => {
+                // The door has bounded its size.
+                let body = to_bytes(request.into_body(), usize::MAX).await;
+                let body = body.unwrap_or_default();
+                if let Err(error) = serde_json::from_slice::<Shutdown>(&body) {
+                    return refuse(StatusCode::BAD_REQUEST, ErrorKind::InvalidArgument, error);
+                }
+                self.ends.send_replace(true);
+                // No run has mounts.
+                Json(Stopping { left: Vec::new() }).into_response()
+            }
+            _ => {
+                let text = format!(
+                    "this node is no member of its cluster now: {why}. It goes on by itself; `shale down` ends it"
+                );
+                refuse(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Unavailable, text)
+            }
+        }
+    }
+}
+
+fn refuse(status: StatusCode, kind: ErrorKind, why: impl ToString) -> Response {
+    let refusal = Refusal {
+        kind: kind.name().into(),
+        message: why.to_string(),
+    };
+    (status, Json(refusal)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::client::Admin;
+    use crate::admin::{Progress, Stopping};
+
+    #[test]
+    fn between_two_runs_the_daemon_says_what_it_waits_for_and_can_be_ended() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let home = tempfile::tempdir().unwrap();
+            let open = Front::open(&World::real(), home.path()).unwrap();
+            let front = open.front.clone();
+            let admin = Admin::of(home.path());
+            front.waits("nobody is there");
+            let asked = admin.ask::<Progress>(Method::GET, "/v1/status", ()).await;
+            let refused = asked.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+            assert!(refused.to_string().contains("nobody is there"), "{refused}");
+            let other = admin.ask::<Stopping>(Method::POST, "/v1/shutdown", ()).await;
+            other.unwrap_err();
+            assert!(!front.was_told_to_end());
+            // A run serves: it answers all.
+            let routes = Router::new().fallback(async || Json(serde_json::json!("served")));
+            front.serves(routes);
+            let served: String = admin.ask(Method::GET, "/v1/status", ()).await.unwrap();
+            assert_eq!(served, "served");
+            front.waits("it was expelled");
+            let how = serde_json::json!({ "force": false });
+            let told: Stopping = admin.ask(Method::POST, "/v1/shutdown", how).await.unwrap();
+            assert!(told.left.is_empty());
+            front.told_to_end().await;
+            open.close().await;
+        });
+    }
+}
