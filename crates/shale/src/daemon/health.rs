@@ -72,8 +72,19 @@ pub struct ClusterFacts {
     pub expelled: Vec<(u32, String)>,
     /// Shards that no run owns.
     pub unowned: Vec<u32>,
-    /// How many of the cluster's own etcd members answer, of how many.
-    pub etcd: Option<(usize, usize)>,
+    /// The cluster's etcd; `None`: nobody has looked yet.
+    pub etcd: Option<EtcdFacts>,
+}
+
+/// The cluster's etcd, as this node sees it.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct EtcdFacts {
+    /// Where its members answer, with what is wrong with each.
+    pub members: Vec<(String, Option<String>)>,
+    /// Its database is full: nobody can change anything.
+    pub is_full: bool,
+    /// What else members complain of.
+    pub complaints: Vec<String>,
 }
 
 /// The mounts of the node.
@@ -536,12 +547,7 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
             "see that most of the quorum nodes run: without them coordination answers nothing";
         events.push(event(CRITICAL, "cluster", what, remedy));
     }
-    if let Some((up, all)) = cluster.etcd.filter(|(up, all)| up < all) {
-        let severity = if up * 2 > all { WARNING } else { CRITICAL };
-        let what = format!("{up} of {all} etcd members answer this node");
-        let remedy = "start the daemons of the quorum nodes that are away (`shale node list`)";
-        events.push(event(severity, "coordination", what, remedy));
-    }
+    events.extend(cluster.etcd.iter().flat_map(etcd_events));
     for (node, cause) in &cluster.expelled {
         let what = format!("it was expelled: {cause}");
         let remedy = "start its daemon again (`shale up` there) or look why it can't be reached; for good: `shale node \
@@ -552,6 +558,34 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
         let what = "no node serves it now: operations on it wait";
         let remedy = "wait some seconds; if it stays so, see `shale node list`";
         events.push(event(WARNING, format!("shard {shard}"), what, remedy));
+    }
+    events
+}
+
+fn etcd_events(etcd: &EtcdFacts) -> Vec<HealthEvent> {
+    let mut events = Vec::new();
+    let wrong = etcd.members.iter();
+    let wrong = wrong.filter_map(|(place, trouble)| Some(format!("{place} ({})", trouble.as_ref()?)));
+    let wrong: Vec<_> = wrong.collect();
+    let (all, up) = (etcd.members.len(), etcd.members.len() - wrong.len());
+    if !wrong.is_empty() {
+        let severity = if up * 2 > all { WARNING } else { CRITICAL };
+        let what = format!("{up} of {all} members of etcd work, not {}", wrong.join(", "));
+        let remedy = "start the daemons of the quorum nodes that are away (`shale node list`), and look at etcd.log in \
+                      their directories: while most members are away nothing can be changed in the cluster";
+        events.push(event(severity, "coordination", what, remedy));
+    }
+    if etcd.is_full {
+        let what = "etcd's database is full: nothing can be changed in the cluster, and nodes that die aren't replaced";
+        let remedy = "an etcd that Shale runs drops its history by itself within a minute, once all its members answer; \
+                      if it stays full, or others run it: compact and defragment it (`etcdctl`), or raise its \
+                      --quota-backend-bytes";
+        events.push(event(CRITICAL, "coordination", what, remedy));
+    }
+    for complaint in &etcd.complaints {
+        let remedy = "look at etcd.log on that node; a member whose data differ must be removed (`etcdctl member remove`) \
+                      and added anew";
+        events.push(event(CRITICAL, "coordination", format!("etcd complains: {complaint}"), remedy));
     }
     events
 }

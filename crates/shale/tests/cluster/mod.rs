@@ -2,6 +2,7 @@
 //! them.
 
 mod breaking;
+mod expelling;
 mod joining;
 mod sharing;
 mod starting;

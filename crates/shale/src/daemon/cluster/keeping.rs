@@ -1,5 +1,5 @@
 //! What a running node learns from the cluster's facts: that it was expelled by hand, and where coordination is now, because
-//! quorum nodes have come or gone.
+//! quorum nodes have come or gone. And how the members of etcd are.
 
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::member::{InCluster, joining::etcd_settings};
@@ -11,11 +11,28 @@ use std::time::Duration;
 /// How often the facts are read. Reading them costs coordination one list of the nodes.
 const READ_EVERY: Duration = Duration::from_secs(5);
 
-/// Ends the node when it was expelled by hand, and keeps node.toml's list of endpoints up to date. Never returns.
+/// How often the members of etcd are asked how they are.
+const ETCD_EVERY: Duration = Duration::from_secs(30);
+
+/// Ends the node when it was expelled by hand, keeps node.toml's list of endpoints up to date, and looks how etcd is. Never
+/// returns.
 pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>) {
+    futures::join!(keep_facts(&serving, &here), look_at_etcd(&here));
+}
+
+async fn look_at_etcd(here: &InCluster) {
+    loop {
+        if let Err(error) = here.look_at_etcd().await {
+            tracing::debug!(%error, "etcd doesn't say how it is");
+        }
+        here.member().world().sleep(ETCD_EVERY).await;
+    }
+}
+
+async fn keep_facts(serving: &Serving, here: &InCluster) {
     loop {
         here.member().world().sleep(READ_EVERY).await;
-        match keep_once(&serving, &here).await {
+        match keep_once(serving, here).await {
             Ok(()) => {}
             Err(error) => tracing::debug!(%error, "the cluster's nodes couldn't be read"),
         }

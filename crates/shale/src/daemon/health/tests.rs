@@ -375,3 +375,44 @@ fn a_mount_that_could_not_be_made_yet_is_reported_with_the_reason() {
     assert!(event.message.contains("no owner answers"), "{event:?}");
     assert!(event.remedy.contains("shale node list"), "{event:?}");
 }
+
+#[test]
+fn lost_members_of_etcd_a_full_one_and_its_complaints_are_reported() {
+    let with = |etcd: EtcdFacts| Facts {
+        cluster: Some(ClusterFacts {
+            has_lease: true,
+            has_manager: true,
+            etcd: Some(etcd),
+            ..ClusterFacts::default()
+        }),
+        ..well()
+    };
+    let members = |away: usize| {
+        let member = |at: usize| {
+            let trouble = (at < away).then(|| "nobody listens".to_string());
+            (format!("https://10.0.0.{at}:7312"), trouble)
+        };
+        EtcdFacts {
+            members: (0..3).map(member).collect(),
+            ..EtcdFacts::default()
+        }
+    };
+    assert!(History::default().judge(&with(members(0))).events.is_empty());
+    for (away, severity) in [(1, "warning"), (2, "critical")] {
+        let event = only(&with(members(away)));
+        assert_eq!(event.severity, severity);
+        assert!(event.message.contains("https://10.0.0.0:7312 (nobody listens)"), "{event:?}");
+    }
+    let full = EtcdFacts {
+        is_full: true,
+        ..members(0)
+    };
+    assert!(only(&with(full)).message.contains("full"));
+    let complains = EtcdFacts {
+        complaints: vec!["https://10.0.0.1:7312: its data differ".into()],
+        ..members(0)
+    };
+    let event = only(&with(complains));
+    assert_eq!(event.severity, "critical");
+    assert!(event.message.contains("its data differ"), "{event:?}");
+}

@@ -2,6 +2,7 @@
 
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::file_systems::FileSystems;
+use crate::daemon::health::EtcdFacts;
 use client::{Client, ClientSettings};
 use futures::future::BoxFuture;
 use model::{FileSystemName, InodeId, Result};
@@ -26,6 +27,8 @@ pub struct InCluster {
     security: Arc<Security>,
     /// Where coordination is reached.
     endpoints: parking_lot::Mutex<Vec<String>>,
+    /// What its members have said last.
+    etcd_seen: parking_lot::Mutex<Option<EtcdFacts>>,
     /// Of each file system one, opened when it is first used. Held while one is opened, so that it is opened once.
     opened: tokio::sync::Mutex<()>,
     clients: parking_lot::Mutex<BTreeMap<FileSystemName, Opened>>,
@@ -47,6 +50,7 @@ impl InCluster {
             cluster: cluster.clone(),
             security,
             endpoints: parking_lot::Mutex::new(cluster.coordination.clone()),
+            etcd_seen: parking_lot::Mutex::default(),
             opened: tokio::sync::Mutex::default(),
             clients: parking_lot::Mutex::default(),
             leaves: AtomicBool::new(true),
@@ -81,6 +85,20 @@ impl InCluster {
     /// Coordination is there from now on.
     pub fn set_endpoints(&self, endpoints: &[String]) {
         *self.endpoints.lock() = endpoints.to_vec();
+    }
+
+    /// The node's place in the cluster, as it was when this run joined.
+    pub(super) fn cluster(&self) -> &ClusterConfig {
+        &self.cluster
+    }
+
+    /// What the members of etcd have said last; `None`: they weren't asked yet.
+    pub fn etcd_seen(&self) -> Option<EtcdFacts> {
+        self.etcd_seen.lock().clone()
+    }
+
+    pub(super) fn set_etcd_seen(&self, seen: EtcdFacts) {
+        *self.etcd_seen.lock() = Some(seen);
     }
 
     /// Where this node's own member of etcd answers, if it has one.

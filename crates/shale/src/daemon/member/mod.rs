@@ -10,6 +10,7 @@ mod here;
 pub mod joining;
 pub mod keys;
 mod nodes;
+mod quorum;
 mod reports;
 mod settings;
 

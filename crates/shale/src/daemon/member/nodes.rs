@@ -8,7 +8,8 @@ impl InCluster {
     /// `shale node expel`, `unexpel` and `class`.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument`; those of coordination.
+    /// `NotFound`; `InvalidArgument`; `Busy`: the node can't be expelled, because coordination would end with it; those of
+    /// coordination.
     pub async fn change_node(&self, node: u32, change: &ChangeNode) -> Result<()> {
         let node = NodeId(node);
         if change.barred == Some(true) && node == self.member().run().node {
@@ -20,6 +21,10 @@ impl InCluster {
             check_class(class)?;
         }
         let facts = self.member().coordination();
+        if change.barred == Some(true) {
+            let checked = self.check_can_do_without(node).await;
+            checked.map_err(|error| error.while_doing(format!("expelling node {node}")))?;
+        }
         let changed = facts.change_node(node, |it| {
             if let Some(class) = &change.class {
                 it.class.clone_from(class);

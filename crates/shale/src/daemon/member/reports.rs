@@ -51,7 +51,7 @@ impl InCluster {
             has_manager: roster.manager.is_some(),
             expelled: expelled.collect(),
             unowned: unowned.map(|(shard, _)| shard.0).collect(),
-            etcd: None,
+            etcd: self.etcd_seen(),
         }
     }
 

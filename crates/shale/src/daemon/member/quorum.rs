@@ -1,0 +1,150 @@
+//! The members of the cluster's etcd, as this node sees them: who answers, what they complain of, and whether one can be
+//! done without.
+
+use super::{InCluster, joining::etcd_settings};
+use crate::daemon::config::ClusterConfig;
+use crate::daemon::health::EtcdFacts;
+use coordination::etcd::{Etcd, EtcdAlarm, EtcdEndpoint, EtcdStatus};
+use model::{Error, ErrorKind, NodeId, Result};
+
+/// What the members at all endpoints say.
+type Statuses = Vec<(EtcdEndpoint, Result<EtcdStatus>)>;
+
+impl InCluster {
+    /// Asks all members of etcd how they are, for `shale health`, and makes room in a full one that is the cluster's own.
+    /// Takes some seconds if one doesn't answer, up to minutes if room is made.
+    ///
+    /// # Errors
+    /// `Unavailable`: no member says how etcd is.
+    pub async fn look_at_etcd(&self) -> Result<()> {
+        let etcd = self.etcd_at(self.endpoints())?;
+        let statuses = etcd.status().await;
+        let mut seen = facts_of(&statuses);
+        // Before its alarms, which nobody tells if most members are away.
+        self.set_etcd_seen(seen.clone());
+        let alarms = etcd.alarms().await?;
+        seen.is_full = alarms.iter().any(|it| matches!(it, EtcdAlarm::NoSpace(_)));
+        let complaints = alarms.iter().filter_map(|alarm| complaint_of(alarm, &statuses));
+        seen.complaints = complaints.collect();
+        let has_trouble = seen.members.iter().any(|(_, trouble)| trouble.is_some());
+        let is_full = seen.is_full;
+        self.set_etcd_seen(seen);
+        if is_full && !has_trouble && self.makes_room(&statuses) {
+            tracing::warn!("etcd is full: its history is dropped");
+            etcd.make_room().await?;
+            tracing::info!("there is room in etcd again");
+        }
+        Ok(())
+    }
+
+    /// Of the nodes that run members, one makes room: that of the first endpoint. None does for an etcd that others run.
+    fn makes_room(&self, statuses: &Statuses) -> bool {
+        let first = statuses.iter().map(|(endpoint, _)| endpoint.to_string());
+        first.min().is_some_and(|first| Some(first) == self.own_endpoint())
+    }
+
+    /// Whether coordination goes on without this node's member of etcd.
+    ///
+    /// # Errors
+    /// `Busy`: it doesn't; what to do first. `Unavailable`: etcd doesn't say who its members are.
+    pub async fn check_can_do_without(&self, node: NodeId) -> Result<()> {
+        let nodes = self.member().coordination().nodes().await?;
+        let Some(own) = nodes.get(&node).and_then(|facts| facts.value.etcd.as_ref()) else {
+            return Ok(());
+        };
+        // One that has just got its vote counts.
+        let all = nodes.values().filter_map(|it| it.value.etcd.clone());
+        let etcd = self.etcd_at(all.collect())?;
+        let members = etcd.members().await?;
+        let voters = members.iter().filter(|it| !it.is_learner).count();
+        let statuses = etcd.status().await;
+        let others = statuses.iter().filter(|(endpoint, status)| {
+            let works = |it: &EtcdStatus| !it.is_learner && it.leader.is_some();
+            endpoint.to_string() != *own && status.as_ref().is_ok_and(works)
+        });
+        can_do_without(node, voters, others.count())
+    }
+
+    fn etcd_at(&self, endpoints: Vec<String>) -> Result<Etcd> {
+        let world = self.member().world();
+        let cluster = ClusterConfig {
+            coordination: endpoints,
+            ..self.cluster().clone()
+        };
+        Etcd::new(world, &etcd_settings(world, &cluster, &self.credentials())?)
+    }
+}
+
+/// Whether of so many voters, of which so many others than the node's answer, enough are left without it.
+fn can_do_without(node: NodeId, voters: usize, others: usize) -> Result<()> {
+    let needed = voters / 2 + 1;
+    if others >= needed {
+        return Ok(());
+    }
+    let text = format!(
+        "node {node} runs one of the {voters} voting members of the cluster's etcd, and {others} of the others answer: \
+         without it there are fewer than the {needed} that are needed, so that nothing could be changed in the cluster any \
+         more, this included. Start the quorum nodes that are away, or let others join with `shale node join --quorum`"
+    );
+    Err(Error::new(ErrorKind::Busy, text))
+}
+
+fn facts_of(statuses: &Statuses) -> EtcdFacts {
+    let trouble = |status: &Result<EtcdStatus>| match status {
+        Err(error) => Some(error.to_string()),
+        Ok(status) if status.leader.is_none() => Some("it knows of no leader".into()),
+        Ok(_) => None,
+    };
+    let members = statuses.iter();
+    EtcdFacts {
+        members: members
+            .map(|(endpoint, status)| (endpoint.to_string(), trouble(status)))
+            .collect(),
+        ..EtcdFacts::default()
+    }
+}
+
+/// What a member complains of beside a full database.
+fn complaint_of(alarm: &EtcdAlarm, statuses: &Statuses) -> Option<String> {
+    let (member, what) = match alarm {
+        EtcdAlarm::NoSpace(_) => return None,
+        EtcdAlarm::Corrupt(member) => (member, "its data differ from those of the other members"),
+        EtcdAlarm::Other(member, what) => (member, what.as_str()),
+    };
+    let is_it = |status: &Result<EtcdStatus>| status.as_ref().is_ok_and(|it| it.member == *member);
+    let found = statuses.iter().find(|(_, status)| is_it(status));
+    let place = found.map_or_else(|| format!("member {member}"), |(endpoint, _)| endpoint.to_string());
+    Some(format!("{place}: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_done_without_only_if_most_voters_are_left() {
+        let is_fine = |voters, others| can_do_without(NodeId(3), voters, others).is_ok();
+        // The voters, and how many others must answer.
+        for (voters, needed) in [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)] {
+            assert!(is_fine(voters, needed), "{voters}");
+            assert!(!is_fine(voters, needed - 1), "{voters}");
+        }
+        let why = can_do_without(NodeId(3), 2, 1).unwrap_err().to_string();
+        assert!(why.contains("node join --quorum"), "{why}");
+    }
+
+    #[test]
+    fn what_etcd_complains_of_names_the_member() {
+        use coordination::etcd::EtcdMemberId;
+        let away = Error::new(ErrorKind::Unavailable, "nobody listens");
+        let endpoint: EtcdEndpoint = "https://10.0.0.1:7312".parse().unwrap();
+        let statuses = vec![(endpoint, Err(away))];
+        let seen = facts_of(&statuses);
+        let (place, trouble) = &seen.members[0];
+        assert_eq!(place, "https://10.0.0.1:7312");
+        assert!(trouble.as_ref().unwrap().contains("nobody listens"));
+        let corrupt = complaint_of(&EtcdAlarm::Corrupt(EtcdMemberId(0xab)), &statuses).unwrap();
+        assert!(corrupt.starts_with("member ab: its data differ"), "{corrupt}");
+        assert_eq!(complaint_of(&EtcdAlarm::NoSpace(EtcdMemberId(1)), &statuses), None);
+    }
+}
