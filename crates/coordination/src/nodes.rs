@@ -11,7 +11,7 @@ use model::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-const NODES: &str = "nodes/";
+pub(crate) const NODES: &str = "nodes/";
 /// Which node has each name, so that no two have the same.
 const NAMES: &str = "node_names/";
 const TOKENS: &str = "join/";

@@ -3,13 +3,14 @@
 
 use crate::facts::{self, SHARDS, ShardRecord};
 use crate::members::{MEMBERSHIP, PLACE, Place};
+use crate::nodes::{NODES, NodeFacts};
 use crate::{Coordination, Event, Versioned};
 use bytes::Bytes;
 use model::map::PoolMap;
 use model::member::Membership;
 use model::{Error, ErrorKind, NodeId, NodeRun, NsdId, Result, ShardId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 const ADDRESSES: &str = "address/";
@@ -44,6 +45,8 @@ pub struct Roster {
     pub membership: Option<Versioned<Membership>>,
     /// Who has the manager's place; `None`: it is free.
     pub manager: Option<Versioned<Place>>,
+    /// The nodes that were expelled by hand.
+    pub barred: BTreeSet<NodeId>,
 }
 
 impl Roster {
@@ -98,6 +101,13 @@ impl Roster {
                     self.shards.insert(shard, Versioned { value, version });
                 }
             }
+        } else if let Some(node) = number(key, NODES) {
+            let facts = value.map(|value| facts::decode::<NodeFacts>(key, &value));
+            let is_barred = facts.transpose()?.is_some_and(|it| it.is_barred);
+            match is_barred {
+                true => self.barred.insert(NodeId(node)),
+                false => self.barred.remove(&NodeId(node)),
+            };
         } else if key == MEMBERSHIP {
             self.membership = versioned(key, version, value)?;
         } else if key == PLACE {
@@ -237,6 +247,42 @@ mod tests {
             coordination.set_address(address(1, 3)).await.unwrap();
             let roster = Roster::read(&coordination).await.unwrap();
             assert_eq!(roster.addresses[&NodeId(1)], address(1, 3));
+        });
+        run.finished();
+    }
+
+    #[test]
+    fn nodes_that_were_expelled_by_hand_are_known_until_they_are_let_in() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            let facts = NodeFacts {
+                node: NodeId(3),
+                name: "n3".into(),
+                class: "default".into(),
+                is_quorum: false,
+                is_barred: false,
+                etcd: None,
+                key: [0; 32],
+            };
+            coordination.add_first_node(&facts).await.unwrap();
+            let mut followed = Roster::read(&coordination).await.unwrap();
+            let mut watch = coordination.watch("", followed.revision);
+            for is_barred in [true, false] {
+                let change = coordination.change_node(NodeId(3), |it| {
+                    it.is_barred = is_barred;
+                    Ok(())
+                });
+                change.await.unwrap();
+                let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await
+                else {
+                    panic!("it has changed");
+                };
+                followed.change(revision, events).unwrap();
+                assert_eq!(followed.barred.contains(&NodeId(3)), is_barred);
+                let read = Roster::read(&coordination).await.unwrap();
+                assert_eq!(read.barred, followed.barred);
+            }
         });
         run.finished();
     }

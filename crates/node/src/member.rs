@@ -197,7 +197,9 @@ impl Member {
         let space = (&desk, &holding);
         let jobs = Arc::<Jobs>::default();
         let server = nsds.server().clone();
-        let services = Services::new(world, server, &office, space, &lease, &jobs);
+        let roster = watch::Sender::new(Arc::new(roster));
+        let known = roster.subscribe();
+        let services = Services::new(world, server, &office, space, &lease, &jobs, known);
         let mut server = Server::new(world, identity, ADMISSION, services.clone());
         let mut addresses = Addresses::new(world);
         if let Some(Protection { security, admit }) = settings.protection {
@@ -230,7 +232,7 @@ impl Member {
             holding,
             jobs,
             memory: ShardMemory::of_machine(world),
-            roster: watch::Sender::new(Arc::new(roster)),
+            roster,
             ask: Notify::new(),
         });
         parts.use_roster();

@@ -7,6 +7,7 @@ use super::lease::RunLease;
 use super::managing::Office;
 use super::spaces::{Desk, Holding};
 use bytes::Bytes;
+use coordination::Roster;
 use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
 use model::call::{Call, Reply};
@@ -17,12 +18,13 @@ use model::member::{
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
 use model::space::{SPACE_STATE, SPACE_TELL, Statement, Told};
-use model::{Error, ErrorKind, NodeRun, Result, ShardId};
+use model::{Error, ErrorKind, NodeId, NodeRun, Result, ShardId};
 use nsd::NsdServer;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use world::World;
 use world::call::{Deadline, Service};
 
@@ -39,7 +41,12 @@ pub(super) struct Services {
     lease: Arc<RunLease>,
     jobs: Arc<Jobs>,
     commands: CommandDesk,
+    /// What coordination said last.
+    roster: watch::Receiver<Arc<Roster>>,
 }
+
+/// How long a run that asks for a command may be no member as far as this node knows: news take a moment.
+const MEMBER_MAX: Duration = Duration::from_secs(2);
 
 impl Services {
     pub(super) fn new(
@@ -49,6 +56,7 @@ impl Services {
         space: (&Arc<Desk>, &Arc<Holding>),
         lease: &Arc<RunLease>,
         jobs: &Arc<Jobs>,
+        roster: watch::Receiver<Arc<Roster>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             world: world.clone(),
@@ -61,6 +69,7 @@ impl Services {
             lease: lease.clone(),
             jobs: jobs.clone(),
             commands: CommandDesk::default(),
+            roster,
         })
     }
 
@@ -122,6 +131,35 @@ impl Services {
         told.ok_or_else(|| Error::new(ErrorKind::OldEpoch, "this node has no ledger of the pool"))
     }
 
+    /// Whether a node is answered at all. One that was expelled by hand isn't, heartbeats included: whatever its daemon
+    /// does, it loses its lease, and the manager expels its run as one that fell silent.
+    fn check_not_barred(&self, node: NodeId) -> Result<()> {
+        if !self.roster.borrow().barred.contains(&node) {
+            return Ok(());
+        }
+        let text = format!(
+            "node {node} was expelled by hand, and is answered by nobody until `shale node unexpel {node}` on another node"
+        );
+        Err(Error::new(ErrorKind::NotPermitted, text))
+    }
+
+    /// Runs a command of another member.
+    async fn command(&self, from: NodeRun, call: Call) -> Reply {
+        let mut roster = self.roster.clone();
+        let is_member = |roster: &Arc<Roster>| {
+            let members = roster.membership.as_ref();
+            members.is_some_and(|it| it.value.is_member(from))
+        };
+        let known = self.world.timeout(MEMBER_MAX, roster.wait_for(is_member));
+        let is_known = known.await.is_ok_and(|known| known.is_ok());
+        if !is_known {
+            let text = format!("{from} is no member of the cluster: its commands aren't run");
+            let refused: Result<()> = Err(Error::new(ErrorKind::NotPermitted, text));
+            return Reply::new(&refused, Bytes::new());
+        }
+        self.commands.serve(from, call).await
+    }
+
     /// Answers when the asked time is over: a connection that breaks before tells that this node has
     /// ended.
     async fn attend(&self, attend: Attend, deadline: Deadline) -> Reply {
@@ -134,6 +172,9 @@ impl Services {
 
 impl Service for Services {
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply> {
+        if let Err(error) = self.check_not_barred(from.node) {
+            return refuse(error);
+        }
         match call.method {
             NSD_METHOD => self.nsds.serve(from, call, deadline),
             OWNER => match self.owner_for(&call) {
@@ -164,7 +205,7 @@ impl Service for Services {
                 Ok(attend) => self.attend(attend, deadline).boxed(),
                 Err(error) => refuse(error),
             },
-            COMMAND => self.commands.serve(from, call).boxed(),
+            COMMAND => self.command(from, call).boxed(),
             other => {
                 let text = format!("this node answers no method {}", other.0);
                 refuse(Error::new(ErrorKind::NotImplemented, text))

@@ -5,8 +5,9 @@ mod urgent;
 
 use super::*;
 use crate::ROOT_FAMILY;
+use bytes::Bytes;
 use coordination::simulated::Simulated;
-use futures::future::join;
+use futures::future::{BoxFuture, join};
 use model::call::Call;
 use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Scheme, SessionId};
@@ -215,4 +216,65 @@ fn a_family_is_in_one_shard_whoever_asks_at_the_same_time() {
         });
         run.finished();
     }
+}
+
+/// Its daemon may be of any mind: nobody answers it, and it loses what it had.
+#[test]
+fn a_node_that_was_expelled_by_hand_is_answered_by_nobody_and_ends() {
+    struct Echo;
+    impl Commands for Echo {
+        fn run(&self, _: NodeRun, command: Bytes) -> BoxFuture<'_, Result<Bytes>> {
+            Box::pin(std::future::ready(Ok(command)))
+        }
+    }
+    let simulation = Simulation::new(3);
+    let run = simulation.run(|world| async move {
+        let [first, second] = two_members(&world, 3).await;
+        first.create_shard().await.unwrap();
+        first.answer_commands(Arc::new(Echo));
+        let now = || world.now();
+        until(&world, "both have a lease", || {
+            first.lease_ends() > now() && second.lease_ends() > now()
+        })
+        .await;
+        let minute = Duration::from_secs(60);
+        let asked = second.command(NodeId(1), Bytes::from("a"), minute).await;
+        assert_eq!(asked.unwrap(), "a");
+        // A run that is no member isn't listened to.
+        let stranger = NodeRun {
+            node: NodeId(9),
+            incarnation: 1,
+        };
+        let call = Call::new(commands::COMMAND, model::call::Class::Metadata, &());
+        let deadline = Deadline::after(&world, WAIT_MAX);
+        let reply = first.parts.services.serve(stranger, call, deadline).await;
+        let refused = reply.decode::<()>().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+        let facts = coordination::NodeFacts {
+            node: NodeId(2),
+            name: "n2".into(),
+            class: "default".into(),
+            is_quorum: false,
+            is_barred: true,
+            etcd: None,
+            key: [0; 32],
+        };
+        first.coordination().add_first_node(&facts).await.unwrap();
+        let knows = || first.roster().barred.contains(&NodeId(2));
+        until(&world, "its expulsion is known", knows).await;
+        let asked = second.command(NodeId(1), Bytes::from("a"), minute).await;
+        let refused = asked.unwrap_err();
+        assert!(refused.to_string().contains("unexpel 2"), "{refused}");
+        let is_out = || {
+            let roster = first.roster();
+            let members = roster.membership.as_ref().unwrap();
+            members.value.has_ended(second.run())
+        };
+        until(&world, "its run is expelled", is_out).await;
+        second.ended().await;
+        for member in [first, second] {
+            member.close().await.unwrap();
+        }
+    });
+    run.finished();
 }

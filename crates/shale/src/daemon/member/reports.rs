@@ -39,6 +39,8 @@ impl InCluster {
             .iter()
             .flat_map(|it| it.value.members.values());
         let expelled = standings.filter_map(|it| match it.standing {
+            // Somebody wanted that.
+            Standing::Expelled(_) if roster.barred.contains(&it.run.node) => None,
             Standing::Expelled(cause) => Some((it.run.node.0, cause_text(cause).to_owned())),
             _ => None,
         });
