@@ -339,8 +339,8 @@ pub enum Nsd {
         /// 1024) [default: as the others].
         #[arg(long, value_parser = parse_size)]
         nsd_size: Option<u64>,
-        /// A block device or the path of a new region file [default: DIR/nsd/ID.region].
-        #[arg(long)]
+        /// A block device or the path of a new region file on this node [default: DIR/nsd/ID.region].
+        #[arg(long, conflicts_with = "node")]
         path: Option<PathBuf>,
     },
     /// Say which NSDs fail together: no two pieces of anything are on NSDs of one failure group. What exists is

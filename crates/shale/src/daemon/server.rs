@@ -36,7 +36,27 @@ pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>
     Ok(door::serve(world, listener, routes(serving.clone()), until))
 }
 
-/// What the daemon answers, to its own people and, passed on by them, to those of other nodes.
+/// What the daemon answers to other nodes: how it is, and NSDs that are added in its own directory.
+pub fn routes_for_others(serving: Arc<Serving>) -> Router {
+    Router::new()
+        .route(
+            "/v1/status",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.status()))),
+        )
+        .route(
+            "/v1/health",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.health()))),
+        )
+        .route(
+            "/v1/waiters",
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.waiters()))),
+        )
+        .route("/v1/events", get(events))
+        .route("/v1/nsds", post(add_for_another))
+        .with_state(serving)
+}
+
+/// What the daemon answers to its own people.
 pub fn routes(serving: Arc<Serving>) -> Router {
     Router::new()
         .route(
@@ -137,6 +157,20 @@ async fn sync(State(serving): State<Arc<Serving>>) -> Response {
 async fn add(State(serving): State<Arc<Serving>>, Json(body): Json<AddNsd>) -> Response {
     let add = move |serving: Arc<Serving>| async move { serving.add_nsd(&body).await };
     answer(to_its_end(serving, "nsd add", add).await)
+}
+
+/// Adds an NSD for another node's people: never at a path of their choice, which this daemon's user may write to and they
+/// may not.
+async fn add_for_another(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<AddNsd>,
+) -> Response {
+    if body.path.is_some() {
+        let text = "an NSD with a path of its own, or on a device, is added on its node itself: run `shale nsd add --path` \
+                    there, without --node";
+        return answer::<()>(Err(Error::new(ErrorKind::NotPermitted, text)));
+    }
+    add(State(serving), Json(body)).await
 }
 
 async fn change_nsds(

@@ -191,9 +191,10 @@ async fn serve(
     (front, signals): (&Front, &Signals),
 ) -> Ended {
     let world = serving.world();
-    let routes = super::server::routes(serving.clone());
-    here.member().answer_commands(Relay::new(routes.clone()));
-    front.serves(routes);
+    let for_others = super::server::routes_for_others(serving.clone());
+    let commands = Relay::new(world, for_others);
+    here.member().answer_commands(commands);
+    front.serves(super::server::routes(serving.clone()));
     let keeping = keeping::keep(serving.clone(), here.clone());
     let _keeping = world.spawn("reads the cluster's nodes", keeping);
     attend(serving, signals, is_ready, here.member().ended()).await
