@@ -162,8 +162,8 @@ impl Member {
     /// served. Those that don't open are left out, as long as redundancy allows.
     ///
     /// # Errors
-    /// `NotFound` if no file system was founded; `OldEpoch` if a newer run of the node exists;
-    /// those of coordination and of the address. Nothing was promised to anyone: start it again.
+    /// `NotFound` if no file system was founded; `OldEpoch` if a newer run of the node exists; `Unavailable` if it can't
+    /// listen at the address, perhaps not yet; those of coordination. Nothing was promised to anyone: start it again.
     pub async fn start(
         world: &World,
         coordination: Coordination,
@@ -173,10 +173,12 @@ impl Member {
             let text = "coordination knows no file system; found one first";
             Error::new(ErrorKind::NotFound, text)
         })?;
-        let listener = world.urgent().listen(settings.listen).await;
-        let listener = listener.map_err(|error| {
-            let text = format!("{error}; choose an address of this node that is free");
-            Error::new(ErrorKind::InvalidArgument, text)
+        let listener = world.urgent().listen(settings.listen).await.map_err(|error| {
+            // Perhaps the network isn't up yet, or a daemon that ended still has it.
+            let text = format!(
+                "{error}; it must be an address of this machine, whose network is up, and nothing else may listen there"
+            );
+            Error::new(ErrorKind::Unavailable, text)
                 .while_doing(format!("listening at {}", settings.listen))
         })?;
         let run = coordination.begin_run(settings.node).await?;

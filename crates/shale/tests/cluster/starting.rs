@@ -67,3 +67,21 @@ fn a_node_that_cannot_join_yet_says_so_and_can_be_stopped() {
     cluster.node(2).must(&["up"]);
     eventually("it is a member", || cluster.line(1, 2)["state"] == "up");
 }
+
+/// At boot the network may come up later than the daemon; a daemon that ended may still have the port.
+#[test]
+fn a_node_whose_address_is_not_free_yet_waits_for_it() {
+    let cluster = Cluster::of(2);
+    cluster.node(2).must(&["down"]);
+    let address = (cluster.address(2), 7311);
+    let in_the_way = std::net::TcpListener::bind((address.0.as_str(), address.1)).unwrap();
+    let mut up = begin_up(&cluster, 2);
+    eventually("it says what it waits for", || {
+        let status = cluster.node(2).run(&["status"]);
+        String::from_utf8_lossy(&status.stderr).contains("nothing else may listen there")
+    });
+    drop(in_the_way);
+    let ended = up.wait().unwrap();
+    assert!(ended.success(), "{ended}");
+    eventually("it is a member", || cluster.line(1, 2)["state"] == "up");
+}

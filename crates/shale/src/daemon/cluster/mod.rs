@@ -405,6 +405,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn systemd_lets_a_node_of_a_cluster_speak_and_waits_for_it() {
+        let system = include_str!("../../../../../scripts/systemd/shale@.service");
+        let user = include_str!("../../../../../scripts/systemd/shale-user@.service");
+        let value = |unit: &str, name: &str| {
+            let mut lines = unit.lines();
+            let found = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            found.unwrap_or_else(|| panic!("{name}")).to_owned()
+        };
+        for unit in [system, user] {
+            let seconds = value(unit, "TimeoutStartSec").parse().unwrap();
+            // Joining, then the first attempt to mount: a client's patience, and what a mount takes.
+            let patience = client::ClientSettings::default().patience;
+            let needed = START_MAX + patience + Duration::from_secs(30);
+            assert!(Duration::from_secs(seconds) > needed, "{seconds}");
+        }
+        let families = value(system, "RestrictAddressFamilies");
+        for family in ["AF_UNIX", "AF_INET", "AF_INET6", "AF_NETLINK"] {
+            assert!(families.split(' ').any(|it| it == family), "{family}");
+        }
+        for name in ["After", "Wants"] {
+            assert!(value(system, name).contains("network-online.target"), "{name}");
+        }
+    }
+
+    #[test]
     fn a_node_that_was_expelled_tries_to_come_back_until_it_may_not() {
         let error = |kind| Error::new(kind, "refused");
         for kind in [ErrorKind::InvalidArgument, ErrorKind::Corrupt, ErrorKind::OldEpoch] {
