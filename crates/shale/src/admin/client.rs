@@ -54,11 +54,12 @@ impl Admin {
             if lock::is_holder_stopped(self.directory()) {
                 return Err(lock::silent(self.directory()));
             }
-            // Requests that only read are answered at once or never.
             let ping = self.exchange(Method::GET, "/v1/ping", Vec::new());
-            let alive = tokio::time::timeout(SILENCE_MAX, ping).await;
-            if is_look || alive.is_err() {
-                return Err(lock::silent(self.directory()));
+            match tokio::time::timeout(SILENCE_MAX, ping).await {
+                Err(_) => return Err(lock::silent(self.directory())),
+                // Requests that only read are answered soon, by a daemon that waits for others with a limit of its own.
+                Ok(Ok(_)) if is_look => return Err(self.takes_long()),
+                Ok(_) => {}
             }
         };
         serde_json::from_slice(&bytes).map_err(|e| {
@@ -66,6 +67,15 @@ impl Admin {
                 "the daemon's version differs from this command's ({e})"
             ))
         })
+    }
+
+    fn takes_long(&self) -> Error {
+        let text = format!(
+            "the daemon in {0} is alive and takes long to answer: what it waits for is in `shale waiters --dir {0}` and \
+             `shale health --dir {0}`; try again",
+            self.directory().display()
+        );
+        Error::new(ErrorKind::Unavailable, text)
     }
 
     fn lost(&self, why: String) -> Error {
@@ -146,5 +156,51 @@ impl Admin {
 
     fn directory(&self) -> &Path {
         self.socket.parent().unwrap_or(Path::new("."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
+    /// A daemon that answers pings, and nothing else if `is_slow`.
+    async fn answer(listener: UnixListener, pings: bool) {
+        let mut held = Vec::new();
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut head = [0; 4096];
+            let count = stream.read(&mut head).await.unwrap();
+            if pings && head[..count].starts_with(b"GET /v1/ping") {
+                let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            } else {
+                held.push(stream);
+            }
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_is_alive_and_slow_is_not_called_dead() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        for (pings, said) in [(true, "takes long"), (false, "went away without an answer")] {
+            runtime.block_on(async {
+                let home = tempfile::tempdir().unwrap();
+                let listener = UnixListener::bind(home.path().join(SOCKET)).unwrap();
+                let admin = Admin::of(home.path());
+                let asked = admin.ask::<serde_json::Value>(Method::GET, "/v1/fs/df", ());
+                let refused = tokio::select! {
+                    refused = asked => refused.unwrap_err().to_string(),
+                    () = answer(listener, pings) => unreachable!("it never ends"),
+                };
+                assert!(refused.contains(said), "{refused}");
+                assert_eq!(refused.contains("--kill"), !pings, "{refused}");
+            });
+        }
     }
 }

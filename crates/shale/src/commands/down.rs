@@ -4,7 +4,10 @@ use super::start::{answers, ask};
 use crate::{
     admin::Stopping,
     cli::Down,
-    daemon::mounts::{mounts_of, source_of},
+    daemon::{
+        END_MAX,
+        mounts::{mounts_of, source_of},
+    },
     directory::lock,
     output::{self, say},
 };
@@ -12,8 +15,6 @@ use model::{Error, ErrorKind, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{path::Path, process::ExitCode, time::Duration};
 
-/// An ending daemon makes everything durable first; the disk may be slow.
-const END_MAX: Duration = Duration::from_secs(150);
 /// The kernel finishes a killed process's I/O before the process is gone.
 const KILLED_MAX: Duration = Duration::from_secs(60);
 

@@ -43,6 +43,10 @@ pub const READY: &str = "ready";
 /// Environment variable: the file through which a lab makes this daemon's disks slow.
 pub const SLOW_DISKS: &str = "SHALE_LAB_FAULTS";
 
+/// An ending daemon makes everything durable first, and the disk or the other nodes may be slow: whoever ends it waits for
+/// so long.
+pub const END_MAX: Duration = Duration::from_secs(150);
+
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
 const WORKERS_MAX: usize = 4;
 /// Time for answers in flight when the daemon ends.

@@ -35,6 +35,9 @@ const FIRST_MOUNT_MAX: Duration = Duration::from_secs(60);
 /// How long a change of the NSDs waits for another one in progress.
 const NSDS_CHANGE_MAX: Duration = Duration::from_secs(120);
 
+/// How long people who only look are kept waiting for another node: less than they wait for this daemon.
+const LOOK_MAX: Duration = Duration::from_secs(3);
+
 /// A node that serves its file system.
 pub struct Serving {
     pub(super) dir: PathBuf,
@@ -280,10 +283,15 @@ impl Serving {
     /// `shale fs df`.
     ///
     /// # Errors
-    /// `Unavailable` while the metadata is.
+    /// `Unavailable` while the metadata is, or if the node that serves it doesn't answer soon.
     pub async fn df(&self) -> Result<Df> {
         let nsds = self.running.nsds();
-        let usage = self.running.usage().await?;
+        let usage = self.world().timeout(LOOK_MAX, self.running.usage()).await;
+        let usage = usage.unwrap_or_else(|_| {
+            let text = "the node that serves the file system doesn't answer; `shale health` and `shale waiters` say more, \
+                        try again in some seconds";
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })?;
         Ok(Df {
             size: usage.size,
             used: usage.used,

@@ -4,17 +4,25 @@ use crate::daemon::config::ClusterConfig;
 use crate::daemon::file_systems::FileSystems;
 use crate::daemon::health::EtcdFacts;
 use client::{Client, ClientSettings};
-use futures::future::BoxFuture;
-use model::{FileSystemName, InodeId, Result};
+use futures::future::{BoxFuture, join_all};
+use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
 use node::{FIRST_FILE_SYSTEM, Member, NodeFacts};
 use rpc::security::{Credentials, Security};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use world::World;
 
 /// How long a node that ends waits for the manager to give its shards to others. Without a quorum nobody does.
 const LEAVE_MAX: Duration = Duration::from_secs(20);
+
+/// How long coordination may take when people wait: less than whoever asks this daemon waits.
+const READ_MAX: Duration = Duration::from_secs(3);
+
+/// How long the clients may take, together, to make durable what was written here. With [`LEAVE_MAX`] and what else there is
+/// to end it is less than `shale down` and systemd wait.
+const CLIENTS_MAX: Duration = Duration::from_secs(90);
 
 /// A client of a file system, and its root directory.
 type Opened = (Arc<Client>, InodeId);
@@ -107,6 +115,19 @@ impl InCluster {
         Some(super::founding::endpoint(own.client))
     }
 
+    /// Reads from coordination for people, who are told soon that it doesn't answer.
+    ///
+    /// # Errors
+    /// `Unavailable` if it doesn't answer; those of `read`.
+    pub(super) async fn read_soon<T>(&self, read: impl Future<Output = Result<T>>) -> Result<T> {
+        let read = self.member.world().timeout(READ_MAX, read).await;
+        read.unwrap_or_else(|_| {
+            let text = "coordination doesn't answer: most of the quorum nodes must run, and the network must reach \
+                        them; try again";
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })
+    }
+
     /// The run has ended for the cluster: nothing can be handed over any more.
     pub fn was_expelled(&self) {
         self.leaves.store(false, Ordering::Relaxed);
@@ -119,10 +140,8 @@ impl InCluster {
     pub async fn close(&self) -> Result<()> {
         self.member.refuse_commands();
         let clients = std::mem::take(&mut *self.clients.lock());
-        let mut result = Ok(());
-        for (client, _) in clients.values() {
-            result = result.and(client.close().await);
-        }
+        let closing = clients.values().map(|(client, _)| client.close());
+        let result = all_within(self.member.world(), CLIENTS_MAX, closing).await;
         if self.leaves.load(Ordering::Relaxed) {
             let left = self.member.world().timeout(LEAVE_MAX, self.member.leave());
             // Others take over as after a kill.
@@ -141,6 +160,28 @@ impl InCluster {
 
     fn known(&self, name: &FileSystemName) -> Option<Opened> {
         self.clients.lock().get(name).cloned()
+    }
+}
+
+/// Closes all at once.
+///
+/// # Errors
+/// The first one's; `Unavailable` if they aren't all closed after so long.
+async fn all_within(
+    world: &World,
+    most: Duration,
+    closing: impl IntoIterator<Item = impl Future<Output = Result<()>>>,
+) -> Result<()> {
+    match world.timeout(most, join_all(closing)).await {
+        Ok(closed) => closed.into_iter().collect(),
+        Err(_) => {
+            let text = format!(
+                "what was written here isn't all durable after {} s, because owners of file systems or NSDs don't answer: \
+                 what wasn't synced is lost",
+                most.as_secs()
+            );
+            Err(Error::new(ErrorKind::Unavailable, text))
+        }
     }
 }
 
@@ -174,5 +215,28 @@ impl FileSystems for InCluster {
     fn clients(&self) -> Vec<Arc<Client>> {
         let clients = self.clients.lock();
         clients.values().map(|(client, _)| client.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use world::sim::Simulation;
+
+    #[test]
+    fn many_clients_that_hang_take_no_longer_than_one() {
+        let run = Simulation::new(1).run(async |world: World| {
+            let begun = world.now();
+            let hang = (0..5).map(|_| std::future::pending());
+            let ended = all_within(&world, CLIENTS_MAX, hang).await;
+            assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unavailable);
+            assert_eq!(world.now() - begun, CLIENTS_MAX);
+            let refused = || Err(Error::new(ErrorKind::Corrupt, "the disk fails"));
+            let results = [Ok(()), refused(), Ok(())].map(std::future::ready);
+            let ended = all_within(&world, CLIENTS_MAX, results).await;
+            assert_eq!(ended.unwrap_err().kind(), ErrorKind::Corrupt);
+        });
+        run.finished();
+        assert!(CLIENTS_MAX + LEAVE_MAX + Duration::from_secs(30) < crate::daemon::END_MAX);
     }
 }

@@ -5,12 +5,8 @@ use crate::admin::{ClusterStatus, ClusterView, FileSystemLine, NodeLine};
 use crate::daemon::health::ClusterFacts;
 use coordination::Roster;
 use model::member::{Cause, Standing};
-use model::{Error, ErrorKind, NodeId, Result};
+use model::{NodeId, Result};
 use std::collections::BTreeMap;
-use std::time::Duration;
-
-/// How long coordination may take: people are told soon that it doesn't answer.
-const READ_MAX: Duration = Duration::from_secs(3);
 
 impl InCluster {
     /// For `shale status`.
@@ -65,12 +61,7 @@ impl InCluster {
         let member = self.member();
         let facts = member.coordination();
         let read = async { Ok((facts.nodes().await?, member.file_systems().await?)) };
-        let read = member.world().timeout(READ_MAX, read).await;
-        let (nodes, all) = read.unwrap_or_else(|_| {
-            let text = "coordination doesn't answer: most of the quorum nodes must run, and the network must reach \
-                        them; try again";
-            Err(Error::new(ErrorKind::Unavailable, text))
-        })?;
+        let (nodes, all) = self.read_soon(read).await?;
         let roster = member.roster();
         let line = |name: &model::FileSystemName, it: &node::FileSystem| FileSystemLine {
             name: name.to_string(),

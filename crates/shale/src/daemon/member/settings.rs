@@ -78,6 +78,10 @@ impl InCluster {
     /// # Errors
     /// Those of coordination.
     pub async fn settings(&self) -> Result<Vec<SettingLine>> {
+        self.read_soon(self.read_settings()).await
+    }
+
+    async fn read_settings(&self) -> Result<Vec<SettingLine>> {
         let mut lines = Vec::new();
         for setting in &SETTINGS {
             let (value, from) = self.value_of(setting).await?;
