@@ -28,6 +28,8 @@ pub struct Events {
 struct Kept {
     lines: VecDeque<EventLine>,
     in_file: usize,
+    /// The file lacks lines, or ends within one: it is written anew with the next event.
+    is_torn: bool,
     /// What was wrong at the last look, by subject and message: it is told once.
     wrong: BTreeMap<(String, String), String>,
 }
@@ -38,11 +40,12 @@ impl Events {
         let path = dir.join(FILE);
         let mut kept = Kept::default();
         if let Ok(file) = private::open(std::fs::OpenOptions::new().read(true), &path) {
-            for line in BufReader::new(file).lines().map_while(Result::ok) {
+            for line in BufReader::new(file).split(b'\n').map_while(Result::ok) {
                 kept.in_file += 1;
                 // A line that was torn by a power cut says nothing.
-                if let Ok(event) = serde_json::from_str(&line) {
-                    kept.add(event);
+                match serde_json::from_slice(&line) {
+                    Ok(event) => kept.add(event),
+                    Err(_) => kept.is_torn = true,
                 }
             }
         }
@@ -64,29 +67,31 @@ impl Events {
         };
         let mut kept = self.kept.lock();
         kept.add(line.clone());
-        let written = match kept.in_file >= LINES_MAX {
+        let written = match kept.is_torn || kept.in_file >= LINES_MAX {
             true => self.write_anew(&mut kept),
             false => self.append(&mut kept, &line),
         };
+        kept.is_torn = written.is_err();
         if let Err(error) = written {
             tracing::warn!(%error, path = %self.path.display(), "an event couldn't be kept on disk");
         }
     }
 
     /// Tells what has become wrong, and what is right again, since the last look. `now`: subject, message, and severity of
-    /// what is wrong.
+    /// what is wrong. A subject that gets worse begins to be the worse thing, and one that gets better ends to be it.
     pub fn compare(&self, now: BTreeMap<(String, String), String>) {
         let before = std::mem::replace(&mut self.kept.lock().wrong, now.clone());
-        for ((subject, message), severity) in &now {
-            let is_new = !before.keys().any(|(known, _)| known == subject);
-            if is_new {
-                self.tell(&format!("{severity}-begins"), subject, message);
+        let (before, now) = (worst_of(&before), worst_of(&now));
+        for (subject, (severity, message)) in &now {
+            let known = before.get(subject).map(|(known, _)| *known);
+            if known.is_none_or(|known| known < *severity) {
+                self.tell(&format!("{}-begins", severity.0), subject, message);
             }
         }
-        for ((subject, message), severity) in &before {
-            let is_over = !now.keys().any(|(known, _)| known == subject);
-            if is_over {
-                self.tell(&format!("{severity}-ends"), subject, message);
+        for (subject, (severity, message)) in &before {
+            let left = now.get(subject).map(|(left, _)| *left);
+            if left.is_none_or(|left| left < *severity) {
+                self.tell(&format!("{}-ends", severity.0), subject, message);
             }
         }
     }
@@ -102,7 +107,7 @@ impl Events {
             &self.path,
         )?;
         kept.in_file += 1;
-        writeln!(file, "{}", text_of(line))
+        file.write_all(format!("{}\n", text_of(line)).as_bytes())
     }
 
     fn write_anew(&self, kept: &mut Kept) -> std::io::Result<()> {
@@ -115,12 +120,40 @@ impl Events {
             &new,
         )?;
         file.set_len(0)?;
-        for line in &kept.lines {
-            writeln!(file, "{}", text_of(line))?;
-        }
+        let lines = kept.lines.iter().map(|line| text_of(line) + "\n");
+        file.write_all(lines.collect::<String>().as_bytes())?;
+        // Without it a power cut could leave a file without lines under the name.
+        file.sync_all()?;
+        std::fs::rename(&new, &self.path)?;
         kept.in_file = kept.lines.len();
-        std::fs::rename(&new, &self.path)
+        Ok(())
     }
+}
+
+/// A severity, which sorts by how bad it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Severity<'a>(&'a str);
+
+impl PartialOrd for Severity<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        let rank = |it: &Self| u8::from(it.0 == "critical");
+        Some(rank(self).cmp(&rank(other)))
+    }
+}
+
+/// Of each subject the worst that is wrong with it.
+fn worst_of(
+    wrong: &BTreeMap<(String, String), String>,
+) -> BTreeMap<&str, (Severity<'_>, &str)> {
+    let mut worst: BTreeMap<&str, (Severity<'_>, &str)> = BTreeMap::new();
+    for ((subject, message), severity) in wrong {
+        let found = (Severity(severity), message.as_str());
+        let known = worst.entry(subject.as_str()).or_insert(found);
+        if known.0 < found.0 {
+            *known = found;
+        }
+    }
+    worst
 }
 
 impl Kept {
@@ -173,5 +206,60 @@ mod tests {
         events.compare(BTreeMap::new());
         let told: Vec<_> = events.lines().into_iter().map(|it| it.event).collect();
         assert_eq!(told, ["warning-begins", "warning-ends"]);
+    }
+    #[test]
+    fn what_gets_worse_and_better_again_is_told() {
+        let home = tempfile::tempdir().unwrap();
+        let events = Events::open(home.path());
+        let wrong = |severities: &[&str]| {
+            let one = |severity: &&str| (("space".to_string(), format!("is {severity}")), severity.to_string());
+            severities.iter().map(one).collect::<BTreeMap<_, _>>()
+        };
+        events.compare(wrong(&["warning"]));
+        events.compare(wrong(&["critical", "warning"]));
+        events.compare(wrong(&["critical"]));
+        events.compare(wrong(&["warning"]));
+        events.compare(BTreeMap::new());
+        let told = events.lines().into_iter().map(|it| (it.event, it.message));
+        let told: Vec<_> = told.collect();
+        let expected = [
+            ("warning-begins", "is warning"),
+            ("critical-begins", "is critical"),
+            ("critical-ends", "is critical"),
+            ("warning-ends", "is warning"),
+        ];
+        let expected = expected.map(|(event, message)| (event.to_string(), message.to_string()));
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_line_that_could_not_be_written_or_was_torn_costs_no_other_line() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join(FILE);
+        let events = Events::open(home.path());
+        events.tell("first", "a", "written");
+        // Nobody can append to a directory.
+        std::fs::rename(&file, home.path().join("aside")).unwrap();
+        std::fs::create_dir(&file).unwrap();
+        events.tell("second", "a", "couldn't be written");
+        std::fs::remove_dir(&file).unwrap();
+        std::fs::rename(home.path().join("aside"), &file).unwrap();
+        // As if it had been written in part.
+        let mut torn = std::fs::File::options().append(true).open(&file).unwrap();
+        torn.write_all(b"{\"at\":1,\xff").unwrap();
+        events.tell("third", "a", "written");
+        let names = |events: &Events| {
+            let lines = events.lines().into_iter();
+            lines.map(|it| it.event).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&Events::open(home.path())), ["first", "second", "third"]);
+        // A power cut tears the last line; the next daemon goes on below it.
+        torn = std::fs::File::options().append(true).open(&file).unwrap();
+        torn.write_all(b"{\"at\":1,\xff").unwrap();
+        let again = Events::open(home.path());
+        again.tell("fourth", "a", "written");
+        let expected = ["first", "second", "third", "fourth"];
+        assert_eq!(names(&again), expected);
+        assert_eq!(names(&Events::open(home.path())), expected);
     }
 }
