@@ -7,6 +7,7 @@ use crate::nsds::Removal;
 use crate::pools::{GenerationView, PoolChange, fails_with};
 use model::map::{NsdState, PoolMap};
 use model::{Error, ErrorKind, NodeId, NsdId, Result};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -64,17 +65,29 @@ impl Member {
         self.parts.nsds.remove(nsd, removal).await
     }
 
-    /// Moves all data off the NSDs of a node, so that it may leave.
+    /// Moves all data off the NSDs of a node, so that it may leave. Returns them: none if it has none in use, because it is
+    /// empty already.
     ///
     /// # Errors
-    /// `NotFound`: it has none in use. `NoSpace`: the others' failure groups can't carry the pool's
-    /// scheme.
+    /// `Busy`: this node doesn't know yet where an NSD is. `NoSpace`: the others' failure groups can't carry the pool's
+    /// scheme. Those of coordination.
     pub async fn drain_node(&self, node: NodeId) -> Result<Vec<NsdId>> {
         let nsds = &self.parts.nsds;
-        let own = nsds_of(&nsds.pool.map(), &self.parts.roster.borrow().homes, node)?;
-        nsds.change_map(|map| placement::drain_all(map, &own))
-            .await?;
-        Ok(own)
+        let drained = Mutex::default();
+        let drain = |map: &PoolMap| {
+            let own = nsds_of(map, &self.parts.roster.borrow().homes, node)?;
+            if own.is_empty() {
+                return Err(nothing_in_use(node));
+            }
+            let next = placement::drain_all(map, &own)?;
+            *drained.lock() = own;
+            Ok(next)
+        };
+        match nsds.change_map(drain).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            changed => changed?,
+        }
+        Ok(drained.into_inner())
     }
 
     /// Puts all NSDs of nodes together with all others of the failure group with a name, for instance that
@@ -88,15 +101,13 @@ impl Member {
     pub async fn set_failure_groups(&self, nodes: &[(NodeId, Option<String>)]) -> Result<()> {
         let which = |map: &PoolMap| {
             let homes = &self.parts.roster.borrow().homes;
-            let mut in_use = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
-            // It could be one of these nodes' NSDs.
-            if let Some(entry) = in_use.find(|it| !homes.contains_key(&it.nsd)) {
-                let text = format!("where NSD {} is isn't known here yet; try again", entry.nsd);
-                return Err(Error::new(ErrorKind::Busy, text));
-            }
             let mut which = Vec::new();
             for (node, name) in nodes {
-                let own = nsds_of(map, homes, *node)?.into_iter();
+                let own = nsds_of(map, homes, *node)?;
+                if own.is_empty() {
+                    return Err(nothing_in_use(*node));
+                }
+                let own = own.into_iter();
                 which.extend(own.map(|nsd| (nsd, fails_with(name, node.0))));
             }
             Ok(which)
@@ -114,15 +125,48 @@ impl Member {
 }
 
 /// The NSDs of a node that are in use.
+///
+/// # Errors
+/// `Busy`: where one is isn't known; it could be the node's.
 fn nsds_of(map: &PoolMap, homes: &BTreeMap<NsdId, NodeId>, node: NodeId) -> Result<Vec<NsdId>> {
     let in_use = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
-    let own: Vec<NsdId> = in_use
-        .map(|entry| entry.nsd)
-        .filter(|nsd| homes.get(nsd) == Some(&node))
-        .collect();
-    if own.is_empty() {
-        let text = format!("node {node} has no NSD in use");
-        return Err(Error::new(ErrorKind::NotFound, text));
+    let in_use: Vec<NsdId> = in_use.map(|entry| entry.nsd).collect();
+    if let Some(nsd) = in_use.iter().find(|nsd| !homes.contains_key(nsd)) {
+        let text = format!("where NSD {nsd} is isn't known here yet; try again");
+        return Err(Error::new(ErrorKind::Busy, text));
     }
-    Ok(own)
+    let is_own = |nsd: &NsdId| homes.get(nsd) == Some(&node);
+    Ok(in_use.into_iter().filter(is_own).collect())
+}
+
+fn nothing_in_use(node: NodeId) -> Error {
+    let text = format!("node {node} has no NSD in use");
+    Error::new(ErrorKind::NotFound, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nsds::{Failures, entry};
+
+    #[test]
+    fn the_nsds_of_a_node_are_those_in_use_and_all_must_be_known() {
+        let entries = (1..=3).map(|nsd| {
+            let node = NodeId(nsd.min(2));
+            entry(NsdId(nsd), 1 << 30, Failures::ByNode(node))
+        });
+        let scheme = model::Scheme::Replicate(1);
+        let mut map = placement::new_pool(scheme, entries.collect(), 1).unwrap();
+        let mut homes: BTreeMap<_, _> = [(1, 1), (2, 2)]
+            .map(|(nsd, node)| (NsdId(nsd), NodeId(node)))
+            .into();
+        let unknown = nsds_of(&map, &homes, NodeId(2)).unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Busy, "it may be node 2's");
+        homes.insert(NsdId(3), NodeId(2));
+        assert_eq!(nsds_of(&map, &homes, NodeId(2)).unwrap(), [NsdId(2), NsdId(3)]);
+        for entry in &mut map.nsds {
+            entry.state = NsdState::Lost;
+        }
+        assert!(nsds_of(&map, &homes, NodeId(2)).unwrap().is_empty());
+    }
 }
