@@ -1,10 +1,11 @@
 //! What a running node learns from the cluster's facts: that it was expelled by hand, and where coordination is now, because
 //! quorum nodes have come or gone. And how the members of etcd are.
 
-use crate::daemon::config::ClusterConfig;
+use crate::daemon::config::{ClusterConfig, NodeConfig};
 use crate::daemon::member::{InCluster, joining::etcd_settings};
 use crate::daemon::serving::Serving;
 use model::Result;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,7 +79,47 @@ async fn keep_once(serving: &Serving, here: &InCluster) -> Result<()> {
     here.member().coordination().reach(&settings)?;
     here.set_endpoints(&next.coordination);
     tracing::info!(endpoints = %next.coordination.join(", "), "coordination is reached there from now on");
-    let mut config = serving.config.lock();
-    config.cluster = Some(next);
-    config.store(serving.dir())
+    replace(&mut serving.config.lock(), next, serving.dir())
+}
+
+/// Stores the node's place in the cluster. What couldn't be stored isn't known either, and is stored next time.
+fn replace(config: &mut NodeConfig, next: ClusterConfig, dir: &Path) -> Result<()> {
+    let changed = NodeConfig {
+        cluster: Some(next),
+        ..config.clone()
+    };
+    changed.store(dir)?;
+    *config = changed;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::config::Plan;
+
+    #[test]
+    fn a_place_in_the_cluster_that_could_not_be_stored_is_stored_next_time() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("node");
+        let plan = Plan::of_new_member(None, false, None).unwrap();
+        let mut config = NodeConfig::of_new_member(&dir, &plan).unwrap();
+        let cluster = ClusterConfig {
+            id: "0".repeat(32),
+            node: 1,
+            name: "n1".into(),
+            address: "10.0.0.1:7311".parse().unwrap(),
+            coordination: vec!["https://10.0.0.1:7312".into()],
+            prefix: "/shale/".into(),
+            etcd: None,
+            founding: false,
+        };
+        let away = home.path().join("away");
+        std::fs::rename(&dir, &away).unwrap();
+        replace(&mut config, cluster.clone(), &dir).unwrap_err();
+        assert!(config.cluster.is_none());
+        std::fs::rename(&away, &dir).unwrap();
+        replace(&mut config, cluster.clone(), &dir).unwrap();
+        assert_eq!(config.cluster, Some(cluster));
+    }
 }

@@ -160,6 +160,8 @@ async fn live_in(
             return result;
         }
         config = serving.config.lock().clone();
+        // Where coordination is may have changed since the daemon began.
+        cluster = config.cluster.clone().unwrap_or(cluster);
         patience = Patience::Endless;
     }
 }

@@ -35,7 +35,7 @@ impl InCluster {
         changed.await.map(drop)
     }
 
-    /// `shale node drain`: the NSDs that are emptied.
+    /// `shale node drain`: the NSDs that are emptied; none if the node is empty.
     ///
     /// # Errors
     /// As [`node::Member::drain_node`].
@@ -60,7 +60,8 @@ impl InCluster {
     }
 }
 
-fn check_class(class: &str) -> Result<()> {
+/// What a class may be called.
+pub(super) fn check_class(class: &str) -> Result<()> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     if !class.is_empty() && class.len() <= 32 && class.chars().all(is_fine) {
         return Ok(());

@@ -1,10 +1,10 @@
 //! `shale config`: the cluster's settings. Each is kept in coordination, for the whole cluster, for a class of nodes or for
 //! one node; the narrower place wins.
 
-use super::InCluster;
+use super::{InCluster, nodes::check_class};
 use crate::admin::{ChangeSetting, SettingLine};
 use coordination::Coordination;
-use model::{Error, ErrorKind, Result};
+use model::{Error, ErrorKind, NodeId, Result};
 
 /// Attempts of a change that collides with others'.
 const ATTEMPTS_MAX: usize = 16;
@@ -102,16 +102,7 @@ impl InCluster {
     /// cluster's; those of coordination.
     pub async fn change_setting(&self, change: &ChangeSetting) -> Result<()> {
         let setting = find(&change.name)?;
-        let place = match (change.node, &change.class) {
-            (None, None) => Place::Cluster,
-            (Some(node), None) => Place::Node(node),
-            (None, Some(class)) => Place::Class(class.clone()),
-            _ => {
-                let text =
-                    "a setting is changed for one node or for one class, not for both at once";
-                return Err(Error::new(ErrorKind::InvalidArgument, text));
-            }
-        };
+        let place = place_of(change)?;
         if !setting.is_per_node && !matches!(place, Place::Cluster) {
             let text = format!(
                 "{} is the same on all nodes; leave --node and --class out",
@@ -123,6 +114,12 @@ impl InCluster {
             check(setting, value)?;
         }
         let facts = self.member().coordination();
+        if let Place::Node(node) = place
+            && facts.node_facts(NodeId(node)).await?.is_none()
+        {
+            let text = format!("the cluster has no node {node}; `shale node list` shows its nodes");
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
         set(facts, &place.key(setting.name), change.value.as_deref()).await
     }
 
@@ -172,6 +169,23 @@ fn find(name: &str) -> Result<&'static Setting> {
     })
 }
 
+/// Where a change is made.
+fn place_of(change: &ChangeSetting) -> Result<Place> {
+    match (change.node, &change.class) {
+        (None, None) => Ok(Place::Cluster),
+        (Some(node), None) => Ok(Place::Node(node)),
+        (None, Some(class)) => {
+            // It becomes a part of a key.
+            check_class(class)?;
+            Ok(Place::Class(class.clone()))
+        }
+        _ => {
+            let text = "a setting is changed for one node or for one class, not for both at once";
+            Err(Error::new(ErrorKind::InvalidArgument, text))
+        }
+    }
+}
+
 fn check(setting: &Setting, value: &str) -> Result<()> {
     let (least, most) = setting.range;
     match value.parse::<u64>() {
@@ -208,6 +222,23 @@ async fn set(facts: &Coordination, key: &str, value: Option<&str>) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_is_kept_where_a_node_or_a_class_can_be() {
+        let change = |node, class: Option<&str>| ChangeSetting {
+            name: "pagepool_bytes".into(),
+            value: None,
+            node,
+            class: class.map(str::to_owned),
+        };
+        let key = |change| place_of(&change).map(|place| place.key("x"));
+        assert_eq!(key(change(None, None)).unwrap(), "config/x");
+        assert_eq!(key(change(None, Some("gpu"))).unwrap(), "config_of/class/gpu/x");
+        assert_eq!(key(change(Some(3), None)).unwrap(), "config_of/node/0000000003/x");
+        for wrong in [change(Some(3), Some("gpu")), change(None, Some("")), change(None, Some("a/b"))] {
+            assert_eq!(key(wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    }
 
     #[test]
     fn values_have_ranges_and_names_are_known() {
