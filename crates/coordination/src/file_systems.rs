@@ -31,6 +31,26 @@ pub struct FileSystem {
     pub family: FamilyId,
     /// Names the creation that made it.
     nonce: u64,
+    /// The user and the group that its root directory is made for.
+    owner: RootOwner,
+}
+
+/// The user and the group that a root directory is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RootOwner {
+    /// The user; 0: root.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+/// A creation of a file system, the same in all its attempts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Creation {
+    /// Names it.
+    pub nonce: u64,
+    /// Whom the root directory is for.
+    pub owner: RootOwner,
 }
 
 impl FileSystem {
@@ -106,9 +126,19 @@ impl Coordination {
         fact.map(|fact| decode(&key, &fact.value)).transpose()
     }
 
+    /// Whom the root directory of a family is for, as the creation of its file system said; root, if none did.
+    ///
+    /// # Errors
+    /// As [`Coordination::file_systems`].
+    pub async fn root_owner_of(&self, family: FamilyId) -> Result<RootOwner> {
+        let all = self.file_systems().await?;
+        let mut all = all.values();
+        let found = all.find(|it| it.family == family);
+        Ok(found.map_or_else(RootOwner::default, |it| it.owner))
+    }
+
     /// Looks whether a name is free, and chooses numbers for a file system with it that no shard and no
-    /// family has; `is_first`: those of the file system that a cluster begins with. `nonce` names the
-    /// creation, and is the same in all its attempts.
+    /// family has; `is_first`: those of the file system that a cluster begins with.
     ///
     /// # Errors
     /// `Exists`: another creation has made one with this name. `NoSpace`: there are no more numbers.
@@ -116,9 +146,10 @@ impl Coordination {
     pub async fn draft_file_system(
         &self,
         name: &FileSystemName,
-        nonce: u64,
+        creation: Creation,
         is_first: bool,
     ) -> Result<Draft> {
+        let Creation { nonce, owner } = creation;
         let all = self.list("").await?;
         let own = key_of(name);
         let (mut next, mut version) = (Next::FIRST, 0);
@@ -148,6 +179,7 @@ impl Coordination {
                 shard: ShardId(0),
                 family: FamilyId(0),
                 nonce,
+                owner,
             },
             false => {
                 let shard = ShardId(first_free(next.shard.0, u32::MAX, &shards, "shards")?);
@@ -157,6 +189,7 @@ impl Coordination {
                     shard,
                     family: FamilyId(family),
                     nonce,
+                    owner,
                 };
                 next = Next {
                     id: chosen.id.next(),
@@ -185,6 +218,8 @@ impl Coordination {
             shard: ShardId(0),
             family: FamilyId(0),
             nonce: 0,
+            // Its root directory exists.
+            owner: RootOwner::default(),
         };
         let changes = vec![Change::put(key_of(name), 0, encode(&first))];
         match self.transaction(changes).await {
@@ -255,8 +290,10 @@ mod tests {
             shard: ShardId(300),
             family: FamilyId(2),
             nonce: 128,
+            owner: RootOwner { uid: 1_000, gid: 5 },
         };
-        assert_eq!(encode(&file_system)[..], [3, 1, 0xac, 2, 2, 0x80, 1]);
+        let bytes = [3, 1, 0xac, 2, 2, 0x80, 1, 0xe8, 7, 5];
+        assert_eq!(encode(&file_system)[..], bytes);
         let next = Next {
             id: FileSystemId(2),
             shard: ShardId(301),
@@ -284,7 +321,9 @@ mod tests {
 
     async fn draft(facts: &Coordination, name: &str, nonce: u64) -> Result<Draft> {
         let name = name.parse().unwrap();
-        facts.draft_file_system(&name, nonce, false).await
+        let owner = RootOwner { uid: 7, gid: 8 };
+        let creation = Creation { nonce, owner };
+        facts.draft_file_system(&name, creation, false).await
     }
 
     async fn new(facts: &Coordination, name: &str, nonce: u64) -> NewFileSystem {
@@ -314,6 +353,10 @@ mod tests {
             let a = new(&facts, "a", 1).await;
             let (other, same) = (new(&facts, "b", 2).await, new(&facts, "a", 3).await);
             let made = make(&facts, &a).await.unwrap();
+            let owner = facts.root_owner_of(made.family).await.unwrap();
+            assert_eq!((owner.uid, owner.gid), (7, 8));
+            let none = facts.root_owner_of(FamilyId(9)).await.unwrap();
+            assert_eq!(none, RootOwner::default());
             let numbers = (made.id.0, made.shard.0, made.family.0);
             assert_eq!(numbers, (1, 1, 1), "0 is that of the first one");
             let before = facts.list("").await.unwrap();

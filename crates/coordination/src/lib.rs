@@ -63,7 +63,7 @@ mod tests;
 
 pub use export::{EXPORT_FACTS_MAX, Export};
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
-pub use file_systems::{Draft, FileSystem, NewFileSystem};
+pub use file_systems::{Creation, Draft, FileSystem, NewFileSystem, RootOwner};
 pub use history::Event;
 pub use members::{PLACE_LEASE, Place};
 pub use nodes::{JOIN_TOKENS_MAX, NODE_NAME_BYTES_MAX, NewNode, NodeFacts};

@@ -60,7 +60,8 @@ impl Shard {
         }
     }
 
-    /// False if the family has it.
+    /// Whom it is for, the creation of the file system has said, if there is one with this family. False if the family has
+    /// it.
     async fn make_first_fileset(&self, family: FamilyId) -> Result<bool> {
         let fileset = family.first_fileset();
         let key = Key::Fileset(fileset);
@@ -68,11 +69,13 @@ impl Shard {
             if self.record(&key).await?.is_some() {
                 return Ok(false);
             }
+            let owner = self.log.root_owner_of(family).await?;
             let mut state = self.state.lock();
             state.alive()?;
             match state.records.get(&key) {
                 Some(None) => {
-                    let effects = namespace::genesis(fileset, self.world.wall(), 0, 0, 0o755);
+                    let (now, mode) = (self.world.wall(), 0o755);
+                    let effects = namespace::genesis(fileset, now, owner.uid, owner.gid, mode);
                     state.change(effects, None);
                     tracing::info!(shard = self.shard.0, %family, "empty file system made");
                     return Ok(true);

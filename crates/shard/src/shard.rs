@@ -84,7 +84,7 @@ impl Shard {
     }
 
     /// Takes the shard over and opens it; the previous owner can't write any more. An empty shard
-    /// gets its root fileset: mode 0o755, owned by root.
+    /// gets its root fileset: mode 0o755, owned by whom the file system was made for, or root.
     ///
     /// # Errors
     /// `NotFound` if it was never created, `OldEpoch` if its record doesn't name this process,

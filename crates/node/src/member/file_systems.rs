@@ -11,7 +11,7 @@
 use super::Member;
 use crate::{FileSystem, ROOT_SHARD};
 use client::{Client, ClientSettings};
-use coordination::Draft;
+use coordination::{Creation, Draft, RootOwner};
 use metanode::Metanode;
 use model::limits::SHARDS_OF_PROCESS_MAX;
 use model::member::Standing;
@@ -48,25 +48,44 @@ impl Member {
     /// `Exists` if there is one; `Unavailable`: its outcome is unknown, ask again.
     pub async fn create_shard(&self) -> Result<()> {
         let name = FIRST_FILE_SYSTEM.parse()?;
-        self.create_as(&name, true).await.map(drop)
+        let owner = RootOwner::default();
+        self.create_as(&name, owner, true).await.map(drop)
     }
 
-    /// Makes an empty file system. Of several nodes that ask for one name at the same time, one succeeds.
+    /// As [`Member::create_file_system_for`], with a root directory of root.
+    ///
+    /// # Errors
+    /// As [`Member::create_file_system_for`].
+    pub async fn create_file_system(&self, name: &FileSystemName) -> Result<FileSystem> {
+        self.create_file_system_for(name, RootOwner::default())
+            .await
+    }
+
+    /// Makes an empty file system, whose root directory is `owner`'s. Of several nodes that ask for one name at the same time, one succeeds.
     ///
     /// # Errors
     /// `Exists`: the name is taken. `NoSpace`: its nodes serve as many as they may, or there are no more numbers for
     /// families. `Unavailable`:
     /// its outcome is unknown; asking again, on this run, says whether it was made. `Busy`: others make
     /// so many that this one was never first; ask again.
-    pub async fn create_file_system(&self, name: &FileSystemName) -> Result<FileSystem> {
+    pub async fn create_file_system_for(
+        &self,
+        name: &FileSystemName,
+        owner: RootOwner,
+    ) -> Result<FileSystem> {
         if name.as_str() == FIRST_FILE_SYSTEM {
             let text = format!("the first file system of a cluster is {name}: choose another name");
             return Err(Error::new(ErrorKind::Exists, text));
         }
-        self.create_as(name, false).await
+        self.create_as(name, owner, false).await
     }
 
-    async fn create_as(&self, name: &FileSystemName, is_first: bool) -> Result<FileSystem> {
+    async fn create_as(
+        &self,
+        name: &FileSystemName,
+        owner: RootOwner,
+        is_first: bool,
+    ) -> Result<FileSystem> {
         let world = &self.parts.world;
         let creating = async {
             let mut creations = self.creations.lock().await;
@@ -75,7 +94,8 @@ impl Member {
             }
             let nonce = creations.entry(name.clone());
             let nonce = *nonce.or_insert_with(|| world.random_u64());
-            let made = self.create_with(name, nonce, is_first).await;
+            let creation = Creation { nonce, owner };
+            let made = self.create_with(name, creation, is_first).await;
             let is_decided = match &made {
                 Ok(_) => true,
                 Err(error) => error.kind() == ErrorKind::Exists,
@@ -98,7 +118,7 @@ impl Member {
     async fn create_with(
         &self,
         name: &FileSystemName,
-        nonce: u64,
+        creation: Creation,
         is_first: bool,
     ) -> Result<FileSystem> {
         let parts = &self.parts;
@@ -106,7 +126,7 @@ impl Member {
         // Founding doesn't wait for a manager.
         let assigned = is_first.then_some(parts.run);
         for attempt in 1..=ATTEMPTS_MAX {
-            let draft = match facts.draft_file_system(name, nonce, is_first).await? {
+            let draft = match facts.draft_file_system(name, creation, is_first).await? {
                 Draft::Made(made) => return Ok(made),
                 Draft::New(draft) => draft,
             };

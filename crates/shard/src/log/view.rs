@@ -1,7 +1,7 @@
 //! Changes of the view, and trimming: all that needs a compare-and-set of the shard's record.
 
 use super::{Log, Shared};
-use coordination::{ClosedFragment, ShardRecord, Versioned};
+use coordination::{ClosedFragment, RootOwner, ShardRecord, Versioned};
 use model::{EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result};
 use nsd::Handle;
 use std::sync::Arc;
@@ -135,6 +135,14 @@ impl Log {
         let mut record = self.shared.record.lock().await;
         let change = |next: &mut ShardRecord| next.marker = marker;
         self.shared.write_record(&mut record, None, change).await
+    }
+
+    /// Whom the root directory of a family is for.
+    ///
+    /// # Errors
+    /// Those of coordination.
+    pub(crate) async fn root_owner_of(&self, family: FamilyId) -> Result<RootOwner> {
+        self.shared.coordination.root_owner_of(family).await
     }
 
     /// Gives the shard one more family, in its record. Returns all of them.

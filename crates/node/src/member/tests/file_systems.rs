@@ -55,7 +55,12 @@ fn a_cluster_begins_with_one_file_system_and_more_are_made_and_listed_by_name() 
         let none = first.file_system(&fs("data")).await.unwrap_err();
         assert!(none.to_string().contains("there are none"), "{none}");
         first.create_shard().await.unwrap();
-        let home = second.create_file_system(&fs("home")).await.unwrap();
+        let owner = coordination::RootOwner {
+            uid: 1_000,
+            gid: 100,
+        };
+        let home = second.create_file_system_for(&fs("home"), owner);
+        let home = home.await.unwrap();
         let all = first.file_systems().await.unwrap();
         let names: Vec<_> = all.keys().map(|name| name.as_str()).collect();
         assert_eq!(names, [FIRST_FILE_SYSTEM, "home"]);
@@ -72,6 +77,8 @@ fn a_cluster_begins_with_one_file_system_and_more_are_made_and_listed_by_name() 
             client.close().await.unwrap();
             let (client, root) = open(member, "home").await;
             assert_eq!(root, home.root());
+            let attributes = client.get_attributes(root).await.unwrap();
+            assert_eq!((attributes.uid, attributes.gid), (1_000, 100));
             client.close().await.unwrap();
         }
         must_be_whole(&first, 0).await;

@@ -2,6 +2,7 @@
 
 use super::InCluster;
 use crate::admin::{ChangeNode, FileSystemLine};
+use coordination::RootOwner;
 use model::{Error, ErrorKind, FileSystemName, NodeId, Result};
 
 impl InCluster {
@@ -44,13 +45,18 @@ impl InCluster {
         Ok(nsds.into_iter().map(|nsd| nsd.0).collect())
     }
 
-    /// `shale fs create`.
+    /// `shale fs create`: the root directory is the daemon's user's.
     ///
     /// # Errors
     /// As [`node::Member::create_file_system`].
     pub async fn create_file_system(&self, name: &str) -> Result<FileSystemLine> {
         let name: FileSystemName = name.parse()?;
-        let made = self.member().create_file_system(&name).await?;
+        // Were it root's, an ordinary user whose daemon this is could create nothing in it.
+        let owner = RootOwner {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        };
+        let made = self.member().create_file_system_for(&name, owner).await?;
         Ok(FileSystemLine {
             name: name.to_string(),
             id: made.id.0,
