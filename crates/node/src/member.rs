@@ -29,6 +29,7 @@ mod lease;
 mod managing;
 mod owners;
 mod peers;
+mod renewing;
 mod services;
 mod spaces;
 mod storage;
@@ -39,6 +40,7 @@ mod tests;
 pub use commands::Commands;
 pub use file_systems::FIRST_FILE_SYSTEM;
 pub use founding::{Founding, FoundingNsd};
+pub use renewing::Renew;
 
 use crate::nsds::{Failures, LocalNsds, NsdView};
 use crate::{LOOK_EVERY, ROOT_SHARD, block_bytes};

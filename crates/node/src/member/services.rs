@@ -5,6 +5,7 @@ use super::commands::{COMMAND, CommandDesk};
 use super::jobs::Jobs;
 use super::lease::RunLease;
 use super::managing::Office;
+use super::renewing::RenewalDesk;
 use super::spaces::{Desk, Holding};
 use bytes::Bytes;
 use coordination::Roster;
@@ -12,6 +13,7 @@ use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
 use model::call::{Call, Reply};
 use model::jobs::JOBS;
+use model::join::RENEW;
 use model::member::{
     ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, WHO_MANAGES,
 };
@@ -41,6 +43,7 @@ pub(super) struct Services {
     lease: Arc<RunLease>,
     jobs: Arc<Jobs>,
     commands: CommandDesk,
+    renewals: RenewalDesk,
     /// What coordination said last.
     roster: watch::Receiver<Arc<Roster>>,
 }
@@ -69,6 +72,7 @@ impl Services {
             lease: lease.clone(),
             jobs: jobs.clone(),
             commands: CommandDesk::default(),
+            renewals: RenewalDesk::default(),
             roster,
         })
     }
@@ -76,6 +80,11 @@ impl Services {
     /// Who runs commands that come from other nodes.
     pub(super) fn commands(&self) -> &CommandDesk {
         &self.commands
+    }
+
+    /// Who certifies other nodes.
+    pub(super) fn renewals(&self) -> &RenewalDesk {
+        &self.renewals
     }
 
     /// A shard's service, if it is here.
@@ -205,6 +214,7 @@ impl Service for Services {
                 Ok(attend) => self.attend(attend, deadline).boxed(),
                 Err(error) => refuse(error),
             },
+            RENEW => self.renewals.serve(from, call).boxed(),
             COMMAND => self.command(from, call).boxed(),
             other => {
                 let text = format!("this node answers no method {}", other.0);

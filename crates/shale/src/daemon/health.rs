@@ -74,6 +74,19 @@ pub struct ClusterFacts {
     pub unowned: Vec<u32>,
     /// The cluster's etcd; `None`: nobody has looked yet.
     pub etcd: Option<EtcdFacts>,
+    /// This node's certificate.
+    pub certificate: Option<CertificateFacts>,
+}
+
+/// A node's certificate.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct CertificateFacts {
+    /// How long it counts still; negative: it has ended.
+    pub seconds_left: i64,
+    /// It is time for a new one.
+    pub is_due: bool,
+    /// Why there is none, if it was asked for.
+    pub trouble: Option<String>,
 }
 
 /// The cluster's etcd, as this node sees it.
@@ -548,6 +561,7 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
         events.push(event(CRITICAL, "cluster", what, remedy));
     }
     events.extend(cluster.etcd.iter().flat_map(etcd_events));
+    events.extend(cluster.certificate.as_ref().and_then(certificate_event));
     for (node, cause) in &cluster.expelled {
         let what = format!("it was expelled: {cause}");
         let remedy = "start its daemon again (`shale up` there) or look why it can't be reached; for good: `shale node \
@@ -560,6 +574,23 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
         events.push(event(WARNING, format!("shard {shard}"), what, remedy));
     }
     events
+}
+
+/// A certificate that ends takes its node out of the cluster.
+fn certificate_event(certificate: &CertificateFacts) -> Option<HealthEvent> {
+    const DAY: i64 = 24 * 60 * 60;
+    let why = certificate.trouble.as_ref().filter(|_| certificate.is_due)?;
+    let (days, hours) = (certificate.seconds_left / DAY, certificate.seconds_left / 3600);
+    let (severity, left) = match certificate.seconds_left {
+        ..=0 => (CRITICAL, "has ended".to_string()),
+        left if left < 2 * DAY => (CRITICAL, format!("ends in {hours} hours")),
+        left if left < 30 * DAY => (CRITICAL, format!("ends in {days} days")),
+        _ => (WARNING, format!("ends in {days} days")),
+    };
+    let what = format!("the node's certificate {left}, and it couldn't be renewed: {why}");
+    let remedy = "see that a quorum node runs and that this node reaches it (`shale node list`), and that the clocks are \
+                  right; it is tried again by itself. Without a certificate the node can't talk to others";
+    Some(event(severity, "certificate", what, remedy))
 }
 
 fn etcd_events(etcd: &EtcdFacts) -> Vec<HealthEvent> {

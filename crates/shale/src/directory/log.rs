@@ -1,11 +1,12 @@
 //! The daemon's log: lets a burst of lines through, then one a second, so that no user can fill the
 //! disk by causing the same error again and again.
 
+use super::private;
 use parking_lot::Mutex;
 use std::{
     fs,
     io::{self, Stderr, Write},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use tracing_subscriber::fmt::{MakeWriter, writer::OptionalWriter};
@@ -13,6 +14,8 @@ use tracing_subscriber::fmt::{MakeWriter, writer::OptionalWriter};
 /// Log file in the node's directory, unless the daemon's standard error goes elsewhere.
 pub const FILE: &str = "daemon.log";
 const LARGE: u64 = 64 << 20;
+/// Bytes that are copied at once to the log of another program.
+const COPY_BYTES: usize = 16 * 1024;
 
 /// Lines that may come in a burst.
 const BURST: u32 = 2_000;
@@ -97,18 +100,85 @@ pub fn put_large_aside(dir: &Path) -> io::Result<()> {
 }
 
 /// Renames any log that is large to the same name with `.old` behind it.
-///
-/// # Errors
-/// The system's error.
-pub fn put_aside_if_large(file: &Path) -> io::Result<()> {
+fn put_aside_if_large(file: &Path) -> io::Result<()> {
     match fs::symlink_metadata(file) {
-        Ok(found) if found.len() > LARGE => {
-            let mut old = file.as_os_str().to_owned();
-            old.push(".old");
-            fs::rename(file, old)
-        }
+        Ok(found) if found.len() > LARGE => put_aside(file),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+fn put_aside(file: &Path) -> io::Result<()> {
+    let mut old = file.as_os_str().to_owned();
+    old.push(".old");
+    fs::rename(file, old)
+}
+
+/// The log of another program: one that is large is put aside while it is written, so that both files together have at most
+/// twice [`LARGE`] bytes.
+pub struct Bounded {
+    path: PathBuf,
+    max: u64,
+    /// With its bytes; none if it couldn't be opened again.
+    file: Option<(fs::File, u64)>,
+}
+
+impl Bounded {
+    /// Goes on with a log.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut log = Self {
+            path: path.to_path_buf(),
+            max: LARGE,
+            file: None,
+        };
+        log.file = Some(log.reopen()?);
+        Ok(log)
+    }
+
+    fn reopen(&self) -> io::Result<(fs::File, u64)> {
+        let how = &mut fs::OpenOptions::new();
+        let file = private::open(how.create(true).append(true), &self.path)?;
+        let bytes = file.metadata()?.len();
+        Ok((file, bytes))
+    }
+
+    fn write(&mut self, text: &[u8]) -> io::Result<()> {
+        let (mut file, mut bytes) = match self.file.take() {
+            Some(open) => open,
+            None => self.reopen()?,
+        };
+        let length = text.len() as u64;
+        if bytes > 0 && bytes + length > self.max {
+            put_aside(&self.path)?;
+            (file, bytes) = self.reopen()?;
+        }
+        file.write_all(text)?;
+        self.file = Some((file, bytes + length));
+        Ok(())
+    }
+
+    /// Writes all that comes, until it ends. What can't be written is left out: whoever says it must not wait.
+    pub fn copy(mut self, mut from: impl io::Read) {
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut is_failing = false;
+        loop {
+            let count = match from.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            let written = self.write(&buffer[..count]);
+            if let Err(error) = &written
+                && !is_failing
+            {
+                tracing::warn!(%error, path = %self.path.display(), "a log can't be written");
+            }
+            is_failing = written.is_err();
+        }
     }
 }
 
@@ -146,5 +216,45 @@ mod tests {
         file.set_len(LARGE + 1).unwrap();
         put_large_aside(home.path()).unwrap();
         assert!(!home.path().join(FILE).exists() && home.path().join(OLD_FILE).exists());
+    }
+
+    #[test]
+    fn a_log_that_another_program_writes_has_a_maximum_while_it_is_written() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("other.log");
+        let old = home.path().join("other.log.old");
+        let mut log = Bounded::open(&path).unwrap();
+        log.max = 1_000;
+        let line = "x".repeat(99) + "\n";
+        let said = line.repeat(25);
+        let mut parts = said.as_bytes().chunks(100);
+        for part in parts.by_ref().take(10) {
+            log.write(part).unwrap();
+        }
+        assert!(!old.exists());
+        log.copy(io::Cursor::new(&said.as_bytes()[..100]));
+        let length = |path: &Path| fs::metadata(path).unwrap().len();
+        assert_eq!((length(&old), length(&path)), (1_000, 100));
+        // Another program goes on with it; much at once isn't cut.
+        let mut log = Bounded::open(&path).unwrap();
+        log.max = 1_000;
+        log.copy(said.as_bytes());
+        assert!(length(&path) <= COPY_BYTES as u64);
+        assert_eq!(length(&old), 100);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_holds_nobody_up() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("other.log");
+        let mut log = Bounded::open(&path).unwrap();
+        log.max = 10;
+        log.write(b"first\n").unwrap();
+        // Nobody can rename onto a directory that has something.
+        fs::create_dir_all(home.path().join("other.log.old/a")).unwrap();
+        log.write(b"second\n").unwrap_err();
+        fs::remove_dir_all(home.path().join("other.log.old")).unwrap();
+        log.write(b"third\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "third\n");
     }
 }

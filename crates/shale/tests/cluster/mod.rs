@@ -4,6 +4,7 @@
 mod breaking;
 mod expelling;
 mod joining;
+mod renewing;
 mod sharing;
 mod starting;
 

@@ -154,15 +154,14 @@ fn begin(dir: &Path, arguments: &[OsString]) -> Result<Child> {
         ),
         _ => Error::new(ErrorKind::Unavailable, error.to_string()).while_doing("starting etcd"),
     };
-    log::put_aside_if_large(&path).map_err(failed)?;
-    let log = private::open(std::fs::OpenOptions::new().create(true).append(true), &path);
-    let log = log.map_err(failed)?;
+    let log = log::Bounded::open(&path).map_err(failed)?;
+    let (said, says) = std::io::pipe().map_err(failed)?;
     let mut command = Command::new(PROGRAM);
     command
         .args(arguments)
         .stdin(Stdio::null())
-        .stdout(log.try_clone().map_err(failed)?)
-        .stderr(log)
+        .stdout(says.try_clone().map_err(failed)?)
+        .stderr(says)
         .current_dir("/");
     // Settings in the environment would be settings as well.
     for (name, _) in std::env::vars_os() {
@@ -171,7 +170,15 @@ fn begin(dir: &Path, arguments: &[OsString]) -> Result<Child> {
         }
     }
     world::host::ends_with_this_thread(&mut command);
-    command.spawn().map_err(failed)
+    let child = command.spawn().map_err(failed)?;
+    // Ends when the process has: the command's own ends of the pipe go with it.
+    let copied = std::thread::Builder::new()
+        .name("etcd.log".into())
+        .spawn(move || log.copy(said));
+    if let Err(error) = copied {
+        tracing::error!(%error, "etcd's log can't be kept: etcd ends, and is started again");
+    }
+    Ok(child)
 }
 
 /// Ends the process: politely, then by force.

@@ -12,13 +12,45 @@ use std::time::Duration;
 /// How often the facts are read. Reading them costs coordination one list of the nodes.
 const READ_EVERY: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether the node needs a new certificate; there are months for it.
+const RENEW_EVERY: Duration = Duration::from_secs(3600);
+/// Pause after an attempt to get one that failed.
+const RENEW_AGAIN: Duration = Duration::from_secs(60);
 /// How often the members of etcd are asked how they are.
 const ETCD_EVERY: Duration = Duration::from_secs(30);
 
-/// Ends the node when it was expelled by hand, keeps node.toml's list of endpoints up to date, and looks how etcd is. Never
-/// returns.
+/// Ends the node when it was expelled by hand, keeps node.toml's list of endpoints and the certificate up to date, and looks
+/// how etcd is. Never returns.
 pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>) {
-    futures::join!(keep_facts(&serving, &here), look_at_etcd(&here));
+    futures::join!(
+        keep_facts(&serving, &here),
+        look_at_etcd(&here),
+        renew_certificate(&serving, &here),
+    );
+}
+
+async fn renew_certificate(serving: &Serving, here: &InCluster) {
+    loop {
+        let renewed = here.renew_certificate(serving.dir()).await;
+        let pause = match &renewed {
+            Ok(false) => RENEW_EVERY,
+            Ok(true) => {
+                tracing::info!("this node has a new certificate");
+                serving.events.tell(
+                    "certificate-renewed",
+                    "this node",
+                    "its certificate was in its last third; it has a new one",
+                );
+                RENEW_EVERY
+            }
+            Err(error) => {
+                tracing::warn!(%error, "this node's certificate couldn't be renewed");
+                RENEW_AGAIN
+            }
+        };
+        here.set_renewal_trouble(renewed.err().map(|error| error.to_string()));
+        here.member().world().sleep(pause).await;
+    }
 }
 
 async fn look_at_etcd(here: &InCluster) {

@@ -14,7 +14,9 @@ mod keeping;
 
 use super::config::{ClusterConfig, NodeConfig};
 use super::events::Events;
-use super::member::{InCluster, admission::Admission, founding, joining, keys};
+use super::member::{
+    InCluster, admission::Admission, founding, joining, keys, renewal::Renewal,
+};
 use super::relay::Relay;
 use super::running::Running;
 use super::serving::Serving;
@@ -25,7 +27,7 @@ use coordination::etcd::{Etcd, EtcdBegin, EtcdCertificates, EtcdServer, EtcdSett
 use etcd::EtcdProcess;
 use front::Front;
 use model::{Error, ErrorKind, NodeId, Result};
-use node::{Member, MemberSettings, Protection};
+use node::{Member, MemberSettings, Protection, Renew};
 use rpc::security::{Admit, Mode, Policy, Security};
 use std::path::Path;
 use std::sync::Arc;
@@ -96,6 +98,10 @@ async fn live_in(
             ))
         }
     };
+    let renew: Option<Arc<dyn Renew>> = match keys::load_authority(dir)? {
+        None => None,
+        Some(authority) => Some(Renewal::new(world, &coordination, authority, &security)),
+    };
     let protection = Protection { security, admit };
     let _promotion = promotion(world, &cluster, &settings, &coordination)?;
     if cluster.founding {
@@ -121,6 +127,9 @@ async fn live_in(
             return Ok(());
         };
         let here = Arc::new(here);
+        if let Some(renew) = &renew {
+            here.member().answer_renewals(renew.clone());
+        }
         let running = Running::InCluster(here.clone());
         let serving = Arc::new(Serving::new(
             dir,

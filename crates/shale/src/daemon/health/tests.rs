@@ -416,3 +416,37 @@ fn lost_members_of_etcd_a_full_one_and_its_complaints_are_reported() {
     assert_eq!(event.severity, "critical");
     assert!(event.message.contains("its data differ"), "{event:?}");
 }
+
+#[test]
+fn a_certificate_that_could_not_be_renewed_is_reported_before_it_ends() {
+    let with = |days: i64, trouble: Option<&str>| Facts {
+        cluster: Some(ClusterFacts {
+            has_lease: true,
+            has_manager: true,
+            certificate: Some(CertificateFacts {
+                seconds_left: days * 24 * 60 * 60,
+                is_due: days < 243,
+                trouble: trouble.map(str::to_owned),
+            }),
+            ..ClusterFacts::default()
+        }),
+        ..well()
+    };
+    let healthy = [(700, None), (200, None), (700, Some("from earlier"))];
+    for (days, trouble) in healthy {
+        let health = History::default().judge(&with(days, trouble));
+        assert!(health.events.is_empty(), "{:?}", health.events);
+    }
+    let why = Some("nobody answers");
+    for (days, severity, said) in [
+        (200, "warning", "ends in 200 days"),
+        (29, "critical", "ends in 29 days"),
+        (1, "critical", "ends in 24 hours"),
+        (-1, "critical", "has ended"),
+    ] {
+        let event = only(&with(days, why));
+        assert_eq!(event.severity, severity);
+        assert!(event.message.contains(said), "{event:?}");
+        assert!(event.message.contains("nobody answers"), "{event:?}");
+    }
+}

@@ -37,6 +37,8 @@ pub struct InCluster {
     endpoints: parking_lot::Mutex<Vec<String>>,
     /// What its members have said last.
     etcd_seen: parking_lot::Mutex<Option<EtcdFacts>>,
+    /// Why there is no new certificate although it is time for one.
+    renewal_trouble: parking_lot::Mutex<Option<String>>,
     /// Of each file system one, opened when it is first used. Held while one is opened, so that it is opened once.
     opened: tokio::sync::Mutex<()>,
     clients: parking_lot::Mutex<BTreeMap<FileSystemName, Opened>>,
@@ -59,6 +61,7 @@ impl InCluster {
             security,
             endpoints: parking_lot::Mutex::new(cluster.coordination.clone()),
             etcd_seen: parking_lot::Mutex::default(),
+            renewal_trouble: parking_lot::Mutex::default(),
             opened: tokio::sync::Mutex::default(),
             clients: parking_lot::Mutex::default(),
             leaves: AtomicBool::new(true),
@@ -83,6 +86,21 @@ impl InCluster {
     /// What this node proves itself with.
     pub fn credentials(&self) -> Credentials {
         self.security.credentials()
+    }
+
+    /// This node proves itself with these from now on.
+    pub(super) fn use_credentials(&self, credentials: Credentials) -> Result<()> {
+        self.security.set_credentials(credentials)
+    }
+
+    /// Why there is no new certificate although it is time for one.
+    pub(super) fn renewal_trouble(&self) -> Option<String> {
+        self.renewal_trouble.lock().clone()
+    }
+
+    /// Remembers why there is no new certificate, for `shale health`; `None`: there is one.
+    pub fn set_renewal_trouble(&self, why: Option<String>) {
+        *self.renewal_trouble.lock() = why;
     }
 
     /// Where coordination is.

@@ -2,7 +2,7 @@
 //! cluster and change in it. Who starts and ends it is `cluster`.
 //!
 //! `founding` makes the first node of a node that was alone, `joining` further ones; `admission` is the cluster's side of
-//! that.
+//! that. `renewal` replaces certificates before they end.
 
 pub mod admission;
 pub mod founding;
@@ -11,6 +11,7 @@ pub mod joining;
 pub mod keys;
 mod nodes;
 mod quorum;
+pub mod renewal;
 mod reports;
 mod settings;
 

@@ -50,6 +50,7 @@ impl InCluster {
             expelled: expelled.collect(),
             unowned: unowned.map(|(shard, _)| shard.0).collect(),
             etcd: self.etcd_seen(),
+            certificate: Some(self.certificate_facts()),
         }
     }
 

@@ -1,0 +1,77 @@
+//! Certificates that end are replaced in time.
+
+use super::Cluster;
+use crate::fixture::eventually;
+use model::{NodeId, Timestamp};
+use rpc::security::{Authority, Certificate, Holder, PrivateKey, SigningRequest, Validity};
+use std::fs;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn key_file(cluster: &Cluster, number: usize, name: &str) -> PathBuf {
+    cluster.node(number).dir.join("keys").join(name)
+}
+
+fn certificate(cluster: &Cluster, number: usize) -> Certificate {
+    let text = fs::read_to_string(key_file(cluster, number, "node.pem")).unwrap();
+    Certificate::all_from_pem(&text, 1).unwrap().remove(0)
+}
+
+/// Gives a node that is down a certificate as it would have after most of two years.
+fn age(cluster: &Cluster, number: usize) {
+    let read = |node, name| fs::read_to_string(key_file(cluster, node, name)).unwrap();
+    let authority = Authority::from_pem(&read(1, "authority.key"), &read(1, "authority.pem"));
+    let key = PrivateKey::from_pem(&read(number, "node.key")).unwrap();
+    let request = SigningRequest::from_der(&key.signing_request().unwrap()).unwrap();
+    let address: IpAddr = cluster.address(number as u8).parse().unwrap();
+    let holder = Holder {
+        node: NodeId(number as u32),
+        addresses: vec![address],
+        has_localhost: number == 1,
+    };
+    let validity = Validity {
+        from: in_days(-600),
+        until: in_days(60),
+    };
+    let old = authority.unwrap().issue_for(&request, &holder, validity);
+    let file = key_file(cluster, number, "node.pem");
+    fs::write(file, old.unwrap().to_pem()).unwrap();
+}
+
+fn in_days(days: i64) -> Timestamp {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seconds = i64::try_from(now.as_secs()).unwrap();
+    Timestamp::from_timespec(seconds + days * i64::try_from(DAY.as_secs()).unwrap(), 0)
+}
+
+#[test]
+fn certificates_in_their_last_third_are_replaced_while_nodes_run() {
+    let cluster = Cluster::of(2);
+    for number in [2, 1] {
+        cluster.node(number).must(&["down"]);
+    }
+    for number in [1, 2] {
+        age(&cluster, number);
+        assert!(certificate(&cluster, number).validity().until < in_days(61));
+        // The first one certifies itself, the second one asks it.
+        cluster.node(number).must(&["up"]);
+        eventually("it has a new certificate", || {
+            certificate(&cluster, number).validity().until > in_days(700)
+        });
+        let events = cluster.node(number).ask(&["events"]);
+        let mut events = events.as_array().unwrap().iter();
+        assert!(events.any(|line| line["event"] == "certificate-renewed"));
+    }
+    // What was stored is good for the next start, etcd's included.
+    for number in [2, 1] {
+        cluster.node(number).must(&["down"]);
+    }
+    for number in [1, 2] {
+        cluster.node(number).must(&["up"]);
+    }
+    fs::write(cluster.path(1, "a"), "seen").unwrap();
+    assert_eq!(fs::read_to_string(cluster.path(2, "a")).unwrap(), "seen");
+}
