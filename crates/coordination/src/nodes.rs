@@ -180,6 +180,12 @@ impl Coordination {
             let all = self.nodes().await?;
             if let Some(node) = token.value.used_for {
                 return match all.get(&node) {
+                    Some(known) if known.value.key == new.key && known.value.is_barred => {
+                        refused(
+                            "the node that this machine became was expelled by hand; `shale node unexpel` on another node \
+                             lets it in again",
+                        )
+                    }
                     Some(known) if known.value.key == new.key => Ok(known.value.clone()),
                     _ => refused(
                         "the join token was used by another machine; make another one with `shale cluster join-token`",
@@ -351,6 +357,16 @@ mod tests {
                 Ok(())
             });
             assert_eq!(taken.await.unwrap_err().kind(), ErrorKind::Exists);
+            // One that was expelled by hand isn't certified anew by the token that it has used.
+            let expel = facts.change_node(second.node, |it| {
+                it.is_barred = true;
+                Ok(())
+            });
+            expel.await.unwrap();
+            let again = facts.redeem(&[2; 32], 301, &new(None, 2)).await;
+            let refused = again.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::AccessDenied);
+            assert!(refused.to_string().contains("unexpel"), "{refused}");
         });
         run.finished();
     }

@@ -8,7 +8,9 @@ mod pools;
 mod regions;
 mod returning;
 
-pub use member::{Commands, FIRST_FILE_SYSTEM, Founding, FoundingNsd, Member, MemberSettings, Protection, Renew};
+pub use member::{
+    Commands, FIRST_FILE_SYSTEM, Founding, FoundingNsd, Member, MemberSettings, Protection, Renew,
+};
 pub use nsds::{Failures, LocalNsds, NsdView, Removal};
 pub use pools::{GenerationView, PoolChange};
 pub use returning::LOOK_EVERY;

@@ -96,12 +96,13 @@ impl Parts {
         }
     }
 
-    /// Calls go to the newest addresses from now on.
+    /// Calls go to the newest addresses from now on, and nodes that were expelled by hand are known.
     pub(super) fn use_roster(&self) {
         let roster = self.roster.borrow().clone();
         for (node, known) in &roster.addresses {
             self.peers.set_address(*node, known.address);
         }
+        self.services.set_barred(&roster.barred);
     }
 
     /// Reaches NSDs of other nodes where they are now. `used`: where they were reached so far.

@@ -22,12 +22,12 @@ use model::owner::{OWNER, OwnerCall, OwnerReply};
 use model::space::{SPACE_STATE, SPACE_TELL, Statement, Told};
 use model::{Error, ErrorKind, NodeId, NodeRun, Result, ShardId};
 use nsd::NsdServer;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use world::World;
+use world::{Instant, World};
 use world::call::{Deadline, Service};
 
 /// The parts of this node that answer.
@@ -46,7 +46,13 @@ pub(super) struct Services {
     renewals: RenewalDesk,
     /// What coordination said last.
     roster: watch::Receiver<Arc<Roster>>,
+    /// The nodes that were expelled by hand, and since when that is known here.
+    barred: RwLock<BTreeMap<NodeId, Instant>>,
 }
+
+/// How long a node that was expelled by hand is answered still, so that its daemon can make durable what it has, hand over
+/// its shards and end.
+const BARRED_GRACE: Duration = Duration::from_secs(20);
 
 /// How long a run that asks for a command may be no member as far as this node knows: news take a moment.
 const MEMBER_MAX: Duration = Duration::from_secs(2);
@@ -74,6 +80,7 @@ impl Services {
             commands: CommandDesk::default(),
             renewals: RenewalDesk::default(),
             roster,
+            barred: RwLock::default(),
         })
     }
 
@@ -140,20 +147,38 @@ impl Services {
         told.ok_or_else(|| Error::new(ErrorKind::OldEpoch, "this node has no ledger of the pool"))
     }
 
-    /// Whether a node is answered at all. One that was expelled by hand isn't, heartbeats included: whatever its daemon
-    /// does, it loses its lease, and the manager expels its run as one that fell silent.
-    fn check_not_barred(&self, node: NodeId) -> Result<()> {
-        if !self.roster.borrow().barred.contains(&node) {
-            return Ok(());
+    /// These nodes were expelled by hand, as far as is known from now on.
+    pub(super) fn set_barred(&self, nodes: &BTreeSet<NodeId>) {
+        let now = self.world.now();
+        let mut barred = self.barred.write();
+        barred.retain(|node, _| nodes.contains(node));
+        for node in nodes {
+            barred.entry(*node).or_insert(now);
         }
-        let text = format!(
-            "node {node} was expelled by hand, and is answered by nobody until `shale node unexpel {node}` on another node"
-        );
-        Err(Error::new(ErrorKind::NotPermitted, text))
+    }
+
+    /// Whether a node is answered at all. One that was expelled by hand ends its daemon in good order; if it hasn't within
+    /// [`BARRED_GRACE`] it isn't, heartbeats included: whatever its daemon does, it loses its lease then, and the manager
+    /// expels its run as one that fell silent.
+    fn check_not_barred(&self, node: NodeId, grace: Duration) -> Result<()> {
+        let since = self.barred.read().get(&node).copied();
+        match since {
+            Some(since) if self.world.now() - since >= grace => {
+                let text = format!(
+                    "node {node} was expelled by hand, and is answered by nobody until `shale node unexpel {node}` on \
+                     another node"
+                );
+                Err(Error::new(ErrorKind::NotPermitted, text))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Runs a command of another member.
     async fn command(&self, from: NodeRun, call: Call) -> Reply {
+        if let Err(error) = self.check_not_barred(from.node, Duration::ZERO) {
+            return Reply::new::<()>(&Err(error), Bytes::new());
+        }
         let mut roster = self.roster.clone();
         let is_member = |roster: &Arc<Roster>| {
             let members = roster.membership.as_ref();
@@ -181,7 +206,7 @@ impl Services {
 
 impl Service for Services {
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply> {
-        if let Err(error) = self.check_not_barred(from.node) {
+        if let Err(error) = self.check_not_barred(from.node, BARRED_GRACE) {
             return refuse(error);
         }
         match call.method {

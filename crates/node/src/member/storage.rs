@@ -163,7 +163,10 @@ mod tests {
         let unknown = nsds_of(&map, &homes, NodeId(2)).unwrap_err();
         assert_eq!(unknown.kind(), ErrorKind::Busy, "it may be node 2's");
         homes.insert(NsdId(3), NodeId(2));
-        assert_eq!(nsds_of(&map, &homes, NodeId(2)).unwrap(), [NsdId(2), NsdId(3)]);
+        assert_eq!(
+            nsds_of(&map, &homes, NodeId(2)).unwrap(),
+            [NsdId(2), NsdId(3)]
+        );
         for entry in &mut map.nsds {
             entry.state = NsdState::Lost;
         }

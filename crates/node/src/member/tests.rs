@@ -218,7 +218,7 @@ fn a_family_is_in_one_shard_whoever_asks_at_the_same_time() {
     }
 }
 
-/// Its daemon may be of any mind: nobody answers it, and it loses what it had.
+/// It has time to end in good order. Its daemon may be of any mind: then nobody answers it, and it loses what it had.
 #[test]
 fn a_node_that_was_expelled_by_hand_is_answered_by_nobody_and_ends() {
     struct Echo;

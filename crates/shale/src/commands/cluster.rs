@@ -111,7 +111,9 @@ fn drain(dir: &Dir, node: &str, json: bool) -> Result<ExitCode> {
         let is_empty = answer["nsds"].as_array().is_some_and(Vec::is_empty);
         match json {
             true => output::json(&answer),
-            false if is_empty => say!("node {number} is already empty: it has no NSD in use; `shale down` there ends it"),
+            false if is_empty => say!(
+                "node {number} is already empty: it has no NSD in use; `shale down` there ends it"
+            ),
             false => say!(
                 "node {number} is being emptied; `shale nsd list` shows how far, and calls its NSDs lost when they are \
                  empty; then `shale down` there"

@@ -126,11 +126,22 @@ pub fn while_passing<T>(dir: &Path, mut attempt: impl FnMut() -> Result<Result<T
 }
 
 /// Whether the daemon is starting or ending: the directory's lock is free, or its holder isn't
-/// stopped, and no socket listens.
+/// stopped, and no socket listens; or it is joining its cluster.
 fn is_passing(dir: &Path) -> bool {
     let socket = dir.join(SOCKET);
     let listens = std::os::unix::net::UnixStream::connect(socket).is_ok();
-    !listens && !lock::is_holder_stopped(dir)
+    match listens {
+        false => !lock::is_holder_stopped(dir),
+        true => {
+            let ping = async {
+                let admin = Admin::of(dir);
+                let answer = admin.ask::<serde_json::Value>(Method::GET, "/v1/ping", ());
+                answer.await
+            };
+            let answer = block_on(ping).and_then(|answer| answer);
+            answer.is_ok_and(|answer| answer["joins"] == true)
+        }
+    }
 }
 
 /// Sends a request to the daemon of a directory and waits for the answer.

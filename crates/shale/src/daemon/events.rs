@@ -142,9 +142,7 @@ impl PartialOrd for Severity<'_> {
 }
 
 /// Of each subject the worst that is wrong with it.
-fn worst_of(
-    wrong: &BTreeMap<(String, String), String>,
-) -> BTreeMap<&str, (Severity<'_>, &str)> {
+fn worst_of(wrong: &BTreeMap<(String, String), String>) -> BTreeMap<&str, (Severity<'_>, &str)> {
     let mut worst: BTreeMap<&str, (Severity<'_>, &str)> = BTreeMap::new();
     for ((subject, message), severity) in wrong {
         let found = (Severity(severity), message.as_str());
@@ -212,7 +210,12 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let events = Events::open(home.path());
         let wrong = |severities: &[&str]| {
-            let one = |severity: &&str| (("space".to_string(), format!("is {severity}")), severity.to_string());
+            let one = |severity: &&str| {
+                (
+                    ("space".to_string(), format!("is {severity}")),
+                    severity.to_string(),
+                )
+            };
             severities.iter().map(one).collect::<BTreeMap<_, _>>()
         };
         events.compare(wrong(&["warning"]));
@@ -252,7 +255,10 @@ mod tests {
             let lines = events.lines().into_iter();
             lines.map(|it| it.event).collect::<Vec<_>>()
         };
-        assert_eq!(names(&Events::open(home.path())), ["first", "second", "third"]);
+        assert_eq!(
+            names(&Events::open(home.path())),
+            ["first", "second", "third"]
+        );
         // A power cut tears the last line; the next daemon goes on below it.
         torn = std::fs::File::options().append(true).open(&file).unwrap();
         torn.write_all(b"{\"at\":1,\xff").unwrap();

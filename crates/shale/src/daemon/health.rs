@@ -579,8 +579,14 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
 /// A certificate that ends takes its node out of the cluster.
 fn certificate_event(certificate: &CertificateFacts) -> Option<HealthEvent> {
     const DAY: i64 = 24 * 60 * 60;
-    let why = certificate.trouble.as_ref().filter(|_| certificate.is_due)?;
-    let (days, hours) = (certificate.seconds_left / DAY, certificate.seconds_left / 3600);
+    let why = certificate
+        .trouble
+        .as_ref()
+        .filter(|_| certificate.is_due)?;
+    let (days, hours) = (
+        certificate.seconds_left / DAY,
+        certificate.seconds_left / 3600,
+    );
     let (severity, left) = match certificate.seconds_left {
         ..=0 => (CRITICAL, "has ended".to_string()),
         left if left < 2 * DAY => (CRITICAL, format!("ends in {hours} hours")),
@@ -596,12 +602,16 @@ fn certificate_event(certificate: &CertificateFacts) -> Option<HealthEvent> {
 fn etcd_events(etcd: &EtcdFacts) -> Vec<HealthEvent> {
     let mut events = Vec::new();
     let wrong = etcd.members.iter();
-    let wrong = wrong.filter_map(|(place, trouble)| Some(format!("{place} ({})", trouble.as_ref()?)));
+    let wrong =
+        wrong.filter_map(|(place, trouble)| Some(format!("{place} ({})", trouble.as_ref()?)));
     let wrong: Vec<_> = wrong.collect();
     let (all, up) = (etcd.members.len(), etcd.members.len() - wrong.len());
     if !wrong.is_empty() {
         let severity = if up * 2 > all { WARNING } else { CRITICAL };
-        let what = format!("{up} of {all} members of etcd work, not {}", wrong.join(", "));
+        let what = format!(
+            "{up} of {all} members of etcd work, not {}",
+            wrong.join(", ")
+        );
         let remedy = "start the daemons of the quorum nodes that are away (`shale node list`), and look at etcd.log in \
                       their directories: while most members are away nothing can be changed in the cluster";
         events.push(event(severity, "coordination", what, remedy));
@@ -616,7 +626,12 @@ fn etcd_events(etcd: &EtcdFacts) -> Vec<HealthEvent> {
     for complaint in &etcd.complaints {
         let remedy = "look at etcd.log on that node; a member whose data differ must be removed (`etcdctl member remove`) \
                       and added anew";
-        events.push(event(CRITICAL, "coordination", format!("etcd complains: {complaint}"), remedy));
+        events.push(event(
+            CRITICAL,
+            "coordination",
+            format!("etcd complains: {complaint}"),
+            remedy,
+        ));
     }
     events
 }

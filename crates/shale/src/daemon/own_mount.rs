@@ -17,7 +17,7 @@ use world::World;
 
 /// Pause after the first attempt that failed; after each further one it is twice as long, up to a maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(30);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// What becomes of the node's own mount.
 pub struct OwnMount {

@@ -69,7 +69,8 @@ impl Relay {
     /// Runs a request to its end, also if the other node goes away meanwhile.
     async fn answer(&self, request: Request<Body>) -> Result<Answered> {
         let slot = self.slots.clone().try_acquire_owned().map_err(|_| {
-            let text = format!("this node runs {REQUESTS_MAX} requests of other nodes already; try again");
+            let text =
+                format!("this node runs {REQUESTS_MAX} requests of other nodes already; try again");
             Error::new(ErrorKind::Busy, text)
         })?;
         let routes = self.routes.clone();
@@ -163,7 +164,9 @@ pub async fn pass_on(
     let here = serving.running.in_cluster()?;
     // Ways to nodes are kept as long as the daemon runs.
     if !here.member().roster().addresses.contains_key(&NodeId(node)) {
-        let text = format!("no node {node} has ever run in this cluster; `shale node list` shows its nodes");
+        let text = format!(
+            "no node {node} has ever run in this cluster; `shale node list` shows its nodes"
+        );
         return Err(Error::new(ErrorKind::NotFound, text));
     }
     let body = match body.is_empty() {
@@ -237,11 +240,18 @@ mod tests {
         let routes = Router::new().route("/v1/status", get(async || Json(serde_json::json!(7))));
         with_relay(routes, async |relay| {
             assert_eq!(ask(&relay, "GET", "/v1/status").await.body, 7);
-            for (method, path) in [("GET", "/v1/on/3/status"), ("POST", "/v1/status"), ("POST", "/v1/mount")] {
+            for (method, path) in [
+                ("GET", "/v1/on/3/status"),
+                ("POST", "/v1/status"),
+                ("POST", "/v1/mount"),
+            ] {
                 let answered = ask(&relay, method, path).await;
                 assert!(answered.status >= 400);
                 let refusal: Refusal = serde_json::from_value(answered.body).unwrap();
-                assert!(refusal.message.contains("run the command there"), "{refusal:?}");
+                assert!(
+                    refusal.message.contains("run the command there"),
+                    "{refusal:?}"
+                );
             }
             let hostile = [
                 Bytes::from("nonsense"),

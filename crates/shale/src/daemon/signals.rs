@@ -27,7 +27,9 @@ impl Signals {
                 tell.send_replace(true);
             })),
             _ => {
-                tracing::warn!("signals can't be caught: only `shale down` ends this daemon in good order");
+                tracing::warn!(
+                    "signals can't be caught: only `shale down` ends this daemon in good order"
+                );
                 None
             }
         };
@@ -35,11 +37,6 @@ impl Signals {
             came,
             _watch: watch,
         }
-    }
-
-    /// Whether one came.
-    pub fn came(&self) -> bool {
-        *self.came.borrow()
     }
 
     /// Returns when one came; never, if they can't be caught.

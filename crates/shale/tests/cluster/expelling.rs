@@ -22,7 +22,10 @@ fn a_node_without_which_coordination_ends_is_not_expelled() {
     assert_eq!(cluster.line(3, 2)["state"], "barred");
     let health = cluster.node(3).run(&["health"]);
     let health = String::from_utf8_lossy(&health.stdout).into_owned();
-    assert!(!health.contains("it was expelled"), "somebody wanted it: {health}");
+    assert!(
+        !health.contains("it was expelled"),
+        "somebody wanted it: {health}"
+    );
     let reported = || {
         let health = cluster.node(3).run(&["health"]);
         String::from_utf8_lossy(&health.stdout).contains("2 of 3 members of etcd work")

@@ -59,8 +59,8 @@ fn a_cluster_begins_with_one_file_system_and_more_are_made_and_listed_by_name() 
             uid: 1_000,
             gid: 100,
         };
-        let home = second.create_file_system_for(&fs("home"), owner);
-        let home = home.await.unwrap();
+        let name = fs("home");
+        let home = second.create_file_system_for(&name, owner).await.unwrap();
         let all = first.file_systems().await.unwrap();
         let names: Vec<_> = all.keys().map(|name| name.as_str()).collect();
         assert_eq!(names, [FIRST_FILE_SYSTEM, "home"]);

@@ -122,7 +122,9 @@ impl Front {
     /// Answers while no run serves.
     async fn between(&self, request: Request, why: &str) -> Response {
         match (request.method(), request.uri().path()) {
-            (&Method::GET, "/v1/ping") => Json(serde_json::json!({})).into_response(),
+            (&Method::GET, "/v1/ping") => {
+                Json(serde_json::json!({ "joins": true })).into_response()
+            }
             (&Method::POST, "/v1/shutdown") => {
                 // The door has bounded its size.
                 let body = to_bytes(request.into_body(), usize::MAX).await;
@@ -138,7 +140,11 @@ impl Front {
                 let text = format!(
                     "this node is no member of its cluster now: {why}. It goes on by itself; `shale down` ends it"
                 );
-                refuse(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Unavailable, text)
+                refuse(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    ErrorKind::Unavailable,
+                    text,
+                )
             }
         }
     }
@@ -174,7 +180,9 @@ mod tests {
             let refused = asked.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Unavailable);
             assert!(refused.to_string().contains("nobody is there"), "{refused}");
-            let other = admin.ask::<Stopping>(Method::POST, "/v1/shutdown", ()).await;
+            let other = admin
+                .ask::<Stopping>(Method::POST, "/v1/shutdown", ())
+                .await;
             other.unwrap_err();
             assert!(!front.was_told_to_end());
             // A run serves: it answers all.

@@ -14,9 +14,7 @@ mod keeping;
 
 use super::config::{ClusterConfig, NodeConfig};
 use super::events::Events;
-use super::member::{
-    InCluster, admission::Admission, founding, joining, keys, renewal::Renewal,
-};
+use super::member::{InCluster, admission::Admission, founding, joining, keys, renewal::Renewal};
 use super::relay::Relay;
 use super::running::Running;
 use super::serving::Serving;
@@ -156,7 +154,9 @@ async fn live_in(
                     "the cluster has expelled this run: its mounts have ended, what programs had open fails with an error, \
                      and what was written and not synced is lost; the node joins again",
                 );
-                front.waits("the cluster has expelled it, and it ends its mounts before it joins again");
+                front.waits(
+                    "the cluster has expelled it, and it ends its mounts before it joins again",
+                );
                 if let Err(error) = serving.end_expelled().await {
                     tracing::warn!(%error, "not everything of the expelled run ended as it should");
                 }
@@ -183,14 +183,18 @@ fn mount(
     let (tell, tried) = tokio::sync::oneshot::channel();
     let of_task = serving.clone();
     let mount = async move {
-        of_task
-            .keep_mounting_own(move || drop(tell.send(())))
-            .await;
+        let tell = move || {
+            // Nobody waits for it if the run has ended before.
+            let _ = tell.send(());
+        };
+        of_task.keep_mounting_own(tell).await;
     };
     let world = serving.world();
     let task = (!on_demand).then(|| world.spawn("makes the node's own mount", mount));
     // Without the task the sender is gone.
-    let is_ready = async move { drop(tried.await) };
+    let is_ready = async move {
+        let _ = tried.await;
+    };
     (task, is_ready)
 }
 
@@ -226,10 +230,7 @@ impl Patience {
         match self {
             Self::Until(_) => error.kind() != ErrorKind::Unavailable,
             // It was expelled by hand, or the cluster doesn't know it any more.
-            Self::Endless => matches!(
-                error.kind(),
-                ErrorKind::NotPermitted | ErrorKind::NotFound
-            ),
+            Self::Endless => matches!(error.kind(), ErrorKind::NotPermitted | ErrorKind::NotFound),
         }
     }
 
@@ -436,14 +437,21 @@ mod tests {
             assert!(families.split(' ').any(|it| it == family), "{family}");
         }
         for name in ["After", "Wants"] {
-            assert!(value(system, name).contains("network-online.target"), "{name}");
+            assert!(
+                value(system, name).contains("network-online.target"),
+                "{name}"
+            );
         }
     }
 
     #[test]
     fn a_node_that_was_expelled_tries_to_come_back_until_it_may_not() {
         let error = |kind| Error::new(kind, "refused");
-        for kind in [ErrorKind::InvalidArgument, ErrorKind::Corrupt, ErrorKind::OldEpoch] {
+        for kind in [
+            ErrorKind::InvalidArgument,
+            ErrorKind::Corrupt,
+            ErrorKind::OldEpoch,
+        ] {
             assert!(!Patience::Endless.ends_with(&error(kind)), "{kind:?}");
         }
         for kind in [ErrorKind::NotPermitted, ErrorKind::NotFound] {

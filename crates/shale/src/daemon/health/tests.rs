@@ -371,7 +371,10 @@ fn a_mount_that_could_not_be_made_yet_is_reported_with_the_reason() {
     let mut facts = well();
     facts.mounts.missing = Some(("/mnt/shale".into(), "no owner answers".into()));
     let event = only(&facts);
-    assert_eq!((event.severity.as_str(), event.subject.as_str()), ("warning", "mount /mnt/shale"));
+    assert_eq!(
+        (event.severity.as_str(), event.subject.as_str()),
+        ("warning", "mount /mnt/shale")
+    );
     assert!(event.message.contains("no owner answers"), "{event:?}");
     assert!(event.remedy.contains("shale node list"), "{event:?}");
 }
@@ -397,11 +400,21 @@ fn lost_members_of_etcd_a_full_one_and_its_complaints_are_reported() {
             ..EtcdFacts::default()
         }
     };
-    assert!(History::default().judge(&with(members(0))).events.is_empty());
+    assert!(
+        History::default()
+            .judge(&with(members(0)))
+            .events
+            .is_empty()
+    );
     for (away, severity) in [(1, "warning"), (2, "critical")] {
         let event = only(&with(members(away)));
         assert_eq!(event.severity, severity);
-        assert!(event.message.contains("https://10.0.0.0:7312 (nobody listens)"), "{event:?}");
+        assert!(
+            event
+                .message
+                .contains("https://10.0.0.0:7312 (nobody listens)"),
+            "{event:?}"
+        );
     }
     let full = EtcdFacts {
         is_full: true,

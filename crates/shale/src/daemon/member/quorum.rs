@@ -24,7 +24,9 @@ impl InCluster {
         self.set_etcd_seen(seen.clone());
         let alarms = etcd.alarms().await?;
         seen.is_full = alarms.iter().any(|it| matches!(it, EtcdAlarm::NoSpace(_)));
-        let complaints = alarms.iter().filter_map(|alarm| complaint_of(alarm, &statuses));
+        let complaints = alarms
+            .iter()
+            .filter_map(|alarm| complaint_of(alarm, &statuses));
         seen.complaints = complaints.collect();
         let has_trouble = seen.members.iter().any(|(_, trouble)| trouble.is_some());
         let is_full = seen.is_full;
@@ -40,7 +42,9 @@ impl InCluster {
     /// Of the nodes that run members, one makes room: that of the first endpoint. None does for an etcd that others run.
     fn makes_room(&self, statuses: &Statuses) -> bool {
         let first = statuses.iter().map(|(endpoint, _)| endpoint.to_string());
-        first.min().is_some_and(|first| Some(first) == self.own_endpoint())
+        first
+            .min()
+            .is_some_and(|first| Some(first) == self.own_endpoint())
     }
 
     /// Whether coordination goes on without this node's member of etcd.
@@ -113,7 +117,10 @@ fn complaint_of(alarm: &EtcdAlarm, statuses: &Statuses) -> Option<String> {
     };
     let is_it = |status: &Result<EtcdStatus>| status.as_ref().is_ok_and(|it| it.member == *member);
     let found = statuses.iter().find(|(_, status)| is_it(status));
-    let place = found.map_or_else(|| format!("member {member}"), |(endpoint, _)| endpoint.to_string());
+    let place = found.map_or_else(
+        || format!("member {member}"),
+        |(endpoint, _)| endpoint.to_string(),
+    );
     Some(format!("{place}: {what}"))
 }
 
@@ -144,7 +151,13 @@ mod tests {
         assert_eq!(place, "https://10.0.0.1:7312");
         assert!(trouble.as_ref().unwrap().contains("nobody listens"));
         let corrupt = complaint_of(&EtcdAlarm::Corrupt(EtcdMemberId(0xab)), &statuses).unwrap();
-        assert!(corrupt.starts_with("member ab: its data differ"), "{corrupt}");
-        assert_eq!(complaint_of(&EtcdAlarm::NoSpace(EtcdMemberId(1)), &statuses), None);
+        assert!(
+            corrupt.starts_with("member ab: its data differ"),
+            "{corrupt}"
+        );
+        assert_eq!(
+            complaint_of(&EtcdAlarm::NoSpace(EtcdMemberId(1)), &statuses),
+            None
+        );
     }
 }

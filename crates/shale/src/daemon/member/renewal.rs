@@ -186,7 +186,11 @@ mod tests {
             is_barred: true,
             ..facts.clone()
         };
-        for (from, facts) in [(run(1), Some(facts)), (run(2), None), (run(2), Some(barred))] {
+        for (from, facts) in [
+            (run(1), Some(facts)),
+            (run(2), None),
+            (run(2), Some(barred)),
+        ] {
             let refused = holder_of(from, facts, &roster).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::NotPermitted);
         }

@@ -233,9 +233,19 @@ mod tests {
         };
         let key = |change| place_of(&change).map(|place| place.key("x"));
         assert_eq!(key(change(None, None)).unwrap(), "config/x");
-        assert_eq!(key(change(None, Some("gpu"))).unwrap(), "config_of/class/gpu/x");
-        assert_eq!(key(change(Some(3), None)).unwrap(), "config_of/node/0000000003/x");
-        for wrong in [change(Some(3), Some("gpu")), change(None, Some("")), change(None, Some("a/b"))] {
+        assert_eq!(
+            key(change(None, Some("gpu"))).unwrap(),
+            "config_of/class/gpu/x"
+        );
+        assert_eq!(
+            key(change(Some(3), None)).unwrap(),
+            "config_of/node/0000000003/x"
+        );
+        for wrong in [
+            change(Some(3), Some("gpu")),
+            change(None, Some("")),
+            change(None, Some("a/b")),
+        ] {
             assert_eq!(key(wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
     }
