@@ -261,7 +261,7 @@ impl Coordination {
     /// # Errors
     /// After `Unavailable`, begin again: an incarnation that was lost this way is never used.
     pub async fn begin_run(&self, node: NodeId) -> Result<NodeRun> {
-        let key = node_key(node);
+        let key = incarnations_key(node);
         for _ in 0..ATTEMPTS_MAX {
             let (last, version) = self
                 .fact::<u64>(&key)
@@ -388,7 +388,8 @@ fn floor_key(shard: ShardId) -> String {
     format!("floor/{:010}", shard.0)
 }
 
-fn node_key(node: NodeId) -> String {
+/// Where the newest incarnation of a node's daemon is.
+pub(crate) fn incarnations_key(node: NodeId) -> String {
     format!("node/{:010}", node.0)
 }
 

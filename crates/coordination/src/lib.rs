@@ -66,7 +66,10 @@ pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
 pub use file_systems::{Creation, Draft, FileSystem, NewFileSystem, RootOwner};
 pub use history::Event;
 pub use members::{PLACE_LEASE, Place};
-pub use nodes::{JOIN_TOKENS_MAX, NODE_NAME_BYTES_MAX, NewNode, NodeFacts};
+pub use nodes::{
+    CLOCKS_DIFFER_MAX, JOIN_TOKENS_MAX, NODE_NAME_BYTES_MAX, NewNode, NodeFacts, check_node_name,
+    settings_of_node,
+};
 pub use roster::{NodeAddress, Roster};
 pub use watch::{News, Watch};
 

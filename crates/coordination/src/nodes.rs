@@ -3,22 +3,32 @@
 //! *A machine joins*: a member makes a secret and stores its hash with the time until which it is good
 //! ([`Coordination::add_join_token`]). Whoever shows the secret gets a node: [`Coordination::redeem`] marks the
 //! token as used and stores the new node in one change, so that of two machines with one token one becomes a node.
-//! A machine whose answer was lost shows the same secret and the same key again, and is told the same node.
+//! A machine whose answer was lost shows the same secret and the same key again, and is told the same node; so is one that
+//! comes with another token, because the first one's time was over.
 
-use crate::facts::{decode, encode};
+use crate::facts::{decode, encode, incarnations_key};
+use crate::roster::address_key;
 use crate::{Change, Coordination, Versioned};
 use model::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
 
 pub(crate) const NODES: &str = "nodes/";
 /// Which node has each name, so that no two have the same.
 const NAMES: &str = "node_names/";
 const TOKENS: &str = "join/";
+/// Settings for one node.
+const SETTINGS: &str = "config_of/node/";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
-/// Most tokens that are kept at the same time, used ones included until their time is over.
-pub const JOIN_TOKENS_MAX: usize = 256;
+/// Most tokens that are kept at the same time, used ones and those included whose time has been over for less than
+/// [`CLOCKS_DIFFER_MAX`].
+pub const JOIN_TOKENS_MAX: usize = 1024;
+/// Tokens are kept that much longer than they are good: the clock of the node that removes them may be ahead of that of
+/// the node that made them.
+pub const CLOCKS_DIFFER_MAX: Duration = Duration::from_secs(3600);
 /// Most bytes of a node's name.
 pub const NODE_NAME_BYTES_MAX: usize = 64;
 
@@ -31,12 +41,16 @@ pub struct NodeFacts {
     pub name: String,
     /// Its node class: settings can be made for all nodes of a class.
     pub class: String,
-    /// It runs a member of the cluster's own etcd, and has the key of the cluster's authority.
+    /// It runs a member of the cluster's own etcd, or shall.
     pub is_quorum: bool,
+    /// It has the key of the cluster's authority: it admits machines that join.
+    pub has_authority: bool,
     /// Nobody may start it: it was expelled by hand.
     pub is_barred: bool,
     /// Where its member of the cluster's own etcd answers clients, as `https://host:port`.
     pub etcd: Option<String>,
+    /// Where it listens, as it said when it joined.
+    pub address: SocketAddr,
     /// Names the key that it joined with.
     pub key: [u8; 32],
 }
@@ -48,6 +62,8 @@ struct JoinToken {
     until: u64,
     /// The node that it became.
     used_for: Option<NodeId>,
+    /// It makes a node with the key of the cluster's authority.
+    makes_quorum: bool,
 }
 
 /// What a new node wants to be.
@@ -57,8 +73,10 @@ pub struct NewNode {
     pub name: Option<String>,
     /// Its class.
     pub class: String,
-    /// It becomes a quorum node.
+    /// It wants to be a quorum node; the token must say so, too.
     pub is_quorum: bool,
+    /// Where it will listen.
+    pub address: SocketAddr,
     /// Names its key.
     pub key: [u8; 32],
 }
@@ -128,17 +146,24 @@ impl Coordination {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// Keeps a token whose secret has this hash, until `until` (seconds since 1970). Tokens that are over at `now`
-    /// are removed.
+    /// Keeps a token whose secret has this hash, until `until` (seconds since 1970). `makes_quorum`: the machine that comes
+    /// with it gets the key of the cluster's authority. Tokens that have been over for [`CLOCKS_DIFFER_MAX`] at `now` are
+    /// removed.
     ///
     /// # Errors
     /// `Busy`: there are [`JOIN_TOKENS_MAX`] already. After `Unavailable`, make another one.
-    pub async fn add_join_token(&self, hash: &[u8; 32], until: u64, now: u64) -> Result<()> {
+    pub async fn add_join_token(
+        &self,
+        hash: &[u8; 32],
+        until: u64,
+        makes_quorum: bool,
+        now: u64,
+    ) -> Result<()> {
         let all = self.list(TOKENS).await?.found;
         let mut kept = 0;
         for (key, fact) in all {
             let token: JoinToken = decode(&key, &fact.value)?;
-            if token.until >= now {
+            if token.until.saturating_add(CLOCKS_DIFFER_MAX.as_secs()) >= now {
                 kept += 1;
                 continue;
             }
@@ -150,72 +175,70 @@ impl Coordination {
         }
         if kept >= JOIN_TOKENS_MAX {
             let text = format!(
-                "{kept} tokens were made in the last minutes; use those, or wait until they are over"
+                "{kept} tokens were made in the last hour; use those, or wait until they are forgotten"
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let token = JoinToken {
             until,
             used_for: None,
+            makes_quorum,
         };
         self.set_fact(&token_key(hash), 0, &token).await.map(drop)
     }
 
-    /// Makes a node for whoever has shown the secret with this hash, or tells the node that was made for it and
-    /// the same key before. `now`: seconds since 1970.
+    /// Makes a node for whoever has shown the secret with this hash, or tells the node that the same key has: one that has
+    /// never run becomes what is asked for now, another one stays as it is. `now`: seconds since 1970.
     ///
     /// # Errors
-    /// `AccessDenied`: no such token, or its time is over, or it was used by another machine. `Exists`: another node
-    /// has the name. After `Unavailable`, redeem it again.
+    /// `AccessDenied`: no such token, or its time is over, or it was used by another machine. `InvalidArgument`: the
+    /// token is for another role than the machine wants. `NotPermitted`: the machine's node was expelled by hand.
+    /// `Exists`: another node has the name. After `Unavailable`, redeem it again.
     pub async fn redeem(&self, hash: &[u8; 32], now: u64, new: &NewNode) -> Result<NodeFacts> {
-        let refused = |text: &str| Err(Error::new(ErrorKind::AccessDenied, text));
         for _ in 0..ATTEMPTS_MAX {
             let key = token_key(hash);
             let Some(token) = self.fact::<JoinToken>(&key).await? else {
-                return refused(
-                    "no such join token: it was never made here, or its time is over; make another one with \
-                     `shale cluster join-token`",
-                );
+                return Err(refused(
+                    "no such join token: it was never made in this cluster, or its time has been over for long",
+                ));
             };
-            let all = self.nodes().await?;
-            if let Some(node) = token.value.used_for {
-                return match all.get(&node) {
-                    Some(known) if known.value.key == new.key && known.value.is_barred => {
-                        refused(
-                            "the node that this machine became was expelled by hand; `shale node unexpel` on another node \
-                             lets it in again",
-                        )
-                    }
-                    Some(known) if known.value.key == new.key => Ok(known.value.clone()),
-                    _ => refused(
-                        "the join token was used by another machine; make another one with `shale cluster join-token`",
-                    ),
+            let mut others = self.nodes().await?;
+            let same_key = |it: &&Versioned<NodeFacts>| it.value.key == new.key;
+            let own = others.values().find(same_key).map(|it| it.value.node);
+            let own = own.and_then(|node| others.remove(&node));
+            token.value.check(own.as_ref(), now, new)?;
+            let has_run = match &own {
+                Some(own) => self.has_run(own.value.node).await?,
+                None => false,
+            };
+            let runs_etcd = new.is_quorum && others.values().any(|it| it.value.is_quorum);
+            let before = own.as_ref().map(|it| &it.value);
+            let facts = match before {
+                Some(known) if has_run => known.clone(),
+                Some(known) => new.node(known.node, Some(known), runs_etcd),
+                None => new.node(self.next_node().await?, None, runs_etcd),
+            };
+            if facts.has_authority != new.is_quorum {
+                return Err(Error::new(ErrorKind::InvalidArgument, OTHER_ROLE));
+            }
+            check_name(&facts.name, &others)?;
+            let mut changes = self.changed_name(before, &facts).await?;
+            if before != Some(&facts) {
+                let version = own.as_ref().map_or(0, |it| it.version);
+                let node = Change::put(node_key(facts.node), version, encode(&facts));
+                changes.push(node);
+            }
+            if token.value.used_for != Some(facts.node) {
+                let used = JoinToken {
+                    used_for: Some(facts.node),
+                    ..token.value
                 };
+                changes.push(Change::put(key, token.version, encode(&used)));
             }
-            if token.value.until < now {
-                return refused(
-                    "the join token's time is over; make another one with `shale cluster join-token`",
-                );
+            if changes.is_empty() {
+                return Ok(facts);
             }
-            let node = self.next_node().await?;
-            let name = new.name.clone().unwrap_or_else(|| format!("n{node}"));
-            check_name(&name, &all)?;
-            let facts = NodeFacts {
-                node,
-                name,
-                class: new.class.clone(),
-                is_quorum: new.is_quorum,
-                is_barred: false,
-                etcd: None,
-                key: new.key,
-            };
-            let used = JoinToken {
-                used_for: Some(node),
-                ..token.value
-            };
-            let used = Change::put(key, token.version, encode(&used));
-            let changes = new_node(&facts).into_iter().chain([used]);
-            match self.transaction(changes.collect()).await {
+            match self.transaction(changes).await {
                 Ok(_) => return Ok(facts),
                 Err(error) if error.kind() == ErrorKind::Changed => {}
                 Err(error) => return Err(error.while_doing("making a node")),
@@ -224,6 +247,142 @@ impl Coordination {
         let text = format!("others were first {ATTEMPTS_MAX} times; try again");
         Err(Error::new(ErrorKind::Busy, text))
     }
+
+    /// Whether the node's daemon was ever started.
+    ///
+    /// # Errors
+    /// As [`Coordination::nodes`].
+    pub async fn has_run(&self, node: NodeId) -> Result<bool> {
+        let incarnation = self.fact::<u64>(&incarnations_key(node)).await?;
+        Ok(incarnation.is_some())
+    }
+
+    /// What gives a node its name: nothing if it has it.
+    async fn changed_name(
+        &self,
+        before: Option<&NodeFacts>,
+        facts: &NodeFacts,
+    ) -> Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        if before.is_some_and(|it| it.name == facts.name) {
+            return Ok(changes);
+        }
+        if let Some(before) = before {
+            changes.extend(self.free_name(before).await?);
+        }
+        changes.push(Change::put(name_key(&facts.name), 0, encode(&facts.node)));
+        Ok(changes)
+    }
+
+    /// What takes its name from a node, if it has it.
+    async fn free_name(&self, facts: &NodeFacts) -> Result<Option<Change>> {
+        let key = name_key(&facts.name);
+        let known = self.fact::<NodeId>(&key).await?;
+        let own = known.filter(|it| it.value == facts.node);
+        Ok(own.map(|own| Change::remove(key, own.version)))
+    }
+
+    /// Forgets a node: its name, where it listens, its settings, the homes of NSDs that no pool has any more. Its number
+    /// and the incarnations of its daemon are never used again. Whether it may be forgotten is the caller's to judge. Nothing
+    /// if there is no such node.
+    ///
+    /// # Errors
+    /// `Busy`: others change it all the time. After `Unavailable`, forget it again.
+    pub async fn forget_node(&self, node: NodeId) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(known) = self.node_facts(node).await? else {
+                return Ok(());
+            };
+            let mut stale = self.list(&settings_of_node(node)).await?.found;
+            stale.extend(self.unused_homes(node).await?);
+            let stale = stale.into_iter();
+            let mut changes: Vec<_> = stale
+                .map(|(key, fact)| Change::remove(key, fact.version))
+                .collect();
+            changes.truncate(STALE_AT_ONCE_MAX);
+            let is_last = changes.len() < STALE_AT_ONCE_MAX;
+            if is_last {
+                // The node itself last: until then it is forgotten again from the beginning.
+                changes.extend(self.free_name(&known.value).await?);
+                let address = self.get(&address_key(node)).await?.found;
+                changes.extend(address.map(|it| Change::remove(address_key(node), it.version)));
+                changes.push(Change::remove(node_key(node), known.version));
+            }
+            match self.transaction(changes).await {
+                Ok(_) if is_last => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error.while_doing(format!("forgetting node {node}"))),
+            }
+        }
+        let text = format!("node {node} was changed by others {ATTEMPTS_MAX} times; try again");
+        Err(Error::new(ErrorKind::Busy, text))
+    }
+}
+
+/// Most facts of a node that are removed in one transaction, besides the node: an etcd that others run takes 128
+/// operations.
+const STALE_AT_ONCE_MAX: usize = 64;
+
+const OTHER_ROLE: &str = "this machine is a node already, with another role than the token gives: a node becomes a quorum \
+                          node, or ceases to be one, only by joining anew with an empty directory";
+
+impl NewNode {
+    /// The node that it becomes, with what it is already.
+    fn node(&self, node: NodeId, known: Option<&NodeFacts>, runs_etcd: bool) -> NodeFacts {
+        let name = self.name.clone();
+        let name = name.or_else(|| known.map(|it| it.name.clone()));
+        NodeFacts {
+            node,
+            name: name.unwrap_or_else(|| format!("n{node}")),
+            class: known.map_or_else(|| self.class.clone(), |it| it.class.clone()),
+            is_quorum: runs_etcd,
+            has_authority: self.is_quorum,
+            is_barred: false,
+            etcd: None,
+            address: self.address,
+            key: self.key,
+        }
+    }
+}
+
+impl JoinToken {
+    /// Whether a machine may use it. `own`: the node that the machine is already.
+    fn check(&self, own: Option<&Versioned<NodeFacts>>, now: u64, new: &NewNode) -> Result<()> {
+        let node = own.map(|it| it.value.node);
+        if self.used_for.is_some() && self.used_for != node {
+            return Err(refused("the join token was used by another machine"));
+        }
+        if self.until < now {
+            return Err(refused(
+                "the join token's time is over by this node's clock, or the clocks of the cluster's nodes differ",
+            ));
+        }
+        if let Some(own) = own.filter(|it| it.value.is_barred) {
+            let text = format!(
+                "this machine is node {0}, which was expelled by hand; `shale node unexpel {0}` on another node lets it in",
+                own.value.node
+            );
+            return Err(Error::new(ErrorKind::NotPermitted, text));
+        }
+        let text = match (self.makes_quorum, new.is_quorum) {
+            (false, true) => {
+                "the join token doesn't make a quorum node; make one that does with `shale cluster join-token --quorum`, or \
+                 join without --quorum"
+            }
+            (true, false) => {
+                "the join token makes a quorum node, which gets the key of the cluster's authority; join with --quorum, or make \
+                 another token with `shale cluster join-token`"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    }
+}
+
+fn refused(why: &str) -> Error {
+    let text = format!("{why}; make another one with `shale cluster join-token`");
+    Error::new(ErrorKind::AccessDenied, text)
 }
 
 /// What makes a node.
@@ -234,8 +393,11 @@ fn new_node(facts: &NodeFacts) -> [Change; 2] {
     ]
 }
 
-/// Whether a node may have this name beside the others.
-fn check_name(name: &str, others: &BTreeMap<NodeId, Versioned<NodeFacts>>) -> Result<()> {
+/// Whether a node can have this name.
+///
+/// # Errors
+/// `InvalidArgument`, with what a name is made of.
+pub fn check_node_name(name: &str) -> Result<()> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NODE_NAME_BYTES_MAX || !name.chars().all(is_fine) {
         let text = format!(
@@ -243,6 +405,12 @@ fn check_name(name: &str, others: &BTreeMap<NodeId, Versioned<NodeFacts>>) -> Re
         );
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }
+    Ok(())
+}
+
+/// Whether a node may have this name beside the others.
+fn check_name(name: &str, others: &BTreeMap<NodeId, Versioned<NodeFacts>>) -> Result<()> {
+    check_node_name(name)?;
     match others.values().find(|other| other.value.name == name) {
         Some(other) => {
             let text = format!(
@@ -258,6 +426,12 @@ fn check_name(name: &str, others: &BTreeMap<NodeId, Versioned<NodeFacts>>) -> Re
 fn no_node(node: NodeId) -> Error {
     let text = format!("the cluster has no node {node}; `shale node list` shows its nodes");
     Error::new(ErrorKind::NotFound, text)
+}
+
+/// What the keys of a node's own settings begin with.
+#[must_use]
+pub fn settings_of_node(node: NodeId) -> String {
+    format!("{SETTINGS}{:010}/", node.0)
 }
 
 fn node_key(node: NodeId) -> String {
@@ -285,8 +459,220 @@ mod tests {
             name: name.map(str::to_owned),
             class: "default".into(),
             is_quorum: false,
+            address: format!("10.0.0.{key}:7311").parse().unwrap(),
             key: [key; 32],
         }
+    }
+
+    /// A quorum node of a cluster with an etcd of its own.
+    fn first() -> NodeFacts {
+        NodeFacts {
+            node: NodeId(1),
+            name: "n1".into(),
+            class: "default".into(),
+            is_quorum: true,
+            has_authority: true,
+            is_barred: false,
+            etcd: Some("https://10.0.0.9:7312".into()),
+            address: "10.0.0.9:7311".parse().unwrap(),
+            key: [0; 32],
+        }
+    }
+
+    /// Runs this with a store of its own.
+    fn with_facts<F: Future<Output = ()> + 'static>(
+        test: impl FnOnce(Coordination) -> F + 'static,
+    ) {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            test(store.connect(NodeId(1), &world)).await;
+        });
+        run.finished();
+    }
+
+    #[track_caller]
+    fn is_refused<T: std::fmt::Debug>(result: Result<T>, kind: ErrorKind, part: &str) {
+        let error = result.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
+
+    #[test]
+    fn an_interrupted_join_goes_on_with_another_token_as_the_same_node() {
+        with_facts(|facts| async move {
+            facts.add_join_token(&[1; 32], 300, false, 0).await.unwrap();
+            let made = facts
+                .redeem(&[1; 32], 10, &new(Some("a"), 1))
+                .await
+                .unwrap();
+            // The answer was lost, and the machine comes back too late for the first token.
+            is_refused(
+                facts.redeem(&[1; 32], 301, &new(None, 1)).await,
+                ErrorKind::AccessDenied,
+                "time is over",
+            );
+            facts
+                .add_join_token(&[2; 32], 900, false, 600)
+                .await
+                .unwrap();
+            let again = facts.redeem(&[2; 32], 601, &new(None, 1)).await.unwrap();
+            assert_eq!(again, made);
+            // That token is used up by it.
+            is_refused(
+                facts.redeem(&[2; 32], 602, &new(None, 2)).await,
+                ErrorKind::AccessDenied,
+                "another machine",
+            );
+            // Until it has run, it may become something else.
+            facts
+                .add_join_token(&[3; 32], 900, true, 600)
+                .await
+                .unwrap();
+            let other = NewNode {
+                is_quorum: true,
+                address: "10.0.0.7:7311".parse().unwrap(),
+                ..new(Some("b"), 1)
+            };
+            let changed = facts.redeem(&[3; 32], 603, &other).await.unwrap();
+            assert_eq!((changed.node, &changed.name[..]), (made.node, "b"));
+            assert!(changed.has_authority && changed.address == other.address);
+            facts
+                .add_join_token(&[4; 32], 900, false, 600)
+                .await
+                .unwrap();
+            let taker = facts.redeem(&[4; 32], 604, &new(Some("a"), 4)).await;
+            assert_eq!(taker.unwrap().name, "a", "the name is free again");
+            // Then no more.
+            facts.begin_run(made.node).await.unwrap();
+            facts
+                .add_join_token(&[5; 32], 900, true, 600)
+                .await
+                .unwrap();
+            let third = NewNode {
+                name: Some("c".into()),
+                ..other.clone()
+            };
+            let same = facts.redeem(&[5; 32], 605, &third).await.unwrap();
+            assert_eq!(same, changed);
+            facts
+                .add_join_token(&[6; 32], 900, false, 600)
+                .await
+                .unwrap();
+            is_refused(
+                facts.redeem(&[6; 32], 606, &new(None, 1)).await,
+                ErrorKind::InvalidArgument,
+                "another role",
+            );
+            assert_eq!(facts.nodes().await.unwrap().len(), 2);
+        });
+    }
+
+    #[test]
+    fn a_node_that_was_expelled_by_hand_gets_nothing_for_a_token() {
+        with_facts(|facts| async move {
+            facts.add_join_token(&[1; 32], 300, false, 0).await.unwrap();
+            let made = facts.redeem(&[1; 32], 10, &new(None, 1)).await.unwrap();
+            let bar = facts.change_node(made.node, |it| {
+                it.is_barred = true;
+                Ok(())
+            });
+            bar.await.unwrap();
+            is_refused(
+                facts.redeem(&[1; 32], 11, &new(None, 1)).await,
+                ErrorKind::NotPermitted,
+                "unexpel",
+            );
+        });
+    }
+
+    #[test]
+    fn what_a_node_becomes_is_the_tokens_choice_not_the_machines() {
+        with_facts(|facts| async move {
+            let wants = |is_quorum, key| NewNode {
+                is_quorum,
+                ..new(None, key)
+            };
+            facts.add_join_token(&[1; 32], 300, false, 0).await.unwrap();
+            is_refused(
+                facts.redeem(&[1; 32], 10, &wants(true, 1)).await,
+                ErrorKind::InvalidArgument,
+                "join-token --quorum",
+            );
+            // It isn't used up by that.
+            let plain = facts.redeem(&[1; 32], 10, &wants(false, 1)).await.unwrap();
+            assert!(!plain.has_authority && !plain.is_quorum);
+            facts.add_join_token(&[2; 32], 300, true, 0).await.unwrap();
+            is_refused(
+                facts.redeem(&[2; 32], 10, &wants(false, 2)).await,
+                ErrorKind::InvalidArgument,
+                "with --quorum",
+            );
+            // No node runs a member of etcd here: others run it.
+            let outside = facts.redeem(&[2; 32], 10, &wants(true, 2)).await.unwrap();
+            assert!(outside.has_authority && !outside.is_quorum);
+            facts.add_first_node(&first()).await.unwrap();
+            facts.add_join_token(&[3; 32], 300, true, 0).await.unwrap();
+            let quorum = facts.redeem(&[3; 32], 10, &wants(true, 3)).await.unwrap();
+            assert!(quorum.has_authority && quorum.is_quorum);
+        });
+    }
+
+    #[test]
+    fn a_node_whose_clock_is_ahead_removes_no_token_that_is_good() {
+        with_facts(|facts| async move {
+            facts.add_join_token(&[1; 32], 300, false, 0).await.unwrap();
+            // Half an hour ahead.
+            facts
+                .add_join_token(&[2; 32], 2_100, false, 1_800)
+                .await
+                .unwrap();
+            facts.redeem(&[1; 32], 10, &new(None, 1)).await.unwrap();
+        });
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_node_that_is_forgotten_but_its_numbers() {
+        with_facts(|facts| async move {
+            facts.add_first_node(&first()).await.unwrap();
+            facts.add_join_token(&[1; 32], 300, false, 0).await.unwrap();
+            let made = facts
+                .redeem(&[1; 32], 10, &new(Some("a"), 1))
+                .await
+                .unwrap();
+            let run = facts.begin_run(made.node).await.unwrap();
+            let address = made.address;
+            facts
+                .set_address(crate::NodeAddress { run, address })
+                .await
+                .unwrap();
+            for at in 0..STALE_AT_ONCE_MAX as u32 + 3 {
+                facts.set_home(model::NsdId(at), made.node).await.unwrap();
+            }
+            facts.set_home(model::NsdId(100), NodeId(1)).await.unwrap();
+            let own = format!("{}pagepool_bytes", settings_of_node(made.node));
+            facts
+                .compare_and_set(&own, 0, Some("1".into()))
+                .await
+                .unwrap();
+            facts.forget_node(made.node).await.unwrap();
+            // Done again, it changes nothing.
+            facts.forget_node(made.node).await.unwrap();
+            let left = facts.list("").await.unwrap().found.into_iter();
+            let left: Vec<String> = left.map(|(key, _)| key).collect();
+            let number = format!("{:010}", made.node.0);
+            let of_it = left.iter().filter(|key| key.contains(&number));
+            let of_it: Vec<_> = of_it.collect();
+            assert_eq!(of_it, [&format!("node/{number}")], "{left:?}");
+            assert!(!left.contains(&"node_names/a".to_owned()), "{left:?}");
+            assert!(left.contains(&"home/0000000100".to_owned()), "{left:?}");
+            // Its name is free, its number isn't.
+            facts.add_join_token(&[2; 32], 300, false, 0).await.unwrap();
+            let next = facts
+                .redeem(&[2; 32], 10, &new(Some("a"), 2))
+                .await
+                .unwrap();
+            assert!(next.node > made.node);
+        });
     }
 
     #[test]
@@ -298,7 +684,7 @@ mod tests {
                 let members = [1, 2].map(|node| store.connect(NodeId(node), &world));
                 let hash = [7; 32];
                 loop {
-                    match members[0].add_join_token(&hash, 300, 0).await {
+                    match members[0].add_join_token(&hash, 300, false, 0).await {
                         Err(error) if error.kind() == ErrorKind::Unavailable => {}
                         // An attempt with an unknown outcome has made it.
                         _ => break,
@@ -332,15 +718,20 @@ mod tests {
         let run = Simulation::new(1).run(|world| async move {
             let store = Simulated::new(&world, 1);
             let facts = store.connect(NodeId(1), &world);
-            facts.add_join_token(&[1; 32], 300, 0).await.unwrap();
+            facts.add_join_token(&[1; 32], 300, false, 0).await.unwrap();
             let late = facts.redeem(&[1; 32], 301, &new(None, 1)).await;
             assert_eq!(late.unwrap_err().kind(), ErrorKind::AccessDenied);
             let unknown = facts.redeem(&[2; 32], 1, &new(None, 1)).await;
             assert_eq!(unknown.unwrap_err().kind(), ErrorKind::AccessDenied);
             let first = facts.redeem(&[1; 32], 300, &new(Some("a"), 1)).await;
             assert_eq!(first.unwrap().name, "a");
-            // The one that is over goes when the next is made.
-            facts.add_join_token(&[2; 32], 600, 301).await.unwrap();
+            // The one that is over for long goes when the next is made.
+            let now = 301 + CLOCKS_DIFFER_MAX.as_secs();
+            let until = now + 299;
+            facts
+                .add_join_token(&[2; 32], until, false, now)
+                .await
+                .unwrap();
             assert_eq!(facts.list(TOKENS).await.unwrap().found.len(), 1);
             for bad in ["a", "", "a b", "ä"] {
                 let refused = facts.redeem(&[2; 32], 301, &new(Some(bad), 2)).await;
@@ -378,17 +769,21 @@ mod tests {
             name: "a".into(),
             class: "b".into(),
             is_quorum: true,
+            has_authority: true,
             is_barred: false,
             etcd: Some("c".into()),
+            address: "10.0.0.1:300".parse().unwrap(),
             key: [9; 32],
         };
-        let mut bytes = vec![3, 0xac, 2, 1, b'a', 1, b'b', 1, 0, 1, 1, b'c'];
+        let mut bytes = vec![3, 0xac, 2, 1, b'a', 1, b'b', 1, 1, 0, 1, 1, b'c'];
+        bytes.extend([0, 10, 0, 0, 1, 0xac, 2]);
         bytes.extend([9; 32]);
         assert_eq!(encode(&facts)[..], bytes);
         let token = JoinToken {
             until: 300,
             used_for: Some(NodeId(5)),
+            makes_quorum: true,
         };
-        assert_eq!(encode(&token)[..], [3, 0xac, 2, 1, 5]);
+        assert_eq!(encode(&token)[..], [3, 0xac, 2, 1, 5, 1]);
     }
 }

@@ -4,7 +4,7 @@
 use crate::facts::{self, SHARDS, ShardRecord};
 use crate::members::{MEMBERSHIP, PLACE, Place};
 use crate::nodes::{NODES, NodeFacts};
-use crate::{Coordination, Event, Versioned};
+use crate::{Coordination, Event, Facts, Versioned};
 use bytes::Bytes;
 use model::map::PoolMap;
 use model::member::Membership;
@@ -138,7 +138,7 @@ impl Coordination {
     /// `OldEpoch` if a newer run of the node has told it: this one must end. After `Unavailable`,
     /// tell it again.
     pub async fn set_address(&self, own: NodeAddress) -> Result<()> {
-        let key = format!("{ADDRESSES}{:010}", own.run.node.0);
+        let key = address_key(own.run.node);
         for _ in 0..ATTEMPTS_MAX {
             let before = self.fact::<NodeAddress>(&key).await?;
             let version = before.as_ref().map_or(0, |fact| fact.version);
@@ -165,7 +165,7 @@ impl Coordination {
     /// # Errors
     /// After `Unavailable`, tell it again.
     pub async fn set_home(&self, nsd: NsdId, node: NodeId) -> Result<()> {
-        let key = format!("{HOMES}{:010}", nsd.0);
+        let key = home_key(nsd);
         for _ in 0..ATTEMPTS_MAX {
             let before = self.fact::<NodeId>(&key).await?;
             let version = before.as_ref().map_or(0, |fact| fact.version);
@@ -180,6 +180,58 @@ impl Coordination {
         }
         Err(contended(&key))
     }
+
+    /// Tells the others that a node hasn't an NSD any more; nothing if another one has it, or none.
+    ///
+    /// # Errors
+    /// After `Unavailable`, tell it again.
+    pub async fn remove_home(&self, nsd: NsdId, node: NodeId) -> Result<()> {
+        let key = home_key(nsd);
+        for _ in 0..ATTEMPTS_MAX {
+            let before = self.fact::<NodeId>(&key).await?;
+            let Some(own) = before.filter(|fact| fact.value == node) else {
+                return Ok(());
+            };
+            match self.compare_and_set(&key, own.version, None).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error.while_doing("telling that a node hasn't an NSD")),
+            }
+        }
+        Err(contended(&key))
+    }
+
+    /// The homes that a node has of NSDs which no pool's map names, with their keys.
+    pub(crate) async fn unused_homes(&self, node: NodeId) -> Result<Facts> {
+        let mut used = BTreeSet::new();
+        for (key, map) in self.list(POOLS).await?.found {
+            let map = facts::decode_map(&key, &map.value)?;
+            used.extend(map.nsds.iter().map(|it| it.nsd));
+        }
+        let mut homes = self.list(HOMES).await?.found;
+        let mut failed = None;
+        homes.retain(
+            |(key, home)| match facts::decode::<NodeId>(key, &home.value) {
+                Ok(it) => {
+                    it == node && number(key, HOMES).is_some_and(|nsd| !used.contains(&NsdId(nsd)))
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            },
+        );
+        failed.map_or(Ok(homes), Err)
+    }
+}
+
+/// Where it is told where a node's daemon listens.
+pub(crate) fn address_key(node: NodeId) -> String {
+    format!("{ADDRESSES}{:010}", node.0)
+}
+
+fn home_key(nsd: NsdId) -> String {
+    format!("{HOMES}{:010}", nsd.0)
 }
 
 fn contended(key: &str) -> Error {

@@ -31,6 +31,7 @@ pub use join::{Admit, Joined, Newcomer, join};
 pub use keys::{PrivateKey, SigningRequest};
 pub use mode::{BadMode, Mode, Policy, Suite, Suites};
 pub use names::{NodeName, NotANodeName};
+pub use outside::client_of_others;
 pub use token::{JoinToken, TOKEN_LIFE, secret_hash};
 
 pub(crate) use handshake::Arrival;

@@ -434,26 +434,52 @@ pub enum Repair {
 #[derive(Subcommand, Debug)]
 pub enum Cluster {
     /// Make this node the first one of a new cluster, with its file system and all its data. Its mount must not be in use:
-    /// it ends for some seconds.
-    Create {
+    /// it ends for some seconds. An attempt that failed can be repeated, also with other arguments.
+    Create(Create),
+    /// Print a token with which one machine can join within five minutes: `shale node join --token-file FILE` there. It is a
+    /// secret until it has been used.
+    JoinToken {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Where other nodes reach this one: IP address, or IP:PORT.
-        #[arg(long, value_parser = parse_address)]
-        address: SocketAddr,
-        /// The node's name [default: n1].
+        /// The machine becomes a quorum node: it gets the key of the cluster's authority, admits other machines, and its daemon
+        /// runs a member of the cluster's etcd (if the cluster has one of its own).
         #[arg(long)]
-        name: Option<String>,
-        /// Use this etcd (3.4 or newer), which runs already: URLs of its members, with commas between them [default: the
-        /// daemon runs Debian's etcd itself].
-        #[arg(long, value_delimiter = ',', value_name = "URL")]
-        etcd: Vec<String>,
+        quorum: bool,
     },
-    /// Print a token with which one machine can join within five minutes: `shale node join TOKEN` there.
-    JoinToken(Dir),
     /// Show the cluster: its nodes, file systems, and where its coordination is.
     Show(Dir),
+}
+
+/// How to make a cluster.
+#[derive(Args, Debug)]
+pub struct Create {
+    /// The node's directory.
+    #[command(flatten)]
+    pub dir: Dir,
+    /// Where other nodes reach this one: IP address, or IP:PORT.
+    #[arg(long, value_parser = parse_address, required_unless_present = "undo")]
+    pub address: Option<SocketAddr>,
+    /// The node's name [default: n1].
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Use this etcd (3.4 or newer), which runs already: URLs of its members, with commas between them [default: the
+    /// daemon runs Debian's etcd itself].
+    #[arg(long, value_delimiter = ',', value_name = "URL")]
+    pub etcd: Vec<String>,
+    /// For https: file (PEM) with the certificates of the authorities that have certified that etcd's members. It is copied, to
+    /// the nodes that join as well.
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub etcd_ca: Option<PathBuf>,
+    /// File (PEM) with the certificate that this etcd asks its clients for.
+    #[arg(long, value_name = "FILE", requires = "etcd_ca", requires = "etcd_key")]
+    pub etcd_cert: Option<PathBuf>,
+    /// File (PEM) with that certificate's private key.
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
+    /// Take an attempt back that has failed: the node is alone again, as before.
+    #[arg(long, conflicts_with_all = ["address", "name", "etcd"])]
+    pub undo: bool,
 }
 
 /// Commands on nodes.
@@ -473,6 +499,15 @@ pub enum NodeCommand {
     },
     /// Let a node that was expelled by hand join again, when its daemon is started.
     Unexpel {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Number or name of the node.
+        node: String,
+    },
+    /// Forget a node that is gone, or that never ran: its name, address and settings, its member of etcd. Refused while it is
+    /// up or has NSDs in use. It can't come back; its machine joins anew.
+    Remove {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
@@ -502,8 +537,13 @@ pub enum NodeCommand {
 /// Arguments of `node join`.
 #[derive(Args, Debug)]
 pub struct Join {
-    /// What `shale cluster join-token` printed on a node of the cluster.
-    pub token: String,
+    /// What `shale cluster join-token` printed on a node of the cluster; `-` reads it from standard input. A token that is
+    /// an argument can be seen by all users of this machine while the command runs.
+    #[arg(required_unless_present = "token_file", conflicts_with = "token_file")]
+    pub token: Option<String>,
+    /// File with the token.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// The node's directory; must be empty or new.
     #[command(flatten)]
     pub dir: Dir,
@@ -523,8 +563,8 @@ pub struct Join {
     /// Number of NSDs, 0 to 64 [default: 1].
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub nsds: Option<u32>,
-    /// The node's daemon runs a member of the cluster's etcd. A cluster needs three or five of them to survive the loss of
-    /// one or two.
+    /// The node becomes a quorum node; its token must be for one (`shale cluster join-token --quorum`). Its daemon runs a
+    /// member of the cluster's etcd: a cluster needs three or five of them to survive the loss of one or two.
     #[arg(long)]
     pub quorum: bool,
     /// Let users other than the mounting one use the file system (as -o allow_other).

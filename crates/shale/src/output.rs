@@ -46,6 +46,11 @@ pub fn refusal(error: &Error, json: bool) {
     }
 }
 
+/// Prints what the user should know although the command goes on.
+pub fn warning(text: &str) {
+    eprintln!("shale: warning: {text}");
+}
+
 /// Prints a value as JSON.
 pub fn json(value: &impl Serialize) {
     say!(

@@ -223,6 +223,8 @@ pub struct NodeLine {
     pub class: String,
     /// It runs a member of the cluster's etcd, or shall.
     pub quorum: bool,
+    /// It has the key of the cluster's authority: it admits machines that join.
+    pub authority: bool,
     /// Where that member answers; none until it has its vote.
     pub etcd: Option<String>,
     /// `up`, `leaving`, `down` (it left), `expelled`, `barred` (expelled by hand), or `new` (it never joined).
@@ -257,6 +259,13 @@ pub struct FileSystemLine {
 pub struct CreateFileSystem {
     /// Its name.
     pub name: String,
+}
+
+/// Body of `cluster join-token`.
+#[derive(Serialize, Deserialize, Debug, Default)]
+pub struct MakeJoinToken {
+    /// The machine becomes a quorum node, and gets the key of the cluster's authority.
+    pub quorum: bool,
 }
 
 /// Answer of `cluster join-token`.

@@ -2,6 +2,7 @@
 
 mod ask;
 mod cluster;
+mod create;
 mod down;
 pub mod fstab;
 mod join;

@@ -178,6 +178,8 @@ pub(super) fn table_of_nodes(nodes: &[NodeLine]) {
         let mut roles = Vec::new();
         if line.quorum {
             roles.push("quorum");
+        } else if line.authority {
+            roles.push("authority");
         }
         if line.manager {
             roles.push("manager");

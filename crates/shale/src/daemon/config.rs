@@ -1,7 +1,7 @@
 //! The node's own file: where its NSDs are and where it mounts. Facts of the cluster are in
 //! coordination, not here.
 
-use crate::directory::private;
+use crate::directory::{lock, private};
 use crate::{cli::Up, options::Options};
 use model::{Error, ErrorKind, NsdId, Result, Scheme, limits};
 use serde::{Deserialize, Serialize};
@@ -72,6 +72,9 @@ pub struct ClusterConfig {
     /// The member of etcd that this daemon runs; none if it runs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etcd: Option<EtcdConfig>,
+    /// With what an etcd that others run is reached with TLS; none if it is the cluster's own, or has no TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outside: Option<OutsideConfig>,
     /// The node was alone, and its facts aren't all in the cluster's etcd yet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub founding: bool,
@@ -88,6 +91,17 @@ pub struct EtcdConfig {
     /// It joins an etcd that runs with these members, by name and `host:port`; none: it begins a new one.
     #[serde(default)]
     pub joins: Vec<(String, String)>,
+}
+
+/// Files for TLS with an etcd that others run.
+#[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct OutsideConfig {
+    /// Certificates of the authorities that are believed.
+    pub authority: PathBuf,
+    /// Certificate and private key, if that etcd asks for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// How to create the file system.
@@ -445,10 +459,10 @@ fn refuse_used_directory(dir: &Path) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io(error, "looking into", dir)),
     };
-    // A new ext4 counts as an empty directory.
+    // A new ext4 counts as an empty directory, and so does what a command has left that only took the lock.
     let mut others = entries
         .filter_map(std::result::Result::ok)
-        .filter(|entry| entry.file_name() != "lost+found");
+        .filter(|entry| entry.file_name() != "lost+found" && entry.file_name() != lock::FILE);
     if others.next().is_some() {
         let was_ours = dir.join("coordination.region").exists();
         let hint = if was_ours {

@@ -97,14 +97,20 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
 
 async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let dir = &std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
-    let config = NodeConfig::load(dir)?.ok_or_else(|| {
-        let text = format!(
-            "{} holds no Shale node; create one with `shale up --dir {0}`",
-            dir.display()
-        );
-        Error::new(ErrorKind::NotFound, text)
-    })?;
+    let load = || {
+        NodeConfig::load(dir)?.ok_or_else(|| {
+            let text = format!(
+                "{} holds no Shale node; create one with `shale up --dir {0}`",
+                dir.display()
+            );
+            Error::new(ErrorKind::NotFound, text)
+        })
+    };
+    // Where there is no node nothing is written.
+    load()?;
     let lock = lock::take(dir)?;
+    // A command may have changed it until it gave the lock up.
+    let config = load()?;
     clear_dead_mounts(dir);
     if let Err(error) = world::host::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is");

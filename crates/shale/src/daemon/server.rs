@@ -2,8 +2,8 @@
 
 use super::{door, relay::pass_on, serving::Serving};
 use crate::admin::{
-    AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MountRequest,
-    Refusal, Shutdown, Stopping, UnmountRequest, Unmounted, client::SOCKET,
+    AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MakeJoinToken,
+    MountRequest, Refusal, Shutdown, Stopping, UnmountRequest, Unmounted, client::SOCKET,
 };
 use axum::{
     Json, Router,
@@ -96,7 +96,7 @@ pub fn routes(serving: Arc<Serving>) -> Router {
         )
         .route("/v1/cluster", get(cluster))
         .route("/v1/cluster/join-token", post(join_token))
-        .route("/v1/nodes/{node}", patch(change_node))
+        .route("/v1/nodes/{node}", patch(change_node).delete(remove_node))
         .route("/v1/nodes/{node}/drain", post(drain_node))
         .route("/v1/fs", post(create_file_system))
         .route("/v1/settings", get(settings).patch(change_setting))
@@ -244,8 +244,14 @@ async fn cluster(State(serving): State<Arc<Serving>>) -> Response {
     answer(view.await)
 }
 
-async fn join_token(State(serving): State<Arc<Serving>>) -> Response {
-    let made = async { serving.running.in_cluster()?.make_join_token().await };
+async fn join_token(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<MakeJoinToken>,
+) -> Response {
+    let made = async {
+        let here = serving.running.in_cluster()?;
+        here.make_join_token(body.quorum).await
+    };
     answer(made.await)
 }
 
@@ -260,6 +266,15 @@ async fn change_node(
         here.view().await
     };
     answer(change.await)
+}
+
+async fn remove_node(State(serving): State<Arc<Serving>>, Path(node): Path<u32>) -> Response {
+    let remove = move |serving: Arc<Serving>| async move {
+        let here = serving.running.in_cluster()?;
+        here.remove_node(node).await?;
+        here.view().await
+    };
+    answer(to_its_end(serving, "node remove", remove).await)
 }
 
 async fn drain_node(State(serving): State<Arc<Serving>>, Path(node): Path<u32>) -> Response {

@@ -384,6 +384,24 @@ impl Serving {
         Ok(self.nsds())
     }
 
+    /// Forgets NSDs of this node whose adding broke off before the pool's map named them, and removes their regions. Before
+    /// the node serves.
+    pub async fn discard_leftovers(&self) {
+        let Running::InCluster(here) = &self.running else {
+            return;
+        };
+        let discarded = async {
+            let noted = self.config.lock().region_paths()?;
+            for nsd in here.member().discard_leftovers(&noted, &self.dir).await? {
+                self.note_path(nsd, None)?;
+            }
+            Ok::<_, Error>(())
+        };
+        if let Err(error) = discarded.await {
+            tracing::warn!(%error, "what attempts to add an NSD have left stays until the next start");
+        }
+    }
+
     /// `shale pool list`.
     pub fn pool(&self) -> Vec<PoolLine> {
         let metanodes = self.running.metanodes();

@@ -1,4 +1,4 @@
-//! One daemon per directory: a file lock that ends with the process, however it ends.
+//! One daemon per directory, or one command that changes the node: a file lock that ends with the process, however it ends.
 
 use super::{log, private};
 use model::{Error, ErrorKind, Result};
@@ -11,7 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-const FILE: &str = "daemon.lock";
+/// The file's name.
+pub const FILE: &str = "daemon.lock";
 /// More than a process number needs.
 const HOLDER_BYTES_MAX: u64 = 32;
 /// Pause between two looks at the lock.
@@ -55,7 +56,8 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "another daemon already runs in {}; `shale status --dir {0}` shows it",
+                    "another daemon already runs in {}, or another command changes the node; `shale status --dir {0}` \
+                     shows it",
                     dir.display()
                 ),
             ));

@@ -1,23 +1,20 @@
 //! Machines that become nodes, and those that may not.
 
-use super::Cluster;
+use super::{Cluster, refused};
 use crate::fixture::{Node, eventually};
 use std::fs;
-
-fn refused(output: &std::process::Output) -> String {
-    assert!(!output.status.success(), "{output:?}");
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
+use std::io::Write;
+use std::process::{Command, Stdio};
 
 #[test]
 fn a_token_is_good_for_one_machine_of_its_own_cluster() {
     let mut cluster = Cluster::founded();
     let token = cluster.token();
-    let (joined, output) = cluster.try_to_join(&token, false);
+    let (joined, output) = cluster.try_to_join(&token, false, &[]);
     assert!(output.status.success(), "{output:?}");
     cluster.nodes.push(joined);
     // Used.
-    let (second, output) = cluster.try_to_join(&token, false);
+    let (second, output) = cluster.try_to_join(&token, false, &[]);
     let why = refused(&output);
     assert!(why.contains("used by another machine"), "{why}");
     assert!(!second.dir.join("node.toml").exists());
@@ -27,9 +24,9 @@ fn a_token_is_good_for_one_machine_of_its_own_cluster() {
     let last = wrong.len() - 3;
     wrong[last] = if wrong[last] == '0' { '1' } else { '0' };
     let wrong: String = wrong.into_iter().collect();
-    let (_, output) = cluster.try_to_join(&wrong, false);
+    let (_, output) = cluster.try_to_join(&wrong, false, &[]);
     refused(&output);
-    let (_, output) = cluster.try_to_join("nonsense", false);
+    let (_, output) = cluster.try_to_join("nonsense", false, &[]);
     refused(&output);
     // The directory that was refused joins with a good token.
     let arguments = [
@@ -67,6 +64,50 @@ fn a_token_is_good_for_one_machine_of_its_own_cluster() {
         let has_authority = keys.join("authority.key").exists();
         assert_eq!(has_authority, number == 1, "only quorum nodes have it");
     }
+}
+
+#[test]
+fn the_token_says_whether_a_machine_becomes_a_quorum_node() {
+    let mut cluster = Cluster::founded();
+    let (plain, quorum) = (cluster.token(), cluster.token_for(true));
+    let (node, output) = cluster.try_to_join(&plain, true, &["--nsds", "0"]);
+    assert!(
+        refused(&output).contains("join-token --quorum"),
+        "{output:?}"
+    );
+    assert!(!node.dir.join("keys/authority.key").exists());
+    let again = cluster.try_to_be(&node, 2, &quorum, false, &["--nsds", "0"]);
+    assert!(refused(&again).contains("with --quorum"), "{again:?}");
+    assert!(!node.dir.join("keys/authority.key").exists());
+    // Neither token is used up, and it is the same machine.
+    let joined = cluster.try_to_be(&node, 2, &quorum, true, &["--nsds", "0"]);
+    assert!(joined.status.success(), "{joined:?}");
+    assert!(node.dir.join("keys/authority.key").exists());
+    cluster.nodes.push(node);
+    assert_eq!(cluster.line(1, 2)["quorum"], true);
+    // Nobody gets a certificate for the address of another node.
+    let other = Node::unstarted();
+    let taken = format!("{}:9311", cluster.address(1));
+    let output = other.run(&["node", "join", &plain, "--address", &taken]);
+    assert!(
+        refused(&output).contains("is the address of node 1"),
+        "{output:?}"
+    );
+    // A token needn't be an argument, which all users see.
+    let mut join = Command::new(env!("CARGO_BIN_EXE_shale"))
+        .args(["node", "join", "-", "--nsds", "0", "--address"])
+        .arg(cluster.address(3))
+        .arg("--dir")
+        .arg(&other.dir)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = join.stdin.take().unwrap();
+    input.write_all(plain.as_bytes()).unwrap();
+    drop(input);
+    assert!(join.wait().unwrap().success());
+    assert_eq!(other.ask(&["status"])["cluster"]["name"], "n3");
+    cluster.nodes.push(other);
 }
 
 #[test]

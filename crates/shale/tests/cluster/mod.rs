@@ -3,8 +3,12 @@
 
 mod breaking;
 mod expelling;
+mod founding;
 mod joining;
+mod outside;
+mod removing;
 mod renewing;
+mod repeating;
 mod sharing;
 mod starting;
 
@@ -52,40 +56,64 @@ impl Cluster {
 
     /// A new node joins.
     pub(crate) fn join(&mut self, is_quorum: bool) {
-        let token = self.token();
-        let joined = self.try_to_join(&token, is_quorum);
-        let said = String::from_utf8_lossy(&joined.1.stderr).into_owned();
-        assert!(joined.1.status.success(), "{said}");
-        self.nodes.push(joined.0);
+        self.join_with(is_quorum, &[]);
     }
 
-    /// A machine tries to join with a token.
-    pub(crate) fn try_to_join(&self, token: &str, is_quorum: bool) -> (Node, Output) {
-        let number = self.nodes.len() + 1;
-        let address = self.address(number as u8);
+    /// A new node joins, with more arguments.
+    pub(crate) fn join_with(&mut self, is_quorum: bool, more: &[&str]) {
+        let token = self.token_for(is_quorum);
+        let (node, output) = self.try_to_join(&token, is_quorum, more);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        self.nodes.push(node);
+    }
+
+    /// A machine tries to join with a token, at the next free address.
+    pub(crate) fn try_to_join(
+        &self,
+        token: &str,
+        is_quorum: bool,
+        more: &[&str],
+    ) -> (Node, Output) {
         let node = Node::unstarted();
-        let mut arguments = vec![
-            "node",
-            "join",
-            token,
-            "--address",
-            &address,
-            "--nsd-size",
-            NSD,
-        ];
+        let output = self.try_to_be(&node, self.nodes.len() + 1, token, is_quorum, more);
+        (node, output)
+    }
+
+    /// A directory tries to join with a token, at the address with this number.
+    pub(crate) fn try_to_be(
+        &self,
+        node: &Node,
+        number: usize,
+        token: &str,
+        is_quorum: bool,
+        more: &[&str],
+    ) -> Output {
+        let address = self.address(number as u8);
+        let file = node.dir.with_extension("token");
+        std::fs::write(&file, token).unwrap();
+        let file = file.to_str().unwrap();
+        let mut arguments = vec!["node", "join", "--token-file", file, "--nsd-size", NSD];
+        arguments.extend(["--address", &address]);
         if is_quorum {
             arguments.push("--quorum");
         }
-        let output = node.run(&arguments);
-        (node, output)
+        arguments.extend(more);
+        node.run(&arguments)
     }
 
     /// A token, as `shale cluster join-token` prints it.
     pub(crate) fn token(&self) -> String {
-        self.node(1)
-            .must(&["cluster", "join-token"])
-            .trim()
-            .to_owned()
+        self.token_for(false)
+    }
+
+    /// A token for an ordinary node, or for a quorum node.
+    pub(crate) fn token_for(&self, is_quorum: bool) -> String {
+        let mut arguments = vec!["cluster", "join-token"];
+        if is_quorum {
+            arguments.push("--quorum");
+        }
+        self.node(1).must(&arguments).trim().to_owned()
     }
 
     /// A node by its number, from 1.
@@ -132,6 +160,13 @@ impl Drop for Cluster {
             let _ = node.run(&["down", "--kill"]);
         }
     }
+}
+
+/// What a command said that must have been refused.
+#[track_caller]
+pub(crate) fn refused(output: &Output) -> String {
+    assert!(!output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Sends a signal to a node's daemon.

@@ -1,6 +1,7 @@
 //! The member of etcd that a daemon of a quorum node runs: started, started again when it ends, and ended with the
 //! daemon, however that ends.
 
+use crate::daemon::member::checks::{ETCD, no_etcd};
 use crate::directory::{log, private};
 use coordination::etcd::EtcdServer;
 use model::{Error, ErrorKind, Result};
@@ -12,8 +13,6 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The program; Debian has it in the package `etcd-server`.
-const PROGRAM: &str = "etcd";
 /// Where it writes what an operator may want to know.
 const LOG: &str = "etcd.log";
 /// Pause before it is started again, at first and at most.
@@ -147,16 +146,12 @@ fn keep(dir: &Path, arguments: &[OsString], mut child: Child, shared: &Shared) {
 fn begin(dir: &Path, arguments: &[OsString]) -> Result<Child> {
     let path: PathBuf = dir.join(LOG);
     let failed = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::NotFound => Error::new(
-            ErrorKind::NotFound,
-            "the program `etcd` isn't installed; quorum nodes need it: `apt-get install etcd-server`, or name an etcd \
-             that runs already (`shale cluster create --etcd URL`)",
-        ),
+        std::io::ErrorKind::NotFound => no_etcd(),
         _ => Error::new(ErrorKind::Unavailable, error.to_string()).while_doing("starting etcd"),
     };
     let log = log::Bounded::open(&path).map_err(failed)?;
     let (said, says) = std::io::pipe().map_err(failed)?;
-    let mut command = Command::new(PROGRAM);
+    let mut command = Command::new(ETCD);
     command
         .args(arguments)
         .stdin(Stdio::null())

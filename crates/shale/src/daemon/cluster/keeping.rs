@@ -75,7 +75,8 @@ async fn keep_facts(serving: &Serving, here: &InCluster) {
 async fn keep_once(serving: &Serving, here: &InCluster) -> Result<()> {
     let nodes = here.member().coordination().nodes().await?;
     let own = nodes.get(&here.member().run().node);
-    if own.is_some_and(|own| own.value.is_barred) {
+    // Or it was removed while it started.
+    if own.is_none_or(|own| own.value.is_barred) {
         tracing::error!(
             "this node was expelled by hand: it ends, and joins again only after `shale node unexpel`"
         );

@@ -84,16 +84,8 @@ async fn live_in(
     let admit: Option<Arc<dyn Admit>> = match keys::load_authority(dir)? {
         None => None,
         Some(authority) => {
-            let (prefix, endpoints) = (&cluster.prefix, &cluster.coordination);
-            let new = Admission::new;
-            Some(new(
-                world,
-                &coordination,
-                authority,
-                &security,
-                prefix,
-                endpoints,
-            ))
+            let new = Admission::new(world, &coordination, authority, &security, &cluster);
+            Some(new?)
         }
     };
     let renew: Option<Arc<dyn Renew>> = match keys::load_authority(dir)? {
@@ -136,6 +128,7 @@ async fn live_in(
             events.clone(),
             on_demand,
         ));
+        serving.discard_leftovers().await;
         let run = here.member().run();
         events.tell(
             "node-joined",

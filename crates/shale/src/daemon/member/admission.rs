@@ -4,12 +4,17 @@
 use super::{
     InCluster,
     joining::{More, Wishes},
+    outside::OutsideTls,
+    reports::standings,
 };
 use crate::admin::JoinTokenMade;
+use crate::daemon::config::ClusterConfig;
 use coordination::{Coordination, NewNode};
 use futures::future::BoxFuture;
 use model::join::{JoinReply, JoinRequest};
+use model::member::Standing;
 use model::{Error, ErrorKind, Result};
+use node::NodeFacts;
 use rpc::security::{
     Admit, Authority, Credentials, Holder, JoinToken, Security, SigningRequest, TOKEN_LIFE,
     secret_hash,
@@ -30,39 +35,51 @@ pub struct Admission {
     prefix: String,
     /// Where coordination is, for a cluster that has no etcd of its own.
     endpoints: Vec<String>,
+    /// With what that etcd is reached.
+    outside: Option<OutsideTls>,
 }
 
 impl Admission {
     /// With the authority of a quorum node.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: the files for an etcd that others run can't be read.
     pub fn new(
         world: &World,
         coordination: &Coordination,
         authority: Authority,
         security: &Arc<Security>,
-        prefix: &str,
-        endpoints: &[String],
-    ) -> Arc<Self> {
-        Arc::new(Self {
+        cluster: &ClusterConfig,
+    ) -> Result<Arc<Self>> {
+        let outside = cluster.outside.as_ref().map(OutsideTls::load);
+        Ok(Arc::new(Self {
             world: world.clone(),
             coordination: coordination.clone(),
             authority,
             security: security.clone(),
-            prefix: prefix.to_owned(),
-            endpoints: endpoints.to_vec(),
-        })
+            prefix: cluster.prefix.clone(),
+            endpoints: cluster.coordination.clone(),
+            outside: outside.transpose()?,
+        }))
     }
 
-    async fn judge(&self, request: JoinRequest) -> Result<JoinReply> {
+    async fn judge(&self, request: JoinRequest, from: Option<IpAddr>) -> Result<JoinReply> {
         let wishes: Wishes = postcard::from_bytes(&request.wishes).map_err(|_| {
             let text = "what the machine wishes isn't understood; use the version of Shale that the cluster has";
             Error::new(ErrorKind::InvalidArgument, text)
         })?;
         let signing = SigningRequest::from_der(&request.signing_request)?;
+        let key = signing.key_fingerprint().0;
+        let nodes = self.coordination.nodes().await?;
+        let others = nodes.values().map(|it| &it.value);
+        let others = others.filter(|it| it.key != key);
+        let address = check_addresses(&request.addresses, from, others)?;
         let new = NewNode {
             name: wishes.name,
             class: "default".into(),
             is_quorum: wishes.is_quorum,
-            key: signing.key_fingerprint().0,
+            address,
+            key,
         };
         let now = self.world.wall();
         let seconds = u64::try_from(now.seconds()).unwrap_or(0);
@@ -76,7 +93,6 @@ impl Admission {
         let certificate = self.authority.issue(&signing, &holder, now)?;
         let own: Credentials = self.security.credentials();
         let trusted = own.authorities().iter().map(|it| it.der().to_vec());
-        let nodes = self.coordination.nodes().await?;
         let mut endpoints: Vec<_> = nodes
             .values()
             .filter_map(|it| it.value.etcd.clone())
@@ -84,7 +100,7 @@ impl Admission {
         if endpoints.is_empty() {
             endpoints.clone_from(&self.endpoints);
         }
-        let authority = facts.is_quorum.then(|| {
+        let authority = facts.has_authority.then(|| {
             let certificate = self.authority.certificate().to_pem();
             (self.authority.key_pem(), certificate)
         });
@@ -93,6 +109,8 @@ impl Admission {
             prefix: self.prefix.clone(),
             endpoints,
             authority,
+            runs_etcd: facts.is_quorum,
+            outside: self.outside.clone(),
         };
         tracing::info!(node = %facts.node, name = %facts.name, "a machine has become a node");
         Ok(JoinReply {
@@ -105,6 +123,38 @@ impl Admission {
     }
 }
 
+/// The address that a machine listens at, if its certificate may name all that it claims: it comes from there, or no other
+/// node is there. A certificate for another node's address would let it pass for that node's member of etcd.
+fn check_addresses<'a>(
+    claimed: &[SocketAddr],
+    from: Option<IpAddr>,
+    others: impl Iterator<Item = &'a NodeFacts>,
+) -> Result<SocketAddr> {
+    let wrong = |kind, text: &str| Err(Error::new(kind, text));
+    let Some(first) = claimed.first() else {
+        return wrong(
+            ErrorKind::InvalidArgument,
+            "the machine doesn't say where it listens",
+        );
+    };
+    let from = from.map(|it| it.to_canonical());
+    let is_strange = |it: &&SocketAddr| Some(it.ip().to_canonical()) != from;
+    let strange: Vec<_> = claimed.iter().filter(is_strange).collect();
+    for other in others {
+        let there = other.address.ip().to_canonical();
+        if let Some(taken) = strange.iter().find(|it| it.ip().to_canonical() == there) {
+            let text = format!(
+                "{} is the address of node {} ({}); give this machine's own with --address",
+                taken.ip(),
+                other.node,
+                other.name
+            );
+            return wrong(ErrorKind::AccessDenied, &text);
+        }
+    }
+    Ok(*first)
+}
+
 impl Admit for Admission {
     fn admit(
         &self,
@@ -112,7 +162,7 @@ impl Admit for Admission {
         from: Option<IpAddr>,
     ) -> BoxFuture<'_, Result<JoinReply>> {
         Box::pin(async move {
-            let judged = self.judge(request).await;
+            let judged = self.judge(request, from).await;
             if let Err(error) = &judged {
                 let from = from.map_or("?".into(), |it| it.to_string());
                 tracing::warn!(%from, %error, "a machine wasn't admitted");
@@ -123,28 +173,31 @@ impl Admit for Admission {
 }
 
 impl InCluster {
-    /// Makes a token with which one machine can join.
+    /// Makes a token with which one machine can join; with `makes_quorum` as a quorum node, which gets the authority's key.
     ///
     /// # Errors
     /// `NotSupported`: no quorum node listens. Those of coordination.
-    pub async fn make_join_token(&self) -> Result<JoinTokenMade> {
+    pub async fn make_join_token(&self, makes_quorum: bool) -> Result<JoinTokenMade> {
         let member = self.member();
         let (world, facts) = (member.world(), member.coordination());
         let nodes = facts.nodes().await?;
         let roster = member.roster();
-        let quorum = nodes.values().filter(|it| it.value.is_quorum);
-        let mut addresses: Vec<SocketAddr> = quorum
-            .filter_map(|it| Some(roster.addresses.get(&it.value.node)?.address))
-            .collect();
-        // This node first: the person who made the token can see it.
-        let own = roster
-            .addresses
-            .get(&member.run().node)
-            .map(|it| it.address);
-        addresses.sort_by_key(|address| Some(*address) != own);
+        let admits = |it: &&NodeFacts| it.has_authority && !it.is_barred;
+        let admitting = nodes.values().map(|it| &it.value).filter(admits);
+        let standings = standings(&roster);
+        let own = member.run().node;
+        // This node first: the person who made the token can see it. Then those that are up.
+        let mut admitting: Vec<_> = admitting.map(|it| it.node).collect();
+        admitting.sort_by_key(|node| {
+            let is_up = standings.get(node) == Some(&Standing::In);
+            (*node != own, !is_up)
+        });
+        let known = |node| Some(roster.addresses.get(node)?.address);
+        let mut addresses: Vec<SocketAddr> = admitting.iter().filter_map(known).collect();
         addresses.truncate(ADDRESSES_IN_TOKEN_MAX);
         if addresses.is_empty() {
-            let text = "no node has the authority's key: make one of the cluster's first nodes a quorum node";
+            let text = "no node that isn't expelled has the key of the cluster's authority; start one that has it, or let it in \
+                        with `shale node unexpel`";
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
         let authorities = self.credentials().authorities().to_vec();
@@ -156,10 +209,55 @@ impl InCluster {
         let seconds = |it: model::Timestamp| u64::try_from(it.seconds()).unwrap_or(0);
         let hash = secret_hash(token.secret);
         let until = seconds(token.expires);
-        facts.add_join_token(&hash, until, seconds(now)).await?;
+        let now = seconds(now);
+        facts
+            .add_join_token(&hash, until, makes_quorum, now)
+            .await?;
         Ok(JoinTokenMade {
             token: token.to_text(),
             seconds: TOKEN_LIFE.as_secs(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::NodeId;
+
+    #[test]
+    fn a_machine_is_certified_for_its_own_addresses_only() {
+        let other = NodeFacts {
+            node: NodeId(1),
+            name: "n1".into(),
+            class: "default".into(),
+            is_quorum: true,
+            has_authority: true,
+            is_barred: false,
+            etcd: None,
+            address: "10.0.0.1:7311".parse().unwrap(),
+            key: [0; 32],
+        };
+        let check = |claimed: &[&str], from: Option<&str>| {
+            let claimed: Vec<_> = claimed.iter().map(|it| it.parse().unwrap()).collect();
+            let from = from.map(|it| it.parse().unwrap());
+            check_addresses(&claimed, from, std::iter::once(&other))
+        };
+        for from in [None, Some("10.0.0.9"), Some("10.0.0.2")] {
+            let own = check(&["10.0.0.2:7311"], from).unwrap();
+            assert_eq!(own, "10.0.0.2:7311".parse().unwrap());
+            for claimed in [
+                &["10.0.0.1:7311"][..],
+                &["10.0.0.2:7311", "10.0.0.1:9"],
+                &["[::ffff:10.0.0.1]:9"],
+            ] {
+                let error = check(claimed, from).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::AccessDenied);
+                assert!(error.to_string().contains("node 1 (n1)"), "{error}");
+            }
+        }
+        // Two nodes of one machine.
+        check(&["10.0.0.1:8000"], Some("::ffff:10.0.0.1")).unwrap();
+        check(&[], Some("10.0.0.2")).unwrap_err();
     }
 }

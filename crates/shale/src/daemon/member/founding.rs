@@ -1,10 +1,15 @@
 //! A node that was alone becomes the first one of a cluster.
 //!
 //! `shale cluster create` writes the node's place into node.toml, with `founding`, and starts the daemon. The daemon
-//! copies all facts of the node's own store into the cluster's etcd in one change, adds what a cluster needs, and only then
+//! waits for etcd, copies all facts of the node's own store there in one change, adds what a cluster needs, and only then
 //! says in node.toml that it is done. Whatever happens before, the next start does all of it again and finds what is there;
 //! whatever happens after, the old store isn't read any more.
+//!
+//! *A mistake* (an address, a name, an etcd that can't be reached) is taken back by [`take_back`] as long as node.toml says
+//! `founding`: nobody else has used the facts in etcd until then.
 
+use super::etcd_members::remove_data;
+use super::joining::etcd_settings;
 use super::keys;
 use crate::daemon::config::{ClusterConfig, NodeConfig};
 use coordination::Coordination;
@@ -68,16 +73,40 @@ pub async fn found(
     cluster: &ClusterConfig,
     to: &Coordination,
 ) -> Result<()> {
+    let deadline = Deadline::after(world, ETCD_START_MAX);
+    // Before anything has changed: an address can be wrong, or etcd may be unable to start.
+    while let Err(error) = to.cluster().await {
+        if error.kind() != ErrorKind::Unavailable || deadline.has_passed(world) {
+            let log = dir.join("etcd.log");
+            let doing = match cluster.etcd {
+                Some(_) => format!(
+                    "waiting for etcd to answer (it writes to {})",
+                    log.display()
+                ),
+                None => format!("asking etcd at {}", cluster.coordination.join(", ")),
+            };
+            return Err(error.while_doing(doing));
+        }
+        world.sleep(AGAIN_AFTER).await;
+    }
     let from = open_store(world, &own_store(dir)).await?;
     // The store takes no changes from here on, so nothing is left behind.
     let facts = from.export().await?;
     let deadline = Deadline::after(world, ETCD_START_MAX);
     loop {
         match to.import(&facts).await {
-            Err(error) if error.kind() == ErrorKind::Unavailable && !deadline.has_passed(world) => {
+            Ok(()) => break,
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                if deadline.has_passed(world) {
+                    return Err(error);
+                }
                 world.sleep(AGAIN_AFTER).await;
             }
-            done => break done?,
+            Err(error) => {
+                // Nothing was done, and nothing would be if it were tried again.
+                from.cancel_export(facts.id).await?;
+                return Err(error);
+            }
         }
     }
     let facts = NodeFacts {
@@ -85,17 +114,65 @@ pub async fn found(
         name: cluster.name.clone(),
         class: "default".into(),
         is_quorum: cluster.etcd.is_some(),
+        has_authority: true,
         is_barred: false,
         etcd: cluster
             .etcd
             .as_ref()
             .map(|_| cluster.coordination[0].clone()),
+        address: cluster.address,
         key: [0; 32],
     };
     let nsds = config.region_paths()?.into_keys();
     Member::adopt(to, &facts, nsds).await?;
     tracing::info!(cluster = %cluster.id, "the node's facts are in the cluster's etcd");
     Ok(())
+}
+
+/// Makes a node whose cluster isn't founded yet one that is alone, as it was. The caller has the directory's lock. Can be done
+/// again.
+///
+/// # Errors
+/// `Exists`: the facts are in an etcd that others run already. `Unavailable`: whether they are isn't known, or a file can't be
+/// changed.
+pub async fn take_back(world: &World, dir: &Path, config: &mut NodeConfig) -> Result<()> {
+    let Some(cluster) = &config.cluster else {
+        return Ok(());
+    };
+    assert!(cluster.founding, "nobody else uses the facts in etcd");
+    let store = open_store(world, &own_store(dir)).await?;
+    let exported = store.exported();
+    if exported.is_some() && cluster.etcd.is_none() {
+        refuse_if_moved(world, dir, cluster).await?;
+    }
+    remove_data(dir)?;
+    if let Some(id) = exported {
+        store.cancel_export(id).await?;
+    }
+    config.cluster = None;
+    config.store(dir)?;
+    // Last: until now the node could have gone on with them.
+    keys::remove(dir)
+}
+
+/// Refuses if facts are, or may be, in an etcd that isn't removed with the directory.
+async fn refuse_if_moved(world: &World, dir: &Path, cluster: &ClusterConfig) -> Result<()> {
+    let settings = etcd_settings(world, cluster, &keys::load(dir)?)?;
+    let there = Coordination::etcd(world, &settings)?.list("").await;
+    let doing = format!(
+        "looking whether the node's facts have moved to {}",
+        cluster.coordination.join(", ")
+    );
+    let there = there.map_err(|error| error.while_doing(doing))?;
+    if there.found.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "the node's facts are in the etcd at {} already, under {:?}; go on with the same command as the first time",
+        cluster.coordination.join(", "),
+        cluster.prefix
+    );
+    Err(Error::new(ErrorKind::Exists, text))
 }
 
 /// Renames the store that isn't used any more, so that nobody starts from it again.
@@ -111,5 +188,69 @@ pub fn put_store_aside(dir: &Path) -> Result<()> {
                 .while_doing(format!("renaming {}", store.display())))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::config::{EtcdConfig, Plan};
+    use world::sim::Simulation;
+
+    /// More than an embedded store needs.
+    const STORE_BYTES: u64 = 8 << 20;
+
+    #[test]
+    fn an_attempt_is_taken_back_with_its_export() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("node");
+        let plan = Plan::of_new_member(None, false, None).unwrap();
+        let mut config = NodeConfig::of_new_member(&dir, &plan).unwrap();
+        let [client, peer] = ["10.0.0.1:7312", "10.0.0.1:7313"].map(|it| it.parse().unwrap());
+        let cluster = ClusterConfig {
+            id: format!("{:032x}", 7),
+            node: 1,
+            name: "n1".into(),
+            address: "10.0.0.1:7311".parse().unwrap(),
+            coordination: vec![endpoint(client)],
+            prefix: "/shale/7/".into(),
+            etcd: Some(EtcdConfig {
+                client,
+                peer,
+                joins: Vec::new(),
+            }),
+            outside: None,
+            founding: true,
+        };
+        // In 2026.
+        make_keys(&dir, &cluster, Timestamp::from_timespec(1_770_000_000, 0)).unwrap();
+        config.cluster = Some(cluster);
+        config.store(&dir).unwrap();
+        let data = dir.join("etcd");
+        std::fs::create_dir(&data).unwrap();
+        let of_run = dir.clone();
+        let run = Simulation::new(1).run(move |world| async move {
+            let store = own_store(&of_run);
+            world.create_disk(&store, STORE_BYTES).unwrap();
+            let facts = open_store(&world, &store).await.unwrap();
+            facts.set_cluster(7).await.unwrap();
+            facts.export().await.unwrap();
+            facts
+                .set_home(model::NsdId(1), NodeId(1))
+                .await
+                .unwrap_err();
+            drop(facts);
+            for _ in 0..2 {
+                take_back(&world, &of_run, &mut config).await.unwrap();
+            }
+            let facts = open_store(&world, &store).await.unwrap();
+            assert_eq!(facts.exported(), None);
+            // It takes changes again.
+            facts.set_home(model::NsdId(1), NodeId(1)).await.unwrap();
+        });
+        run.finished();
+        let left = NodeConfig::load(&dir).unwrap().unwrap();
+        assert_eq!(left.cluster, None);
+        assert!(!data.exists() && !dir.join("keys").exists());
     }
 }

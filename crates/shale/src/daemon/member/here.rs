@@ -83,6 +83,11 @@ impl InCluster {
         self.cluster.id.clone()
     }
 
+    /// Its place in the cluster, as it was when its daemon started.
+    pub fn cluster(&self) -> &ClusterConfig {
+        &self.cluster
+    }
+
     /// What this node proves itself with.
     pub fn credentials(&self) -> Credentials {
         self.security.credentials()

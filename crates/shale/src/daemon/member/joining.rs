@@ -1,12 +1,14 @@
 //! A fresh machine becomes a node: it shows the token's secret, stores what it is given, and adds its member to the
 //! cluster's etcd if it is to be a quorum node. Its daemon does the rest.
 //!
-//! *A failure*: the machine's key is stored before it is shown, so that whoever tries again with the same token is told the
-//! same node. The token works for one key only.
+//! *A failure*: the machine's key is stored before it is shown, so that whoever tries again, with the same token or with
+//! another one, is told the same node. A token works for one key only.
 
-use super::keys;
+use super::outside::OutsideTls;
+use super::{checks, etcd_members, keys};
 use crate::daemon::config::{ClusterConfig, EtcdConfig};
-use coordination::etcd::{Etcd, EtcdEndpoint, EtcdMember, EtcdSettings};
+use coordination::Coordination;
+use coordination::etcd::{Etcd, EtcdEndpoint, EtcdSettings};
 use model::{Error, ErrorKind, Result};
 use rpc::security::{Credentials, JoinToken, Newcomer, join};
 use serde::{Deserialize, Serialize};
@@ -17,15 +19,11 @@ use world::{Deadline, World};
 
 /// How long joining may take.
 const JOIN_MAX: Duration = Duration::from_secs(60);
-/// How long the member of etcd of another node that joins is waited for: there is one newcomer at a time.
-const TURN_MAX: Duration = Duration::from_secs(120);
-/// Pause between two attempts.
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
-
 /// What a machine wishes to be.
 #[derive(Serialize, Deserialize, Debug, Clone)]
 pub struct Wishes {
     pub name: Option<String>,
+    /// Its token must make one.
     pub is_quorum: bool,
 }
 
@@ -39,6 +37,10 @@ pub struct More {
     pub endpoints: Vec<String>,
     /// Key and certificate of the authority, for a quorum node.
     pub authority: Option<(String, String)>,
+    /// It runs a member of the cluster's own etcd.
+    pub runs_etcd: bool,
+    /// With what an etcd that others run is reached.
+    pub outside: Option<OutsideTls>,
 }
 
 /// Joins, and stores keys and certificates in the directory. Returns the node's place.
@@ -67,8 +69,13 @@ pub async fn become_node(
         let text = "the cluster's answer isn't understood; use the version of Shale that it has";
         Error::new(ErrorKind::NotSupported, text)
     })?;
-    if let Some((key, certificate)) = &more.authority {
-        keys::store_authority(dir, key, certificate)?;
+    match &more.authority {
+        Some((key, certificate)) => keys::store_authority(dir, key, certificate)?,
+        // An attempt before this one may have been for a quorum node.
+        None => keys::remove_authority(dir)?,
+    }
+    if let Some(outside) = &more.outside {
+        outside.store(dir)?;
     }
     keys::store(dir, &joined.credentials)?;
     let name = joined.credentials.name();
@@ -80,12 +87,50 @@ pub async fn become_node(
         coordination: more.endpoints,
         prefix: more.prefix,
         etcd: None,
+        outside: more.outside.map(|it| it.places(dir)),
         founding: false,
     };
-    if wishes.is_quorum {
+    if more.runs_etcd {
+        // Before the cluster's etcd waits for this member.
+        checks::check_etcd()?;
+        // Of a member that isn't this one any more, if there are any.
+        etcd_members::remove_data(dir)?;
         cluster.etcd = Some(add_to_etcd(world, &cluster, &joined.credentials).await?);
     }
     Ok(cluster)
+}
+
+/// For a node whose join broke off before its daemon had started its member of etcd: adds that again if another machine that
+/// waited for its turn has removed it. The caller has the directory's lock. `None`: all is as it was.
+///
+/// # Errors
+/// `NotFound`: the node was removed. As [`become_node`].
+pub async fn add_again(
+    world: &World,
+    dir: &Path,
+    cluster: &ClusterConfig,
+) -> Result<Option<EtcdConfig>> {
+    let is_joining = cluster.etcd.as_ref().is_some_and(|it| !it.joins.is_empty());
+    if !is_joining {
+        return Ok(None);
+    }
+    let credentials = keys::load(dir)?;
+    let settings = etcd_settings(world, cluster, &credentials)?;
+    let etcd = Etcd::new(world, &settings)?;
+    if etcd_members::has_member(&etcd, &etcd_members::peer_url(cluster.address)?).await? {
+        return Ok(None);
+    }
+    let facts = Coordination::etcd(world, &settings)?;
+    let node = model::NodeId(cluster.node);
+    if facts.node_facts(node).await?.is_none() {
+        let text = format!(
+            "node {node} was removed from the cluster; join with a new token and an empty directory instead of {}",
+            dir.display()
+        );
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    etcd_members::remove_data(dir)?;
+    add_to_etcd(world, cluster, &credentials).await.map(Some)
 }
 
 /// How the cluster's etcd is reached with these credentials.
@@ -101,26 +146,15 @@ pub fn etcd_settings(
         .coordination
         .iter()
         .map(|it| it.parse::<EtcdEndpoint>());
+    let endpoints = endpoints.collect::<Result<_>>()?;
+    if let Some(outside) = &cluster.outside {
+        return OutsideTls::load(outside)?.settings(world, endpoints, &cluster.prefix);
+    }
     Ok(EtcdSettings {
-        endpoints: endpoints.collect::<Result<_>>()?,
+        endpoints,
         prefix: cluster.prefix.clone(),
         tls: Some(credentials.etcd_client(world)?),
     })
-}
-
-/// Where a node's member of etcd listens: at the two ports after the node's own.
-///
-/// # Errors
-/// `InvalidArgument` if there are no such ports.
-pub fn etcd_ports(address: SocketAddr) -> Result<(SocketAddr, SocketAddr)> {
-    let after = |by: u16| {
-        let port = address.port().checked_add(by).ok_or_else(|| {
-            let text = "etcd takes the next two ports after that of --address; choose a lower one";
-            Error::new(ErrorKind::InvalidArgument, text)
-        })?;
-        Ok::<_, Error>(SocketAddr::new(address.ip(), port))
-    };
-    Ok((after(1)?, after(2)?))
 }
 
 /// Adds this node's member to the cluster's etcd, without a vote until its daemon has started it.
@@ -129,38 +163,13 @@ async fn add_to_etcd(
     cluster: &ClusterConfig,
     credentials: &Credentials,
 ) -> Result<EtcdConfig> {
-    let (client, peer) = etcd_ports(cluster.address)?;
+    let (client, peer) = etcd_members::ports(cluster.address)?;
     let etcd = Etcd::new(world, &etcd_settings(world, cluster, credentials)?)?;
-    let url = format!("https://{peer}");
-    let deadline = Deadline::after(world, TURN_MAX);
-    // Others may be joining, and members that have just started must hear each other first.
-    loop {
-        let known = etcd.members().await;
-        let has_url = |all: &Vec<EtcdMember>| all.iter().any(|it| it.peer_urls.contains(&url));
-        if known.is_ok_and(|all| has_url(&all)) {
-            break;
-        }
-        match etcd.add_learner(std::slice::from_ref(&url), deadline).await {
-            Ok(_) => break,
-            // Whether it was added isn't known.
-            Err(error) if error.kind() == ErrorKind::Unavailable && !deadline.has_passed(world) => {
-                world.sleep(AGAIN_AFTER).await;
-            }
-            Err(error) => return Err(error.while_doing("adding this node to the cluster's etcd")),
-        }
-    }
-    let members = etcd.members().await?;
-    let joins = members.iter().flat_map(|member| {
-        let name = match member.peer_urls.contains(&url) {
-            true => cluster.name.clone(),
-            false => member.name.clone(),
-        };
-        let peers = member.peer_urls.iter();
-        peers.map(move |it| (name.clone(), it.trim_start_matches("https://").to_owned()))
-    });
+    let url = etcd_members::peer_url(cluster.address)?;
+    let joins = etcd_members::add(world, &etcd, &cluster.name, &url).await?;
     Ok(EtcdConfig {
         client,
         peer,
-        joins: joins.collect(),
+        joins,
     })
 }

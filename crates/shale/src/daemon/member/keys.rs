@@ -36,14 +36,12 @@ pub fn files(dir: &Path) -> Files {
     }
 }
 
-/// Makes a cluster's authority and the credentials of its first node; what is there already stays.
+/// Makes a cluster's authority and the credentials of its first node. What an attempt before has made is replaced: nobody
+/// knows it.
 ///
 /// # Errors
 /// The system's error.
 pub fn found(dir: &Path, cluster: u128, address: SocketAddr, now: Timestamp) -> Result<()> {
-    if files(dir).certificate.exists() {
-        return Ok(());
-    }
     let authority = Authority::found(cluster, now)?;
     let holder = Holder {
         node: NodeId(1),
@@ -72,6 +70,19 @@ pub fn store(dir: &Path, credentials: &Credentials) -> Result<()> {
 pub fn store_authority(dir: &Path, key: &str, certificate: &str) -> Result<()> {
     write(dir, AUTHORITY, certificate)?;
     write(dir, AUTHORITY_KEY, key)
+}
+
+/// Removes the authority's key, if this node has it.
+///
+/// # Errors
+/// The system's error.
+pub fn remove_authority(dir: &Path) -> Result<()> {
+    let path = path(dir, AUTHORITY_KEY);
+    world::host::remove_file(&path).or_else(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(Error::new(ErrorKind::Unavailable, error.to_string())
+            .while_doing(format!("removing {}", path.display()))),
+    })
 }
 
 /// The node's credentials.
@@ -111,7 +122,31 @@ pub fn key_to_join(dir: &Path) -> Result<PrivateKey> {
     }
 }
 
-fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
+/// Removes all of them.
+///
+/// # Errors
+/// The system's error.
+pub fn remove(dir: &Path) -> Result<()> {
+    let folder = dir.join(FOLDER);
+    match std::fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::new(ErrorKind::Unavailable, error.to_string())
+                .while_doing(format!("removing {}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Where a file of the folder is.
+pub fn path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(FOLDER).join(name)
+}
+
+/// Writes a file of the folder, which its owner reads only.
+///
+/// # Errors
+/// The system's error.
+pub fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
     let folder = dir.join(FOLDER);
     let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
     let write = || -> std::io::Result<()> {
@@ -165,9 +200,18 @@ mod tests {
         assert_eq!(credentials.name().cluster, 7);
         let authority = load_authority(home.path()).unwrap().unwrap();
         assert_eq!(authority.cluster(), 7);
-        // An attempt that is made again changes nothing.
+        // An attempt with another address is made anew as a whole.
+        let other = "10.0.0.2:7311".parse().unwrap();
+        found(home.path(), 7, other, now).unwrap();
+        let again = load(home.path()).unwrap();
+        assert_ne!(again.certificate_pem(), credentials.certificate_pem());
+        let authority = load_authority(home.path()).unwrap().unwrap();
+        let trusted = again.authorities()[0].fingerprint();
+        assert_eq!(trusted, authority.certificate().fingerprint());
+        remove_authority(home.path()).unwrap();
+        assert!(load_authority(home.path()).unwrap().is_none());
+        remove_authority(home.path()).unwrap();
         found(home.path(), 7, address, now).unwrap();
-        assert_eq!(load(home.path()).unwrap().key_pem(), credentials.key_pem());
         let folder = home.path().join(FOLDER);
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&folder), 0o700);

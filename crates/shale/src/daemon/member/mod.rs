@@ -2,14 +2,17 @@
 //! cluster and change in it. Who starts and ends it is `cluster`.
 //!
 //! `founding` makes the first node of a node that was alone, `joining` further ones; `admission` is the cluster's side of
-//! that. `renewal` replaces certificates before they end.
+//! that. `renewal` replaces certificates before they end. `checks` finds mistakes before either begins.
 
 pub mod admission;
+pub mod checks;
+pub mod etcd_members;
 pub mod founding;
 mod here;
 pub mod joining;
 pub mod keys;
 mod nodes;
+pub mod outside;
 mod quorum;
 pub mod renewal;
 mod reports;

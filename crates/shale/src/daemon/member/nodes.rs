@@ -1,9 +1,15 @@
 //! `shale node …` and `shale fs create`: changes of the cluster that any node makes in coordination.
 
-use super::InCluster;
+use super::joining::etcd_settings;
+use super::reports::standings;
+use super::{InCluster, etcd_members};
 use crate::admin::{ChangeNode, FileSystemLine};
-use coordination::RootOwner;
+use crate::daemon::config::ClusterConfig;
+use coordination::etcd::Etcd;
+use coordination::{Coordination, Roster, RootOwner};
+use model::map::NsdState;
 use model::{Error, ErrorKind, FileSystemName, NodeId, Result};
+use node::NodeFacts;
 
 impl InCluster {
     /// `shale node expel`, `unexpel` and `class`.
@@ -36,6 +42,51 @@ impl InCluster {
         changed.await.map(drop)
     }
 
+    /// `shale node remove`: forgets a node that is gone, or that never ran, and removes its member of etcd.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such node. `InvalidArgument`: it is up, or has what the cluster needs. Those of coordination and
+    /// etcd: remove it again; its daemon doesn't start meanwhile.
+    pub async fn remove_node(&self, node: u32) -> Result<()> {
+        let node = NodeId(node);
+        let (member, own) = (self.member(), self.member().run().node);
+        let facts = member.coordination();
+        let known = check_removal_now(facts, node, own).await?;
+        let bar = |barred: bool| {
+            facts.change_node(node, move |it| {
+                it.is_barred = barred;
+                Ok(())
+            })
+        };
+        // No run of it joins from here on, ...
+        bar(true).await?;
+        // ... but one may have joined until now.
+        if let Err(error) = check_removal_now(facts, node, own).await {
+            bar(known.is_barred).await?;
+            return Err(error);
+        }
+        if known.is_quorum {
+            let world = member.world();
+            let cluster = ClusterConfig {
+                coordination: self.endpoints(),
+                ..self.cluster().clone()
+            };
+            let settings = etcd_settings(world, &cluster, &self.credentials())?;
+            let (etcd, url) = (Etcd::new(world, &settings)?, etcd_members::peer_url(known.address)?);
+            let removed = etcd_members::remove(world, &etcd, &known.name, &url).await;
+            removed.map_err(|error| {
+                let text = format!(
+                    "{error}; node {node} can't start until it is removed or let in (`shale node unexpel {node}`): try again \
+                     when most of the quorum nodes are up"
+                );
+                Error::new(error.kind(), text)
+            })?;
+        }
+        facts.forget_node(node).await?;
+        tracing::info!(%node, name = %known.name, "the node was removed");
+        Ok(())
+    }
+
     /// `shale node drain`: the NSDs that are emptied; none if the node is empty.
     ///
     /// # Errors
@@ -66,6 +117,71 @@ impl InCluster {
     }
 }
 
+/// Whether a node can be removed, as coordination knows it now.
+async fn check_removal_now(facts: &Coordination, node: NodeId, own: NodeId) -> Result<NodeFacts> {
+    let nodes = facts.nodes().await?;
+    let Some(known) = nodes.get(&node) else {
+        let text = format!("the cluster has no node {node}; `shale node list` shows its nodes");
+        return Err(Error::new(ErrorKind::NotFound, text));
+    };
+    let others = nodes.values().map(|it| &it.value);
+    let others = others.filter(|it| it.node != node);
+    let has_authority = others.clone().any(|it| it.has_authority);
+    // What this node has heard of the others may be old.
+    let roster = Roster::read(facts).await?;
+    check_removal(&known.value, own, has_authority, &roster)?;
+    Ok(known.value.clone())
+}
+
+/// The rule. `others_admit`: another node has the key of the cluster's authority.
+fn check_removal(
+    known: &NodeFacts,
+    own: NodeId,
+    others_admit: bool,
+    roster: &Roster,
+) -> Result<()> {
+    let (node, name) = (known.node, &known.name);
+    let refused = |text: String| Err(Error::new(ErrorKind::InvalidArgument, text));
+    if node == own {
+        return refused(
+            "a node isn't removed by itself: end it with `shale down`, and ask another one".into(),
+        );
+    }
+    if standings(roster)
+        .get(&node)
+        .is_some_and(|it| it.is_member())
+    {
+        return refused(format!(
+            "node {node} is up: end it with `shale down` there, or with `shale node expel {name}`, and remove it then"
+        ));
+    }
+    let is_its = |nsd| roster.homes.get(&nsd) == Some(&node);
+    let all = roster.pools.values().flat_map(|map| &map.nsds);
+    let in_use = all.filter(|it| it.state != NsdState::Lost && is_its(it.nsd));
+    let in_use: Vec<_> = in_use.map(|it| it.nsd.to_string()).collect();
+    if !in_use.is_empty() {
+        return refused(format!(
+            "node {node} has NSDs in use ({}): `shale node drain {name}` empties them, and `shale nsd list` calls them lost \
+             then; if they are gone for good, `shale nsd remove NSD --gone` for each",
+            in_use.join(", ")
+        ));
+    }
+    let owns = |it: &coordination::ShardRecord| it.assigned.is_some_and(|run| run.node == node);
+    if roster.shards.values().any(|it| owns(&it.value)) {
+        let text = format!(
+            "node {node} still has shards, which others take over; try again in some seconds"
+        );
+        return Err(Error::new(ErrorKind::Busy, text));
+    }
+    if known.has_authority && !others_admit {
+        return refused(format!(
+            "only node {node} has the key of the cluster's authority: without it no machine could join any more. Make another \
+             node that has it first: `shale cluster join-token --quorum`"
+        ));
+    }
+    Ok(())
+}
+
 /// What a class may be called.
 pub(super) fn check_class(class: &str) -> Result<()> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
@@ -74,4 +190,127 @@ pub(super) fn check_class(class: &str) -> Result<()> {
     }
     let text = format!("a node class has 1 to 32 letters, digits, '-' or '_', not {class:?}");
     Err(Error::new(ErrorKind::InvalidArgument, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coordination::{ShardRecord, Versioned};
+    use model::map::{NsdEntry, PoolMap};
+    use model::member::{Cause, Member, Membership, Standing};
+    use model::{FailureGroupId, MapEpoch, NodeRun, NsdId, ShardId};
+    use std::collections::BTreeMap;
+
+    const GONE: NodeId = NodeId(2);
+
+    fn facts(has_authority: bool) -> NodeFacts {
+        NodeFacts {
+            node: GONE,
+            name: "n2".into(),
+            class: "default".into(),
+            is_quorum: has_authority,
+            has_authority,
+            is_barred: false,
+            etcd: None,
+            address: "10.0.0.2:7311".parse().unwrap(),
+            key: [2; 32],
+        }
+    }
+
+    fn run() -> NodeRun {
+        NodeRun {
+            node: GONE,
+            incarnation: 3,
+        }
+    }
+
+    fn standing(standing: Standing) -> Roster {
+        let member = Member {
+            run: run(),
+            may_own: true,
+            standing,
+            nsds_away: true,
+        };
+        let membership = Membership {
+            members: BTreeMap::from([(GONE, member)]),
+            ..Membership::default()
+        };
+        Roster {
+            membership: Some(Versioned {
+                value: membership,
+                version: 1,
+            }),
+            ..Roster::default()
+        }
+    }
+
+    fn with_nsd(state: NsdState, home: NodeId) -> Roster {
+        let entry = NsdEntry {
+            nsd: NsdId(7),
+            failure_group: FailureGroupId(7),
+            weight: 1,
+            state,
+        };
+        let map = PoolMap {
+            epoch: MapEpoch(1),
+            nsds: vec![entry],
+            names: Vec::new(),
+            generations: Vec::new(),
+        };
+        Roster {
+            pools: BTreeMap::from([("data".into(), map)]),
+            homes: BTreeMap::from([(NsdId(7), home)]),
+            ..standing(Standing::Left)
+        }
+    }
+
+    #[test]
+    fn only_a_node_that_is_gone_and_has_nothing_that_is_needed_is_removed() {
+        let check = |roster: &Roster| check_removal(&facts(false), NodeId(1), true, roster);
+        // It never ran; it left; it was expelled; others have NSDs, and its own are out of use.
+        check(&Roster::default()).unwrap();
+        check(&standing(Standing::Left)).unwrap();
+        check(&standing(Standing::Expelled(Cause::Silent))).unwrap();
+        check(&with_nsd(NsdState::Active, NodeId(1))).unwrap();
+        check(&with_nsd(NsdState::Lost, GONE)).unwrap();
+        let refused = |result: Result<()>, part: &str| {
+            let text = result.unwrap_err().to_string();
+            assert!(text.contains(part), "{text}");
+        };
+        refused(check(&standing(Standing::In)), "is up");
+        refused(check(&standing(Standing::Leaving)), "is up");
+        for state in [NsdState::Active, NsdState::Draining] {
+            refused(check(&with_nsd(state, GONE)), "NSDs in use (7)");
+        }
+        let mut owner = standing(Standing::Expelled(Cause::Silent));
+        let record = ShardRecord {
+            shard: ShardId(0),
+            families: Vec::new(),
+            assigned: Some(run()),
+            epoch: model::ShardEpoch(1),
+            owner: model::SessionId(1),
+            view: Vec::new(),
+            first_entry: model::EntryNumber(0),
+            closed: Vec::new(),
+            ended: Vec::new(),
+            trimmed_below: model::EntryNumber(0),
+            marker: 0,
+        };
+        let record = Versioned {
+            value: record,
+            version: 1,
+        };
+        owner.shards.insert(ShardId(0), record);
+        refused(check(&owner), "still has shards");
+        let nothing = Roster::default();
+        refused(
+            check_removal(&facts(false), GONE, true, &nothing),
+            "isn't removed by itself",
+        );
+        refused(
+            check_removal(&facts(true), NodeId(1), false, &nothing),
+            "key of the cluster's authority",
+        );
+        check_removal(&facts(true), NodeId(1), true, &nothing).unwrap();
+    }
 }

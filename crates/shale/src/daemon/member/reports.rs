@@ -37,7 +37,10 @@ impl InCluster {
         let expelled = standings.filter_map(|it| match it.standing {
             // Somebody wanted that.
             Standing::Expelled(_) if roster.barred.contains(&it.run.node) => None,
-            Standing::Expelled(cause) => Some((it.run.node.0, cause_text(cause).to_owned())),
+            // What the membership says of nodes that were removed stays.
+            Standing::Expelled(cause) if roster.addresses.contains_key(&it.run.node) => {
+                Some((it.run.node.0, cause_text(cause).to_owned()))
+            }
             _ => None,
         });
         let unowned = roster
@@ -104,6 +107,7 @@ fn node_line(roster: &Roster, facts: &node::NodeFacts) -> NodeLine {
         name: facts.name.clone(),
         class: facts.class.clone(),
         quorum: facts.is_quorum,
+        authority: facts.has_authority,
         etcd: facts.etcd.clone(),
         state: state.into(),
         cause: cause.map(str::to_owned),

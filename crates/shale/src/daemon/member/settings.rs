@@ -3,7 +3,7 @@
 
 use super::{InCluster, nodes::check_class};
 use crate::admin::{ChangeSetting, SettingLine};
-use coordination::Coordination;
+use coordination::{Coordination, settings_of_node};
 use model::{Error, ErrorKind, NodeId, Result};
 
 /// Attempts of a change that collides with others'.
@@ -59,7 +59,7 @@ impl Place {
             // As the daemons' own parts read it.
             Self::Cluster => format!("config/{name}"),
             Self::Class(class) => format!("config_of/class/{class}/{name}"),
-            Self::Node(node) => format!("config_of/node/{node:010}/{name}"),
+            Self::Node(node) => format!("{}{name}", settings_of_node(NodeId(*node))),
         }
     }
 

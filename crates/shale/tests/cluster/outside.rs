@@ -1,0 +1,142 @@
+//! A cluster whose etcd others run, with certificates of their own.
+
+use super::{Cluster, free_net, refused};
+use crate::fixture::{Node, eventually};
+use model::{NodeId, Timestamp};
+use rpc::security::{Authority, Credentials, Holder};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A running etcd; killed when dropped.
+struct Outside {
+    process: Child,
+    url: String,
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// An etcd that asks its clients for certificates. Its files are in the folder.
+fn start(folder: &Path, address: &str) -> Outside {
+    // Any authority will do: this one makes another cluster's.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let now = Timestamp::from_timespec(now.as_secs().cast_signed(), 0);
+    let authority = Authority::found(9, now).unwrap();
+    let holder = Holder {
+        node: NodeId(1),
+        addresses: vec![address.parse().unwrap()],
+        has_localhost: true,
+    };
+    let server = Credentials::first(&authority, &holder, now).unwrap();
+    let file = |name: &str, text: String| {
+        fs::write(folder.join(name), text).unwrap();
+        folder.join(name)
+    };
+    let ca = file("ca.pem", authority.certificate().to_pem());
+    let certificate = file("own.pem", server.certificate_pem());
+    let key = file("own.key", server.key_pem());
+    let (client, peer) = (
+        format!("https://{address}:7412"),
+        format!("http://{address}:7413"),
+    );
+    let mut command = Command::new("etcd");
+    let pairs = [
+        ("--name", "outside"),
+        ("--listen-client-urls", &client),
+        ("--advertise-client-urls", &client),
+        ("--listen-peer-urls", &peer),
+        ("--initial-advertise-peer-urls", &peer),
+        ("--initial-cluster", &format!("outside={peer}")),
+    ];
+    for (flag, value) in pairs {
+        command.arg(format!("{flag}={value}"));
+    }
+    for (flag, value) in [
+        ("--data-dir", &folder.join("data")),
+        ("--trusted-ca-file", &ca),
+        ("--cert-file", &certificate),
+        ("--key-file", &key),
+    ] {
+        command.arg(flag).arg(value);
+    }
+    let process = command
+        .arg("--client-cert-auth")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Outside {
+        process,
+        url: client,
+    }
+}
+
+#[test]
+fn a_cluster_whose_etcd_others_run_takes_machines() {
+    let node = Node::unstarted();
+    node.must(&["up", "--nsd-size", "1G"]);
+    fs::write(node.path("old"), "kept").unwrap();
+    let folder = node.place("outside");
+    let net = free_net();
+    let mut cluster = Cluster {
+        nodes: vec![node],
+        net,
+    };
+    let address = cluster.address(1);
+    let outside = start(&folder, &address);
+    let place = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (ca, certificate, key) = (place("ca.pem"), place("own.pem"), place("own.key"));
+    let create = |more: &[&str]| {
+        let first = [
+            "cluster",
+            "create",
+            "--address",
+            &address,
+            "--etcd",
+            &outside.url,
+        ];
+        cluster.node(1).run(&[&first[..], more].concat())
+    };
+    let blind = create(&[]);
+    assert!(refused(&blind).contains("--etcd-ca"), "{blind:?}");
+    let nobody = create(&["--etcd-ca", &ca]);
+    assert!(
+        refused(&nobody).contains("the node is as it was"),
+        "{nobody:?}"
+    );
+    let secured = [
+        "--etcd-ca",
+        &ca,
+        "--etcd-cert",
+        &certificate,
+        "--etcd-key",
+        &key,
+    ];
+    eventually("etcd runs and the cluster is made", || {
+        create(&secured).status.success()
+    });
+    // The nodes have copies.
+    fs::remove_file(folder.join("own.key")).unwrap();
+    cluster.join(false);
+    cluster.join_with(true, &["--nsds", "0"]);
+    for number in 2..=3 {
+        let text = fs::read_to_string(cluster.path(number, "old")).unwrap();
+        assert_eq!(text, "kept");
+        let dir = &cluster.node(number).dir;
+        assert!(!dir.join("etcd").exists(), "none of them runs an etcd");
+        assert_eq!(dir.join("keys/authority.key").exists(), number == 3);
+    }
+    // Another node that has the authority admits machines, too.
+    let token = cluster.node(3).must(&["cluster", "join-token"]);
+    let more = ["--nsds", "0", "--name", "four"];
+    let (fourth, output) = cluster.try_to_join(&token, false, &more);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(cluster.line(1, 4)["name"], "four");
+    cluster.nodes.push(fourth);
+}
