@@ -26,6 +26,7 @@ mod refusal;
 mod server;
 mod settings;
 mod store;
+mod tending;
 mod upkeep;
 
 #[cfg(test)]
@@ -36,4 +37,5 @@ pub use members::{Etcd, EtcdMember, EtcdMemberId, EtcdStatus};
 pub use server::{EtcdBegin, EtcdCertificates, EtcdServer, HEARTBEAT};
 pub use settings::{ENDPOINTS_MAX, EtcdEndpoint, EtcdSettings, PREFIX_BYTES_MAX};
 pub(crate) use store::Store;
+pub use tending::{EtcdTended, EtcdTending, EtcdTour, UNSTARTED_MAX};
 pub use upkeep::EtcdAlarm;

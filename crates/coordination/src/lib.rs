@@ -270,6 +270,28 @@ impl Coordination {
         }
     }
 
+    /// The revision of the store now: no change that was answered before the call is newer. Costs next to nothing.
+    ///
+    /// # Errors
+    /// `Unavailable`: no answer; ask again. An etcd that has no leader doesn't answer.
+    pub async fn revision(&self) -> Result<u64> {
+        match &self.backend {
+            Backend::Embedded(store) => Ok(store.get("").revision),
+            Backend::Simulated(handle) => Ok(handle.get("").await?.revision),
+            Backend::Etcd(store) => store.load_full().revision().await,
+        }
+    }
+
+    /// The etcd that the facts are in ([`etcd::EtcdStatus::cluster`]), once one of its members has answered; `None` for
+    /// other stores.
+    #[must_use]
+    pub fn etcd_cluster(&self) -> Option<u64> {
+        match &self.backend {
+            Backend::Etcd(store) => store.load().cluster(),
+            _ => None,
+        }
+    }
+
     /// All keys that begin with `prefix`, in order.
     ///
     /// # Errors
@@ -375,7 +397,9 @@ impl Coordination {
     pub fn reach(&self, settings: &etcd::EtcdSettings) -> Result<()> {
         match &self.backend {
             Backend::Etcd(store) => {
-                let next = etcd::Store::new(&store.load().world().clone(), settings)?;
+                let before = store.load_full();
+                let next = etcd::Store::new(before.world(), settings)?;
+                next.follow_on(&before);
                 store.store(Arc::new(next));
                 Ok(())
             }

@@ -313,9 +313,11 @@ mod tests {
                 name: "n3".into(),
                 class: "default".into(),
                 is_quorum: false,
+                has_authority: false,
                 is_barred: false,
                 etcd: None,
                 key: [0; 32],
+                address: "10.0.0.3:7311".parse().unwrap(),
             };
             coordination.add_first_node(&facts).await.unwrap();
             let mut followed = Roster::read(&coordination).await.unwrap();

@@ -45,6 +45,9 @@ pub struct Start {
     pub shards: Vec<(ShardId, Option<NodeRun>, u64)>,
     /// The newest runs of nodes that coordination knows.
     pub newest: Vec<NodeRun>,
+    /// The run whose place this one took because it is dead: two attempts in a row were refused at all its addresses. The
+    /// same proof expels it.
+    pub dead: Option<NodeRun>,
 }
 
 /// What happens.
@@ -96,6 +99,8 @@ pub enum Event {
     AssignUnknown(ShardId),
     /// The manager's place in coordination lasts until then, by this machine's clock.
     OwnLease(Moment),
+    /// Coordination says that this run doesn't have the manager's place any more.
+    PlaceLost,
     /// Time has passed. Wanted every 100 ms.
     Tick,
 }
@@ -146,7 +151,7 @@ pub enum Action {
 pub enum Resigned {
     /// Another one has written the membership. If the place is still this run's, it begins anew.
     Outdated,
-    /// Its place in coordination may be another's.
+    /// Its place in coordination may be another's, or is.
     LeaseOver,
     /// The membership says that its own run has ended.
     Ended,
@@ -222,6 +227,9 @@ impl Manager {
             has_resigned: false,
             planted,
         };
+        if let Some(dead) = start.dead.filter(|dead| manager.is_of_interest(*dead)) {
+            manager.condemn(dead, Cause::Refused);
+        }
         let mut first = manager.record.clone();
         first.term = Term(first.term.0 + 1);
         first.manager = Some(manager.own);
@@ -301,6 +309,7 @@ impl Manager {
                 self.assigning.insert(shard, Some(again));
             }
             Event::OwnLease(until) => self.own_until = self.own_until.max(until),
+            Event::PlaceLost => self.resign(Resigned::LeaseOver, &mut actions),
             Event::Tick => {}
         }
         self.advance(now, &mut actions);
@@ -360,7 +369,8 @@ impl Manager {
     }
 
     fn broke(&mut self, run: NodeRun, actions: &mut Vec<Action>) {
-        if self.is_of_interest(run) && !self.facts.proofs.contains_key(&run) {
+        let is_judged = self.facts.condemned.contains_key(&run);
+        if self.is_of_interest(run) && !is_judged && !self.facts.proofs.contains_key(&run) {
             self.facts.proofs.insert(run, Default::default());
             actions.push(Action::Probe {
                 run,

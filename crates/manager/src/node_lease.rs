@@ -71,6 +71,12 @@ impl NodeLease {
         }
     }
 
+    /// The lease is over, whatever was answered before: the manager that renewed it had lost its place. It lasts again
+    /// when a heartbeat is answered that is sent from now on.
+    pub fn void(&mut self) {
+        self.ends = None;
+    }
+
     /// What coordination says of the members.
     pub fn learn(&mut self, membership: &Membership, own: NodeRun) {
         if membership.has_ended(own) {
@@ -142,6 +148,17 @@ mod tests {
         // An answer that was overtaken shortens nothing.
         lease.answered(reply(1, Verdict::Renewed), at(12), at(18));
         assert_eq!(lease.standing(at(19)), Standing::Serving);
+    }
+
+    #[test]
+    fn a_lease_that_is_void_lasts_again_with_the_next_answer() {
+        let mut lease = NodeLease::default();
+        lease.answered(reply(1, Verdict::Renewed), at(10), at(10));
+        lease.void();
+        assert_eq!(lease.standing(at(11)), Standing::Pausing);
+        assert_eq!(lease.ends(), None);
+        lease.answered(reply(2, Verdict::Renewed), at(12), at(12));
+        assert_eq!(lease.standing(at(17)), Standing::Serving);
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub(crate) struct Node {
     /// Tells answers to earlier managers of this run.
     tenure: u64,
     kept: Moment,
+    /// Coordination has said that it has lost its place: what its own manager answers extends nothing.
+    has_lost_place: bool,
     asked: Option<Moment>,
     told: Term,
     has_news: bool,
@@ -192,6 +194,14 @@ impl Cluster {
         }
     }
 
+    /// The manager's place ends although it was just kept, as etcd before 3.4.31 may do with it when a leader that hung
+    /// goes on, and another node takes it.
+    pub(crate) fn end_place_early(&mut self, next: usize) {
+        self.vacate();
+        let now = self.nodes[next].clock(self.now);
+        self.campaign(next, now);
+    }
+
     fn vacate(&mut self) {
         self.store.place = None;
         self.store.revision += 1;
@@ -310,7 +320,12 @@ impl Cluster {
         let ends = self.now + PLACE;
         match &mut self.store.place {
             Some((holder, end)) if *holder == run => *end = ends,
-            _ => return,
+            _ => {
+                let node = &mut self.nodes[at];
+                node.has_lost_place = true;
+                node.lease.void();
+                return self.event(at, Event::PlaceLost);
+            }
         }
         self.event(at, Event::OwnLease(now.plus(PLACE_BY_ANY_CLOCK)));
     }
@@ -318,12 +333,15 @@ impl Cluster {
     /// Takes the manager's place if it is free, or its holder is surely dead.
     fn campaign(&mut self, at: usize, now: Moment) {
         let own = self.nodes[at].run;
+        let mut dead = None;
         if let Some((holder, _)) = self.store.place {
             let node = self.node(holder.node);
             let is_dead = node.life == Life::Down && !self.is_cut(own.node.0, holder.node.0);
             if !is_dead && node.run <= holder && holder != own {
                 return;
             }
+            // Nobody listens there any more; a newer run that does proves as much in another way.
+            dead = (is_dead && holder != own && node.run == holder).then_some(holder);
         }
         self.store.revision += 1;
         self.store.place = Some((own, self.now + PLACE));
@@ -339,12 +357,14 @@ impl Cluster {
                 .map(|(it, record)| (*it, record.assigned, record.version))
                 .collect(),
             newest: store.newest.values().copied().collect(),
+            dead,
         };
         let (manager, actions) = Manager::begin_planted(start, now, self.planted);
         let node = &mut self.nodes[at];
         node.manager = Some(manager);
         node.tenure += 1;
         node.kept = now;
+        node.has_lost_place = false;
         let tenure = node.tenure;
         self.perform(at, actions);
         // A new manager connects to all members, and finds who is dead.
@@ -560,7 +580,8 @@ impl Cluster {
                     false => sent,
                 };
                 // Later ones are dropped by who asked.
-                if clock.since(sent) < Duration::from_secs(5) {
+                let is_void = from == to.node && node.has_lost_place;
+                if !is_void && clock.since(sent) < Duration::from_secs(5) {
                     node.lease.answered(reply, counted, clock);
                 }
                 if node.asked == Some(sent) {
@@ -744,6 +765,7 @@ impl Node {
             manager: None,
             tenure: 0,
             kept: Moment::default(),
+            has_lost_place: false,
             asked: None,
             told: Term(0),
             has_news: false,

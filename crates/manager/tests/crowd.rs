@@ -191,6 +191,7 @@ impl Crowd {
                 .map(|(it, (run, version))| (*it, *run, *version))
                 .collect(),
             newest: newest.to_vec(),
+            dead: None,
         }
     }
 

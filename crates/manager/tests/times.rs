@@ -1,6 +1,6 @@
 //! How long it takes until a node's shards are served by others, if nothing else goes wrong.
 
-use super::cluster::{Cluster, Life, Record};
+use super::cluster::{Cluster, Life, Message, Record};
 use super::judged;
 use model::ShardId;
 use std::time::Duration;
@@ -68,6 +68,47 @@ fn shards_of_a_killed_manager_have_owners_within_two_seconds() {
     cluster.kill(at);
     let time = served_again(&mut cluster, at);
     assert!(time <= Duration::from_secs(2), "{time:?}");
+}
+
+/// The proof with which the place was taken expels the dead manager, too: it isn't asked for twice.
+#[test]
+fn a_killed_manager_is_expelled_by_the_proof_with_which_its_place_was_taken() {
+    let mut cluster = at_rest(&SKEWED);
+    let at = place(&cluster);
+    let dead = cluster.nodes[at].run;
+    cluster.kill(at);
+    while cluster.store.membership.is_member(dead) {
+        cluster.calm_tick();
+        cluster.check().expect("right at every moment");
+        let probes =
+            |message: &Message| matches!(message, Message::Probe { run, .. } if *run == dead);
+        assert!(
+            !cluster.messages.iter().any(probes),
+            "it is known to be dead"
+        );
+    }
+}
+
+/// Would be broken if a manager whose place has ended early served on by its own lease, which its successor doesn't wait
+/// for: that one counts on a place that lasted.
+#[test]
+fn a_manager_that_lost_its_place_early_serves_nothing_that_others_were_given() {
+    let mut cluster = at_rest(&[0; 5]);
+    let at = place(&cluster);
+    let former = cluster.nodes[at].run;
+    assert!(!cluster.nodes[at].hosts.is_empty());
+    // Nobody hears it but coordination, of which it can't read what has changed.
+    cluster.nodes[at].is_blind = true;
+    for other in 1..=5 {
+        if other != former.node.0 {
+            cluster
+                .cuts
+                .insert((other.min(former.node.0), other.max(former.node.0)));
+        }
+    }
+    cluster.end_place_early((at + 1) % 5);
+    let time = served_again(&mut cluster, at);
+    assert!(time <= Duration::from_secs(9), "{time:?}");
 }
 
 #[test]

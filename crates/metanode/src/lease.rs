@@ -54,6 +54,13 @@ impl OwnerLease {
         }
     }
 
+    /// It is over until it is extended again.
+    pub fn void(&self) {
+        if let Some(ends) = &self.ends {
+            ends.lock().at = None;
+        }
+    }
+
     /// It is over, for good.
     pub fn end(&self) {
         if let Some(ends) = &self.ends {
@@ -108,6 +115,10 @@ mod tests {
             lease.clone().check(&world).unwrap();
             assert_eq!(lease.rest(&world), second);
             world.sleep(second).await;
+            lease.check(&world).unwrap_err();
+            lease.extend(world.now() + second);
+            lease.check(&world).unwrap();
+            lease.void();
             lease.check(&world).unwrap_err();
             lease.extend(world.now() + second);
             lease.check(&world).unwrap();

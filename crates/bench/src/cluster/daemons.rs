@@ -135,7 +135,10 @@ impl Cluster {
         first.run(&["cluster", "create", "--address", &address(1)])?;
         let mut nodes = vec![first];
         for number in 2..=count {
-            let token = nodes[0].run(&["cluster", "join-token"])?;
+            let is_quorum = count >= 3 && number <= 3;
+            let mut make = vec!["cluster", "join-token"];
+            make.extend(is_quorum.then_some("--quorum"));
+            let token = nodes[0].run(&make)?;
             let node = Daemon::new(&dir.join(format!("n{number}")));
             let at = address(number);
             let mut join = vec![
@@ -147,9 +150,7 @@ impl Cluster {
                 "--nsd-size",
                 nsd_size,
             ];
-            if count >= 3 && number <= 3 {
-                join.push("--quorum");
-            }
+            join.extend(is_quorum.then_some("--quorum"));
             node.run(&join)?;
             nodes.push(node);
         }

@@ -18,18 +18,24 @@ use model::{Error, ErrorKind};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde::Serialize;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use world::{Deadline, World};
+use world::{Deadline, Instant, World};
 
 /// How long an answer is waited for; etcd's own limit is about as long.
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
-/// How long one of several endpoints may take to answer what can be asked elsewhere, and ...
+/// How long one of several endpoints may take to answer what can be asked elsewhere: so short that a caller who waits
+/// for a second gets the answer of another one. All being slow, twice as long in the next round, up to ...
+const ATTEMPT_MIN: Duration = Duration::from_millis(400);
+/// ... this; and ...
 const ATTEMPT_MAX: Duration = Duration::from_millis(1500);
-/// ... how long a connection to it may take.
+/// ... how long a connection to it may take, in the same way.
+const CONNECT_MIN: Duration = Duration::from_millis(250);
 const CONNECT_MAX: Duration = Duration::from_secs(1);
+/// An endpoint that has said nothing for so long when its caller gives up is asked last from then on.
+const SILENT: Duration = Duration::from_millis(200);
 /// Pause after all endpoints have failed; each time twice as long, up to ...
 const PAUSE: Duration = Duration::from_millis(100);
 /// ... this.
@@ -61,6 +67,8 @@ pub(super) struct Client {
     preferred: AtomicUsize,
     /// The etcd that all endpoints belong to.
     cluster: OnceLock<u64>,
+    /// The highest revision that it has answered with.
+    newest: AtomicU64,
     places: Semaphore,
     watches: Semaphore,
 }
@@ -71,6 +79,29 @@ struct Endpoint {
     kept: Mutex<Vec<HttpConnection>>,
     /// What was last said of it in the log; empty: nothing, or it has answered since.
     noted: Mutex<String>,
+}
+
+/// A request that an endpoint hasn't answered yet. If its caller drops it after a while, which is shorter than ours,
+/// the endpoint is left for the next one all the same.
+struct Waiting<'a> {
+    client: &'a Client,
+    at: usize,
+    since: Instant,
+    is_over: bool,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let client = self.client;
+        if !self.is_over && client.world.now() - self.since >= SILENT {
+            client.endpoints[self.at].kept.lock().clear();
+            let why = "it was silent for as long as its caller waited";
+            client.note(self.at, Some(&Fault::Unknown(why.to_owned())));
+            if client.preferred() == self.at {
+                client.prefer((self.at + 1) % client.endpoints.len(), why);
+            }
+        }
+    }
 }
 
 /// Why an endpoint gave no answer that counts.
@@ -143,7 +174,8 @@ impl Client {
             endpoints: settings.endpoints.iter().map(endpoint).collect(),
             tls: settings.tls.clone(),
             preferred: AtomicUsize::new(0),
-            cluster: OnceLock::new(),
+            cluster: settings.cluster.map(OnceLock::from).unwrap_or_default(),
+            newest: AtomicU64::new(0),
             places: Semaphore::new(REQUESTS_MAX),
             watches: Semaphore::new(WATCHES_MAX),
         })
@@ -151,6 +183,21 @@ impl Client {
 
     pub(super) fn world(&self) -> &World {
         &self.world
+    }
+
+    /// The etcd that is asked, once a member has said which it is.
+    pub(super) fn cluster(&self) -> Option<u64> {
+        self.cluster.get().copied()
+    }
+
+    /// Asks the same etcd as another client did, and believes no less.
+    pub(super) fn follow_on(&self, before: &Self) {
+        if let Some(cluster) = before.cluster() {
+            // The settings may name it already; whichever is wrong, its members are refused.
+            let _ = self.cluster.set(cluster);
+        }
+        let newest = before.newest.load(Ordering::Relaxed);
+        self.newest.fetch_max(newest, Ordering::Relaxed);
     }
 
     pub(super) fn endpoints(&self) -> impl ExactSizeIterator<Item = &EtcdEndpoint> {
@@ -204,7 +251,8 @@ impl Client {
             if deadline.has_passed(&self.world) {
                 break;
             }
-            let fault = match self.attempt(at, path, body.clone(), times, deadline).await {
+            let asked = (path, body.clone(), times);
+            let fault = match self.attempt(at, asked, attempt / count, deadline).await {
                 Ok(answer) => {
                     self.prefer(at, &faults[first]);
                     return Ok((answer, at));
@@ -261,13 +309,9 @@ impl Client {
 
     /// Whether this endpoint answers until the deadline, and knows of a leader.
     pub(super) async fn is_there(&self, at: usize, deadline: Deadline) -> Result<(), String> {
-        let asking = self.attempt(
-            at,
-            gateway::STATUS,
-            encode(&Nothing {}),
-            Times::Any,
-            deadline,
-        );
+        let status = (gateway::STATUS, encode(&Nothing {}), Times::Any);
+        // The last round: whoever asks has time.
+        let asking = self.attempt(at, status, usize::MAX, deadline);
         let answered: Result<StatusAnswer, Fault> = asking.await;
         answered.map(drop).map_err(|fault| fault.text().to_owned())
     }
@@ -284,16 +328,18 @@ impl Client {
         }
     }
 
-    /// Begins a stream of answers from this endpoint, on a connection of its own.
+    /// Begins a stream of answers from this endpoint, on a connection of its own. `round`: how often all endpoints
+    /// have been tried.
     pub(super) async fn stream(
         &self,
         at: usize,
+        round: usize,
         path: &'static str,
         body: &impl Serialize,
     ) -> Result<(HttpConnection, Incoming), Fault> {
         let deadline = Deadline::after(&self.world, REQUEST_DEADLINE);
         let beginning = async {
-            let patience = self.sooner(CONNECT_MAX, deadline);
+            let patience = self.sooner((CONNECT_MIN, CONNECT_MAX), round, deadline);
             let mut connection = self.introduce(at, patience).await?;
             let (status, answer) = connection.send(path, encode(body), true).await?;
             if status != 200 {
@@ -307,26 +353,39 @@ impl Client {
         begun.unwrap_or_else(|_| Err(Fault::Unknown("no answer in time".to_owned())))
     }
 
+    /// Asks an endpoint once. `round`: how often all of them have been asked.
     async fn attempt<A: Answer>(
         &self,
         at: usize,
-        path: &'static str,
-        body: Bytes,
-        times: Times,
+        (path, body, times): (&'static str, Bytes, Times),
+        round: usize,
         deadline: Deadline,
     ) -> Result<A, Fault> {
         let endpoint = &self.endpoints[at];
         // What may be asked once only is waited for as long as possible.
         let deadline = match times {
-            Times::Any => self.sooner(ATTEMPT_MAX, deadline),
+            Times::Any => self.sooner((ATTEMPT_MIN, ATTEMPT_MAX), round, deadline),
             Times::Once => deadline,
         };
-        let connection = self.connection(at, deadline).await;
-        let mut connection = connection.inspect_err(|fault| self.note(at, Some(fault)))?;
+        let mut waiting = Waiting {
+            client: self,
+            at,
+            since: self.world.now(),
+            is_over: false,
+        };
+        // Requests that run at the same time may be answered in another order.
+        let newest = self.newest.load(Ordering::Relaxed);
+        let connection = self.connection(at, round, deadline).await;
+        let mut connection = connection.inspect_err(|fault| {
+            waiting.is_over = true;
+            self.note(at, Some(fault));
+        })?;
         let asking = connection.ask(path, body, true);
-        let fault = match deadline.bound(&self.world, asking).await {
+        let answered = deadline.bound(&self.world, asking).await;
+        waiting.is_over = true;
+        let fault = match answered {
             Ok(Ok(answered)) => {
-                let answer = decode(answered);
+                let answer = decode(answered).and_then(|answer| self.believe(at, answer, newest));
                 if !matches!(answer, Err(Fault::Unknown(_))) {
                     endpoint.keep(connection);
                 }
@@ -342,9 +401,36 @@ impl Client {
         Err(fault)
     }
 
+    /// Refuses an answer that is older than what etcd has shown before the question was sent: its members have lost
+    /// what they had agreed to, or one answers from old state.
+    fn believe<A: Answer>(&self, at: usize, answer: A, newest: u64) -> Result<A, Fault> {
+        let Some(revision) = answer.revision() else {
+            return Ok(answer);
+        };
+        if revision < newest {
+            let endpoint = &self.endpoints[at].address;
+            tracing::error!(
+                %endpoint, revision, newest,
+                "etcd answers with an older state than it has shown before: it was restored from a backup, or has lost \
+                 its data; nothing that it says is used"
+            );
+            return Err(Fault::Unknown(format!(
+                "it is at revision {revision}, and etcd has shown {newest} before: its data were lost or restored \
+                 from a backup"
+            )));
+        }
+        self.newest.fetch_max(revision, Ordering::Relaxed);
+        Ok(answer)
+    }
+
     /// A connection that was kept, or a new one.
-    async fn connection(&self, at: usize, deadline: Deadline) -> Result<HttpConnection, Fault> {
-        let patience = self.sooner(CONNECT_MAX, deadline);
+    async fn connection(
+        &self,
+        at: usize,
+        round: usize,
+        deadline: Deadline,
+    ) -> Result<HttpConnection, Fault> {
+        let patience = self.sooner((CONNECT_MIN, CONNECT_MAX), round, deadline);
         loop {
             let kept = self.endpoints[at].kept.lock().pop();
             let Some(mut connection) = kept else {
@@ -357,12 +443,21 @@ impl Client {
         }
     }
 
-    /// This time from now, if there are other endpoints, or the deadline.
-    fn sooner(&self, time: Duration, deadline: Deadline) -> Deadline {
-        match self.endpoints.len() {
-            1 => deadline,
-            _ => deadline.min(Deadline::after(&self.world, time)),
+    /// The first time from now, twice as long in each round, at most the second one, if there are other endpoints; or
+    /// the deadline.
+    fn sooner(
+        &self,
+        (least, most): (Duration, Duration),
+        round: usize,
+        deadline: Deadline,
+    ) -> Deadline {
+        if self.endpoints.len() == 1 {
+            return deadline;
         }
+        let doubled = u32::try_from(round).ok();
+        let doubled = doubled.and_then(|round| 2_u32.checked_pow(round));
+        let time = doubled.map_or(most, |times| most.min(least.saturating_mul(times)));
+        deadline.min(Deadline::after(&self.world, time))
     }
 
     async fn connect(&self, at: usize, deadline: Deadline) -> Result<HttpConnection, String> {
@@ -401,8 +496,8 @@ impl Client {
         let ours = *self.cluster.get_or_init(|| found);
         if found != ours {
             return Err(format!(
-                "it belongs to another etcd ({found:x}) than the others ({ours:x}): remove it from \
-                 the endpoints"
+                "it belongs to another etcd ({found:x}) than this cluster's ({ours:x}): remove it from the \
+                 endpoints"
             ));
         }
         Ok(())

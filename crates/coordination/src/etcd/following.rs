@@ -98,7 +98,8 @@ impl Reader {
         let mut at = self.client.preferred();
         for attempt in 1.. {
             let before = self.decoder.after();
-            let ended = self.read_from(&world, at).await;
+            let round = (attempt - 1) / self.client.endpoints().len();
+            let ended = self.read_from(&world, at, round).await;
             let has_gone_on = self.decoder.after() > before;
             let why = match ended {
                 Ended::Lost(why) => {
@@ -122,7 +123,7 @@ impl Reader {
     }
 
     /// Reads a stream from this endpoint until it breaks.
-    async fn read_from(&mut self, world: &World, at: usize) -> Ended {
+    async fn read_from(&mut self, world: &World, at: usize, round: usize) -> Ended {
         let after = self.decoder.after();
         // The last revision that was told is asked for again, to be passed over: had the history
         // been compacted at the very revision after it, etcd (before 3.4.36) would leave out removals
@@ -136,7 +137,7 @@ impl Reader {
         let watch = gateway::Watch {
             create_request: create,
         };
-        let (connection, body) = match self.client.stream(at, gateway::WATCH, &watch).await {
+        let (connection, body) = match self.client.stream(at, round, gateway::WATCH, &watch).await {
             Ok(begun) => begun,
             Err(Fault::NotDone(why) | Fault::Unknown(why)) => return Ended::Broken(why),
             Err(Fault::Refused(refusal)) => return Ended::Broken(refusal.text().to_owned()),

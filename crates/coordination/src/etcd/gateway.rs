@@ -22,11 +22,17 @@ pub(super) const MEMBER_REMOVE: &str = "/v3/cluster/member/remove";
 pub(super) const STATUS: &str = "/v3/maintenance/status";
 pub(super) const ALARM: &str = "/v3/maintenance/alarm";
 pub(super) const DEFRAGMENT: &str = "/v3/maintenance/defragment";
+pub(super) const TRANSFER: &str = "/v3/maintenance/transfer-leadership";
 
 /// An answer, or one message of a stream.
 pub(super) trait Answer: DeserializeOwned {
     /// The error that it is instead, if it is one.
     fn failure(&self) -> Option<Failure> {
+        None
+    }
+
+    /// The revision of the store that it shows, if it shows no older one than any request that was answered before.
+    fn revision(&self) -> Option<u64> {
         None
     }
 }
@@ -227,6 +233,13 @@ pub(super) struct MemberAdd<'a> {
     pub(super) is_learner: bool,
 }
 
+/// To the member that leads.
+#[derive(Serialize)]
+pub(super) struct Transfer {
+    #[serde(rename = "targetID")]
+    pub(super) target: Number,
+}
+
 #[derive(Serialize)]
 pub(super) struct AlarmRequest {
     pub(super) action: &'static str,
@@ -393,8 +406,18 @@ pub(super) struct Failure {
     pub(super) error: String,
 }
 
-impl Answer for RangeAnswer {}
-impl Answer for TransactionAnswer {}
+impl Answer for RangeAnswer {
+    fn revision(&self) -> Option<u64> {
+        Some(self.header.revision.0)
+    }
+}
+
+impl Answer for TransactionAnswer {
+    fn revision(&self) -> Option<u64> {
+        Some(self.header.revision.0)
+    }
+}
+
 impl Answer for GrantAnswer {}
 impl Answer for Done {}
 impl Answer for StatusAnswer {}

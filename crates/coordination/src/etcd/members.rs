@@ -7,8 +7,8 @@
 
 use super::client::{Client, Times};
 use super::gateway::{
-    self, Base64, Done, Id, Member, MemberAdd, MemberAddAnswer, MembersAnswer, Nothing, Range,
-    RangeAnswer, StatusAnswer,
+    self, Base64, Done, Id, Member, MemberAdd, MemberAddAnswer, MembersAnswer, Nothing, Number,
+    Range, RangeAnswer, StatusAnswer, Transfer,
 };
 use super::settings::{EtcdEndpoint, EtcdSettings};
 use futures::future::join_all;
@@ -22,6 +22,10 @@ const STATUS_MAX: Duration = Duration::from_secs(2);
 pub(super) const CHANGE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two questions whether something is ready.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Most entries that a member may lack that is to lead.
+const BEHIND_MAX: u64 = 1_000;
+/// Pause after an attempt to add a member whose outcome is unknown.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// An etcd itself: its members and their state. Cheap to clone.
 #[derive(Clone)]
@@ -52,6 +56,14 @@ pub struct EtcdMember {
     pub client_urls: Vec<String>,
     /// Has no vote yet.
     pub is_learner: bool,
+}
+
+impl EtcdMember {
+    /// It was added, without a vote, and has never run: it has promised nothing to anybody.
+    #[must_use]
+    pub fn was_never_started(&self) -> bool {
+        self.is_learner && self.name.is_empty()
+    }
 }
 
 /// How a member is, as it says itself.
@@ -134,6 +146,50 @@ impl Etcd {
         Ok(self.when_ready(add, deadline).await?.member.into())
     }
 
+    /// Adds the member of a machine that has no data of one, as [`Etcd::add_learner`] does, until the deadline. A
+    /// learner at this URL that was never started is this machine's, from an attempt before, and taken over. Any other
+    /// member at this URL has lost its data, and is removed first: started again without its log it would vote, and
+    /// not know what it had agreed to, so that etcd could forget what it has acknowledged.
+    ///
+    /// # Errors
+    /// As [`Etcd::add_learner`] and [`Etcd::remove`].
+    pub async fn add_fresh(&self, peer_url: &str, deadline: Deadline) -> Result<EtcdMember> {
+        let world = self.client.world();
+        loop {
+            match self.try_to_add(peer_url, deadline).await {
+                // What the attempt did, the list of the members will say.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Unavailable | ErrorKind::Exists | ErrorKind::NotFound
+                    ) && deadline.rest(world) > AGAIN_AFTER =>
+                {
+                    world.sleep(AGAIN_AFTER).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_to_add(&self, peer_url: &str, deadline: Deadline) -> Result<EtcdMember> {
+        let known = self.members().await?;
+        let at_url = |member: &&EtcdMember| member.peer_urls.iter().any(|url| url == peer_url);
+        for member in known.iter().filter(at_url) {
+            if member.was_never_started() {
+                return Ok(member.clone());
+            }
+            tracing::warn!(
+                member = %member.id,
+                name = member.name,
+                url = peer_url,
+                "a member of etcd is removed: its machine joins anew, without its data"
+            );
+            self.remove(member.id, deadline).await?;
+        }
+        let url = [peer_url.to_owned()];
+        self.add_learner(&url, deadline).await
+    }
+
     /// Gives a learner its vote as soon as it has been started and has all data, until the deadline;
     /// nothing if it has one.
     ///
@@ -203,6 +259,48 @@ impl Etcd {
         join_all(asked).await
     }
 
+    /// How the member at an endpoint (counted from 0) is.
+    ///
+    /// # Errors
+    /// `Unavailable`: it doesn't say.
+    pub async fn status_at(&self, endpoint: usize) -> Result<EtcdStatus> {
+        let deadline = Deadline::after(self.client.world(), STATUS_MAX);
+        self.status_of(endpoint, deadline).await
+    }
+
+    /// Has another member lead, if one has a vote and nearly all data: of those at the endpoints that answer the one
+    /// that has most. Nobody waits longer than for an answer that comes late. Returns who leads then; `None`: nobody else
+    /// can.
+    ///
+    /// # Errors
+    /// `Unavailable`: none of the endpoints' members leads, or it gave no answer.
+    pub async fn lead_elsewhere(&self) -> Result<Option<EtcdMemberId>> {
+        let statuses = self.status().await.into_iter().enumerate();
+        let statuses = statuses.filter_map(|(at, (_, status))| Some((at, status.ok()?)));
+        let statuses: Vec<(usize, EtcdStatus)> = statuses.collect();
+        let leader = statuses.iter().find(|(_, it)| it.leader == Some(it.member));
+        let Some((at, leader)) = leader else {
+            let text = "no member of etcd says that it leads";
+            return Err(Error::new(ErrorKind::Unavailable, text));
+        };
+        let others = statuses.iter().map(|(_, status)| status).filter(|it| {
+            let is_close = it.applied + BEHIND_MAX >= leader.applied;
+            it.member != leader.member && !it.is_learner && it.leader == leader.leader && is_close
+        });
+        let Some(next) = others.max_by_key(|it| it.applied) else {
+            return Ok(None);
+        };
+        let target = Number(next.member.0);
+        let transfer = Transfer { target };
+        let deadline = Deadline::after(self.client.world(), CHANGE_MAX);
+        let client = &self.client;
+        let asked = client.ask_endpoint(*at, gateway::TRANSFER, &transfer, deadline);
+        let Done {} = asked
+            .await
+            .map_err(|error| error.while_doing("giving the lead of etcd to another member"))?;
+        Ok(Some(next.member))
+    }
+
     /// Waits until the member at an endpoint (counted from 0) works: it knows of a leader and, unless it
     /// is a learner, reads.
     ///
@@ -262,7 +360,7 @@ impl Etcd {
 }
 
 /// A read of nothing.
-fn any_key() -> Range {
+pub(super) fn any_key() -> Range {
     Range {
         key: Base64::text("/"),
         count_only: true,

@@ -3,14 +3,14 @@
 use model::{Error, ErrorKind, Result};
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
-/// How often a leader says that it is there, by default.
+/// How often a leader says that it is there, by default: as often as etcd's own default says.
 ///
-/// Members elect another leader 10 to 20 times this after the last one fell silent: here 2 to 4 s.
-/// Shorter times make members that share a busy machine elect without a reason. Longer ones delay
-/// the next manager: its predecessor's place (5 s) lasts up to 10 heartbeats longer after an election,
-/// so it is free 11.5 s after a machine died that had both the manager and etcd's leader. And no lease is
-/// shorter than 15 heartbeats.
-pub const HEARTBEAT: Duration = Duration::from_millis(200);
+/// Members elect another leader 10 to 20 times this after the last one fell silent: here 1 to 2 s. Until then nobody
+/// becomes the manager, so longer times delay whatever waits for one. They also delay it when a machine fell silent
+/// that had both the manager and etcd's leader: the place (5 s) lasts up to 10 heartbeats longer after an election, so it
+/// is free 8.5 s after. And no lease is shorter than 15 heartbeats. Shorter times would make members that share a busy
+/// machine elect without a reason.
+pub const HEARTBEAT: Duration = Duration::from_millis(100);
 /// An election begins after this many heartbeats without one.
 const HEARTBEATS_TO_ELECTION: u32 = 10;
 /// The longest heartbeat with which a manager's place lasts no longer than it should.
@@ -21,9 +21,10 @@ const _: () = assert!(HEARTBEAT.as_millis() <= HEARTBEAT_MAX.as_millis());
 const OPERATIONS_MAX: usize = crate::EXPORT_FACTS_MAX + 1;
 /// Revisions that are kept for watches; etcd looks every five minutes. A watch that is behind them is
 /// lost, which costs a list.
-const REVISIONS_KEPT: u64 = 4096;
-/// Most bytes of the database: all these revisions of a large pool's map, and room to compact them.
+const REVISIONS_KEPT: u64 = 512;
+/// Most bytes of the database: all these revisions of the largest facts, and as many again that come until etcd looks.
 const DATABASE_BYTES_MAX: u64 = 1 << 30;
+const _: () = assert!(2 * REVISIONS_KEPT * crate::STATE_BYTES_MAX as u64 <= DATABASE_BYTES_MAX);
 /// Entries between two snapshots. Entries since then are in memory.
 const ENTRIES_PER_SNAPSHOT: u64 = 10_000;
 /// Old snapshots and logs that are kept, each.
@@ -240,8 +241,8 @@ mod tests {
              node-3=http://10.0.0.3:2380",
             "--initial-cluster-state=new",
             "--initial-cluster-token=c1",
-            "--heartbeat-interval=200",
-            "--election-timeout=2000",
+            "--heartbeat-interval=100",
+            "--election-timeout=1000",
         ] {
             assert!(lines.iter().any(|it| it == line), "{line} in {lines:#?}");
         }

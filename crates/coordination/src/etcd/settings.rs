@@ -20,6 +20,9 @@ pub struct EtcdSettings {
     pub prefix: String,
     /// For endpoints with TLS: whom we trust, and our own certificate if the members ask for one.
     pub tls: Option<Arc<ClientConfig>>,
+    /// The etcd that they are members of ([`EtcdStatus::cluster`](super::EtcdStatus::cluster)): others are refused.
+    /// `None`: whichever answers first.
+    pub cluster: Option<u64>,
 }
 
 /// Where a member of etcd answers clients. Written `https://host:port`, `http://host:port`, or
@@ -110,6 +113,7 @@ impl fmt::Debug for EtcdSettings {
             .field("endpoints", &self.endpoints)
             .field("prefix", &self.prefix)
             .field("tls", &self.tls.is_some())
+            .field("cluster", &self.cluster)
             .finish()
     }
 }
@@ -187,6 +191,7 @@ mod tests {
             endpoints: endpoints.iter().map(|it| it.parse().unwrap()).collect(),
             prefix: prefix.to_owned(),
             tls: None,
+            cluster: None,
         };
         settings(&["a:1", "b:1"], "/shale/1/").check().unwrap();
         let long = format!("{}/", "p".repeat(PREFIX_BYTES_MAX));

@@ -39,6 +39,22 @@ impl Store {
         self.client.world()
     }
 
+    /// As the store before, with other settings.
+    pub(crate) fn follow_on(&self, before: &Self) {
+        self.client.follow_on(&before.client);
+    }
+
+    /// The etcd that is asked, once a member has said which it is.
+    pub(crate) fn cluster(&self) -> Option<u64> {
+        self.client.cluster()
+    }
+
+    pub(crate) async fn revision(&self) -> Result<u64> {
+        let range = super::members::any_key();
+        let answer: RangeAnswer = self.client.ask(gateway::RANGE, &range, Times::Any).await?;
+        Ok(answer.header.revision.0)
+    }
+
     pub(crate) async fn get(&self, key: &str) -> Result<Reading<Option<Versioned<Bytes>>>> {
         let range = Range {
             key: self.key(key),

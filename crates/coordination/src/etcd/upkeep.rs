@@ -55,15 +55,29 @@ impl Etcd {
 
     /// Makes room in a full database and ends its alarms: forgets the history (watches that are behind
     /// are lost), then each endpoint's member rewrites its database, during which it answers nobody.
-    /// Only for an etcd that is Shale's alone. The endpoints must be all of its members.
+    /// Only for an etcd that is Shale's alone. The endpoints must be all of its members. One that doesn't answer is left
+    /// out: if it is full when it comes back, there is another alarm.
     ///
     /// # Errors
-    /// `Unavailable`: a member didn't answer; ask again, it does no harm. `NoSpace`: it is full of facts:
+    /// `Unavailable`: too few members answered; ask again, it does no harm. `NoSpace`: it is full of facts:
     /// raise `--quota-backend-bytes`.
     pub async fn make_room(&self) -> Result<()> {
-        let statuses = self.status().await.into_iter();
-        let statuses: Vec<_> = statuses.map(|(_, status)| status).collect::<Result<_>>()?;
-        let revision = statuses.iter().map(|status| status.revision).min();
+        let mut statuses = Vec::new();
+        let mut last = None;
+        for (at, (endpoint, status)) in self.status().await.into_iter().enumerate() {
+            match status {
+                Ok(status) => statuses.push((at, status)),
+                Err(error) => {
+                    tracing::warn!(%endpoint, %error, "a member of etcd is left out while room is made");
+                    last = Some(error);
+                }
+            }
+        }
+        if let Some(error) = last.filter(|_| statuses.is_empty()) {
+            return Err(error);
+        }
+        let statuses = statuses.iter();
+        let revision = statuses.clone().map(|(_, status)| status.revision).min();
         let compaction = Compaction {
             revision: Number(revision.unwrap_or(0)),
             physical: true,
@@ -80,10 +94,10 @@ impl Etcd {
                 return Err(Error::from(failed).while_doing("forgetting etcd's history"));
             }
         }
-        for at in 0..statuses.len() {
+        for (at, _) in statuses {
             let deadline = Deadline::after(client.world(), DEFRAGMENT_MAX);
             let Done {} = client
-                .ask_endpoint(at, gateway::DEFRAGMENT, &Nothing {}, deadline)
+                .ask_endpoint(*at, gateway::DEFRAGMENT, &Nothing {}, deadline)
                 .await
                 .map_err(|error| error.while_doing("rewriting a member's database"))?;
         }

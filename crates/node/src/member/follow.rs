@@ -1,7 +1,8 @@
 //! Follows what coordination says of the cluster: peers' addresses, NSDs of other nodes, the map.
 //!
-//! A watch tells changes soon, but silence proves nothing: the roster is read anew from time to
-//! time, and whenever a request finds that what is known can't be right.
+//! A watch tells changes soon, but silence proves nothing: from time to time, and whenever a request finds that what is
+//! known can't be right, coordination is asked for its revision. The roster is read anew only if that is a later one and
+//! the watch doesn't tell of it.
 
 use super::Parts;
 use coordination::{News, Roster};
@@ -11,12 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a watch may say nothing until the roster is read.
+/// How long a watch may say nothing until it is found out whether there is nothing to say.
 const READ_EVERY: Duration = Duration::from_secs(2);
 /// How long an answer of coordination is waited for until it is asked again.
 const READ_MAX: Duration = Duration::from_secs(1);
 /// Pause after coordination refused to answer.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a watch may take to tell what a read has shown to be there.
+const TELL_MAX: Duration = Duration::from_millis(200);
 
 /// The task that keeps the roster.
 pub(super) async fn follow(parts: Arc<Parts>) {
@@ -35,11 +39,17 @@ pub(super) async fn follow(parts: Arc<Parts>) {
             Err(_) => continue,
         };
         let mut watch = parts.coordination.watch("", roster.revision);
+        // A later revision that the watch hasn't told of yet.
+        let mut expected = None;
         loop {
             parts.publish(roster.clone());
             parts.use_homes(&mut remote);
+            let patience = match expected {
+                Some(_) => TELL_MAX,
+                None => READ_EVERY,
+            };
             let news = tokio::select! {
-                news = watch.next(READ_EVERY) => news,
+                news = watch.next(patience) => news,
                 () = parts.ask.notified() => News::Quiet,
             };
             let is_known = match news {
@@ -49,9 +59,23 @@ pub(super) async fn follow(parts: Arc<Parts>) {
                         tracing::error!(%error, "a fact of the cluster can't be read");
                         parts.world.sleep(PAUSE).await;
                     }
+                    expected = expected.filter(|expected| *expected > revision);
                     changed.is_ok()
                 }
-                News::Quiet | News::Lost => false,
+                // The watch is late, or all that is newer is somebody else's.
+                News::Quiet if expected.is_some() => false,
+                News::Quiet => {
+                    let now = parts.world.timeout(READ_MAX, parts.coordination.revision());
+                    match now.await {
+                        Ok(Ok(now)) => {
+                            expected = Some(now).filter(|now| *now > roster.revision);
+                            true
+                        }
+                        // A read of all says why.
+                        Ok(Err(_)) | Err(_) => false,
+                    }
+                }
+                News::Lost => false,
             };
             if !is_known {
                 break;
@@ -86,6 +110,14 @@ impl Parts {
     fn publish(&self, roster: Roster) {
         let is_newer = self.roster.send_if_modified(|known| {
             let is_newer = roster.revision > known.revision;
+            if roster.revision < known.revision {
+                let (now, before) = (roster.revision, known.revision);
+                tracing::error!(
+                    now,
+                    before,
+                    "coordination has gone back; what it says isn't used"
+                );
+            }
             if is_newer {
                 *known = Arc::new(roster);
             }

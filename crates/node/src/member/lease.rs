@@ -5,7 +5,7 @@
 //! answer extends the lease of the owners here ([`OwnerLease`]), counted from when the heartbeat was sent.
 //! *The manager that coordination has shown doesn't answer as one*: another member is asked who it is. Coordination
 //! may not be reached from here alone, and this node must know its successor then.
-//! *No answer*: the lease runs out, and the owners here answer nothing until there is one again. *The run has
+//! *The manager's connection breaks*: a heartbeat is due at once, so that its death is found. *No answer*: the lease runs out, and the owners here answer nothing until there is one again. *The run has
 //! ended*, as the manager or the membership says: nothing here is answered any more, and
 //! [`Member::ended`](super::Member::ended) tells the process, which closes the member and starts another run.
 //!
@@ -49,8 +49,9 @@ pub(super) struct RunLease {
     state: Mutex<NodeLease>,
     /// As coordination has shown it.
     manager: Mutex<Option<KnownManager>>,
-    /// When this run asked last for the manager's place, and got or kept it.
-    place_kept: Mutex<Instant>,
+    /// When this run asked for the manager's place and got it, and when it asked last and kept it; `None`: it doesn't
+    /// have it. Locked after `state`.
+    place_kept: Mutex<Option<(Instant, Instant)>>,
     owners: OwnerLease,
     /// The shards that are here or being taken over; kept by who hosts them.
     hosts: Mutex<BTreeSet<ShardId>>,
@@ -71,7 +72,7 @@ impl RunLease {
             began: world.now(),
             state: Mutex::default(),
             manager: Mutex::default(),
-            place_kept: Mutex::new(world.now()),
+            place_kept: Mutex::default(),
             owners: OwnerLease::not_yet(),
             hosts: Mutex::default(),
             is_leaving: AtomicBool::new(false),
@@ -122,15 +123,36 @@ impl RunLease {
 
     /// Coordination has given this run the manager's place, or kept it, as it asked then.
     pub(super) fn kept_place(&self, asked: Instant) {
-        *self.place_kept.lock() = asked;
+        let mut kept = self.place_kept.lock();
+        let won = kept.map_or(asked, |(won, _)| won);
+        *kept = Some((won, asked));
     }
 
-    /// From when the lease counts that `manager` extended when it was asked at `sent`. That this run hears itself says
-    /// nothing: its own extension counts from when others, those of coordination, answered it.
-    fn counts_from(&self, manager: NodeRun, sent: Instant) -> Instant {
-        match manager == self.run {
-            true => sent.min(*self.place_kept.lock()),
-            false => sent,
+    /// This run doesn't have the manager's place any more, perhaps earlier than it should have ended: what its own
+    /// manager answered counts no longer, also what is still on its way, and the node has no lease until the next
+    /// manager answers it.
+    pub(super) fn lost_place(&self) {
+        let mut state = self.state.lock();
+        *self.place_kept.lock() = None;
+        state.void();
+        self.owners.void();
+    }
+
+    /// From when the lease counts that `manager` extended when it was asked at `sent`; `None`: it isn't extended. That
+    /// this run hears itself says nothing: its own extension counts from when others, those of coordination, answered
+    /// it, and not at all if it has lost its place since.
+    fn counts_from(&self, manager: NodeRun, sent: Instant) -> Option<Instant> {
+        if manager != self.run {
+            return Some(sent);
+        }
+        let (won, kept) = (*self.place_kept.lock())?;
+        (sent >= won).then(|| sent.min(kept))
+    }
+
+    /// A call that the run made, to learn when this node ends, broke off. If it is the manager, it is asked at once.
+    pub(super) fn lost_caller(&self, run: NodeRun) {
+        if self.known_manager().is_some_and(|known| known.run == run) {
+            self.news.notify_one();
         }
     }
 
@@ -164,18 +186,21 @@ impl RunLease {
         }
     }
 
-    /// The answer to a heartbeat that was sent at `sent`.
-    fn answered(&self, reply: HeartbeatReply, sent: Instant) {
+    /// The answer of `manager` to a heartbeat that was sent at `sent`.
+    fn answered(&self, manager: NodeRun, reply: HeartbeatReply, sent: Instant) {
         let now = self.moment(self.world.now());
+        // Locked to the end: a place that is lost meanwhile ends what this extends.
         let mut state = self.state.lock();
+        let Some(from) = self.counts_from(manager, sent) else {
+            return;
+        };
         let was_serving = state.standing(now) == Standing::Serving;
-        state.answered(reply, self.moment(sent), now);
-        let ends = state.ends();
-        let is_serving = state.standing(now) == Standing::Serving;
-        drop(state);
-        if let Some(ends) = ends {
+        state.answered(reply, self.moment(from), now);
+        if let Some(ends) = state.ends() {
             self.owners.extend(self.began + ends.0);
         }
+        let is_serving = state.standing(now) == Standing::Serving;
+        drop(state);
         if is_serving && !was_serving {
             tracing::info!(run = %self.run, term = reply.term.0, "the node has its lease");
         }
@@ -248,7 +273,7 @@ pub(super) async fn keep(parts: Arc<Parts>) {
                 Ok(reply) if told.is_some_and(|told| told.term != reply.term) => told = None,
                 Ok(reply) => {
                     told = told.filter(|_| reply.verdict == Verdict::Renewed);
-                    lease.answered(reply, lease.counts_from(place, sent));
+                    lease.answered(place, reply, sent);
                     if lease.stop_if_over() {
                         return;
                     }
@@ -381,7 +406,7 @@ mod tests {
                     term: Term(1),
                     verdict: Verdict::Renewed,
                 };
-                lease.answered(reply, lease.counts_from(manager, sent));
+                lease.answered(manager, reply, sent);
                 lease.ends()
             };
             world.sleep(second * 10).await;
@@ -404,6 +429,20 @@ mod tests {
             world.sleep(second).await;
             let sent = world.now();
             assert_eq!(renewed(run(2), sent), sent + NODE_LEASE);
+            // The place ended early: nothing counts that it has answered, nor what is still on its way.
+            lease.kept_place(world.now());
+            renewed(run(1), world.now());
+            let before = world.now();
+            lease.lost_place();
+            lease.owners().check(&world).unwrap_err();
+            renewed(run(1), world.now());
+            lease.owners().check(&world).unwrap_err();
+            world.sleep(second).await;
+            lease.kept_place(world.now());
+            renewed(run(1), before);
+            lease.owners().check(&world).unwrap_err();
+            renewed(run(1), world.now());
+            lease.owners().check(&world).unwrap();
         });
         ran.finished();
     }

@@ -115,11 +115,12 @@ impl Drop for Open<'_> {
 
 /// The task that makes this run the manager whenever nobody else is.
 pub(super) async fn manage(parts: Arc<Parts>) {
+    let mut dead = None;
     while !parts.lease.has_ended() {
-        if let Some(won) = place::win(&parts).await {
+        if let Some(won) = place::win(&parts, &mut dead).await {
             let lease = won.lease;
             let has_ruled = tokio::select! {
-                has_ruled = rule(&parts, won) => has_ruled,
+                has_ruled = rule(&parts, won, dead) => has_ruled,
                 () = spaces::lend(&parts) => true,
             };
             // The next manager waits for this run's lease no longer than for one that lost its place by time.
@@ -130,8 +131,9 @@ pub(super) async fn manage(parts: Arc<Parts>) {
     }
 }
 
-/// Is the manager until it resigns. Returns whether it may have been it at all.
-async fn rule(parts: &Parts, won: Won) -> bool {
+/// Is the manager until it resigns. `dead`: a run that was found to be dead. Returns whether it may have been the manager
+/// at all.
+async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
     let Ok(Ok(roster)) = parts
         .world
         .timeout(STEP_MAX, Roster::read(&parts.coordination))
@@ -139,8 +141,13 @@ async fn rule(parts: &Parts, won: Won) -> bool {
     else {
         return false;
     };
+    if roster.manager.as_ref().map(|it| it.value.run) != Some(parts.run) {
+        // It has ended already.
+        parts.lease.lost_place();
+        return true;
+    }
     let office = &parts.office;
-    let start = start(parts, &won, &roster);
+    let start = start(parts, &won, &roster, dead);
     let (manager, first) = Manager::begin(start, parts.moment());
     *office.manager.lock() = Some(manager);
     let _open = Open(office);
@@ -187,7 +194,16 @@ async fn rule(parts: &Parts, won: Won) -> bool {
                 }
             },
             changed = known.changed() => match changed {
-                Ok(()) => told.news(&known.borrow_and_update().clone()),
+                Ok(()) => {
+                    let known = known.borrow_and_update().clone();
+                    let mut events = told.news(&known);
+                    let holder = known.manager.as_ref().map(|it| it.value.run);
+                    // Newer than what showed that it was this run's.
+                    if known.revision > roster.revision && holder != Some(parts.run) {
+                        events.push(place::lost(parts));
+                    }
+                    events
+                }
                 Err(_) => return true,
             },
             () = parts.world.sleep(next_tick - parts.world.now()) => Vec::new(),
@@ -209,7 +225,7 @@ async fn rule(parts: &Parts, won: Won) -> bool {
     }
 }
 
-fn start(parts: &Parts, won: &Won, roster: &Roster) -> Start {
+fn start(parts: &Parts, won: &Won, roster: &Roster, dead: Option<NodeRun>) -> Start {
     let members = roster.membership.as_ref();
     let shards = roster.shards.iter();
     Start {
@@ -222,6 +238,7 @@ fn start(parts: &Parts, won: &Won, roster: &Roster) -> Start {
             .map(|(shard, record)| (*shard, record.value.assigned, record.version))
             .collect(),
         newest: roster.addresses.values().map(|it| it.run).collect(),
+        dead,
     }
 }
 

@@ -27,8 +27,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use world::{Instant, World};
 use world::call::{Deadline, Service};
+use world::{Instant, World};
 
 /// The parts of this node that answer.
 pub(super) struct Services {
@@ -194,13 +194,40 @@ impl Services {
         self.commands.serve(from, call).await
     }
 
-    /// Answers when the asked time is over: a connection that breaks before tells that this node has
-    /// ended.
-    async fn attend(&self, attend: Attend, deadline: Deadline) -> Reply {
+    /// Answers when the asked time is over: a connection that breaks before tells the caller that this node has
+    /// ended, and this node that the caller has.
+    async fn attend(&self, from: NodeRun, attend: Attend, deadline: Deadline) -> Reply {
         let asked = Duration::from_millis(attend.answer_after_ms.into());
         let wait = asked.min(deadline.rest(&self.urgent));
+        let attended = Attended {
+            lease: &self.lease,
+            from,
+            was_answered: false,
+        };
         self.urgent.sleep(wait).await;
+        attended.answered();
         Reply::new(&Ok(()), Bytes::new())
+    }
+}
+
+/// A call to learn when this node ends; dropped without an answer if its connection breaks.
+struct Attended<'a> {
+    lease: &'a RunLease,
+    from: NodeRun,
+    was_answered: bool,
+}
+
+impl Attended<'_> {
+    fn answered(mut self) {
+        self.was_answered = true;
+    }
+}
+
+impl Drop for Attended<'_> {
+    fn drop(&mut self) {
+        if !self.was_answered {
+            self.lease.lost_caller(self.from);
+        }
     }
 }
 
@@ -236,7 +263,7 @@ impl Service for Services {
                 done(Reply::new::<Option<KnownManager>>(&Ok(known), Bytes::new()))
             }
             ATTEND => match call.decode() {
-                Ok(attend) => self.attend(attend, deadline).boxed(),
+                Ok(attend) => self.attend(from, attend, deadline).boxed(),
                 Err(error) => refuse(error),
             },
             RENEW => self.renewals.serve(from, call).boxed(),

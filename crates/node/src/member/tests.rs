@@ -255,9 +255,11 @@ fn a_node_that_was_expelled_by_hand_is_answered_by_nobody_and_ends() {
             name: "n2".into(),
             class: "default".into(),
             is_quorum: false,
+            has_authority: false,
             is_barred: true,
             etcd: None,
             key: [0; 32],
+            address: "127.0.0.1:7311".parse().unwrap(),
         };
         first.coordination().add_first_node(&facts).await.unwrap();
         let knows = || first.roster().barred.contains(&NodeId(2));

@@ -146,11 +146,12 @@ async fn ask_etcd(
     // Of no cluster, since this one's isn't known while its daemon runs.
     let prefix = "/shale/";
     let settings = match outside {
-        Some(outside) => outside.settings(world, endpoints.to_vec(), prefix)?,
+        Some(outside) => outside.settings(world, endpoints.to_vec(), prefix, None)?,
         None => EtcdSettings {
             endpoints: endpoints.to_vec(),
             prefix: prefix.into(),
             tls: None,
+            cluster: None,
         },
     };
     let asked = Coordination::etcd(world, &settings)?.cluster().await;
@@ -188,6 +189,7 @@ fn plan(dir: &Path, wanted: &Wanted) -> Result<ClusterConfig> {
                 client,
                 peer,
                 joins: Vec::new(),
+                began: false,
             };
             (Some(own), vec![founding::endpoint(client)])
         }
@@ -200,6 +202,7 @@ fn plan(dir: &Path, wanted: &Wanted) -> Result<ClusterConfig> {
         name: wanted.name.clone(),
         address: wanted.address,
         coordination,
+        etcd_id: None,
         etcd: own,
         outside: wanted.outside.as_ref().map(|it| it.places(dir)),
         founding: true,

@@ -319,6 +319,7 @@ mod tests {
             name: "n2".into(),
             address: "10.0.0.2:7311".parse().unwrap(),
             coordination: Vec::new(),
+            etcd_id: None,
             prefix: "/shale/7/".into(),
             etcd: None,
             outside: None,

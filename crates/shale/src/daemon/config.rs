@@ -67,6 +67,10 @@ pub struct ClusterConfig {
     pub address: SocketAddr,
     /// Where the cluster's etcd answers, as `https://host:port`.
     pub coordination: Vec<String>,
+    /// The etcd that they are members of, as hex digits; none until it has answered for the first time. No other one is
+    /// believed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_id: Option<String>,
     /// What the cluster's keys in it begin with.
     pub prefix: String,
     /// The member of etcd that this daemon runs; none if it runs none.
@@ -91,6 +95,9 @@ pub struct EtcdConfig {
     /// It joins an etcd that runs with these members, by name and `host:port`; none: it begins a new one.
     #[serde(default)]
     pub joins: Vec<(String, String)>,
+    /// It has run: from then on it is never started without its data.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub began: bool,
 }
 
 /// Files for TLS with an etcd that others run.

@@ -2,6 +2,7 @@
 //! them.
 
 mod breaking;
+mod coordination;
 mod expelling;
 mod founding;
 mod joining;

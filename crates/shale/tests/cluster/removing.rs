@@ -31,6 +31,7 @@ fn with_etcd<T>(cluster: &Cluster, run: impl AsyncFnOnce(Etcd, World) -> T) -> T
             endpoints: vec![endpoint.parse().unwrap()],
             prefix: "/test/".into(),
             tls: Some(credentials.unwrap().etcd_client(&world).unwrap()),
+            cluster: None,
         };
         run(Etcd::new(&world, &settings).unwrap(), world.clone()).await
     })

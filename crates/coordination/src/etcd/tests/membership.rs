@@ -2,7 +2,7 @@
 
 use super::servers::{self, Servers, in_real_time};
 use super::{Etcd, EtcdStatus};
-use crate::etcd::{EtcdAlarm, EtcdMemberId};
+use crate::etcd::{EtcdAlarm, EtcdMemberId, EtcdTended, EtcdTending};
 use crate::{Change, Coordination};
 use model::ErrorKind;
 use std::time::Duration;
@@ -82,6 +82,49 @@ fn one_member_becomes_three_and_two_again() {
     });
 }
 
+/// Would be broken if the member that the machine had before was started without its log: it would vote, not knowing
+/// what it had agreed to.
+#[test]
+fn a_machine_that_lost_its_disk_is_another_member_at_its_old_address() {
+    let mut servers = Servers::start(3, &[]);
+    in_real_time(async |world| {
+        let deadline = Deadline::after(&world, READY);
+        let etcd = Etcd::new(&world, &servers.settings("/")).unwrap();
+        let store = Coordination::etcd(&world, &servers.settings("/shale/1/")).unwrap();
+        store
+            .transaction(vec![Change::put("key", 0, "x")])
+            .await
+            .unwrap();
+        let url = servers.peer_url(2);
+        let before = etcd.members().await.unwrap();
+        let old = before.iter().find(|it| it.peer_urls[0] == url).unwrap();
+        assert!(!old.was_never_started());
+        servers.lose(2);
+        let added = etcd.add_fresh(&url, deadline).await.unwrap();
+        assert_ne!(added.id, old.id, "the old one has a vote, and no log");
+        assert!(added.was_never_started());
+        // Its answer was lost: the machine asks again, and is the same one.
+        let again = etcd.add_fresh(&url, deadline).await.unwrap();
+        assert_eq!(again, added);
+        assert_eq!(etcd.members().await.unwrap().len(), 3);
+        servers.joins_again(2);
+        servers.join(&world, 2).await;
+        etcd.promote(added.id, deadline).await.unwrap();
+        // With it, one of the others is enough, and nothing is gone.
+        servers.kill(1);
+        let rest = servers.settings_of(&[0, 2], "/shale/1/");
+        let rest = Coordination::etcd(&world, &rest).unwrap();
+        let end = Deadline::after(&world, READY);
+        let found = loop {
+            match rest.get("key").await {
+                Ok(read) => break read.found,
+                Err(error) => assert!(!end.has_passed(&world), "{error}"),
+            }
+        };
+        assert_eq!(&found.unwrap().value[..], b"x");
+    });
+}
+
 #[test]
 fn a_full_database_refuses_changes_until_there_is_room() {
     // A database of 4 MiB, which has 1 MiB after a compaction.
@@ -114,6 +157,57 @@ fn a_full_database_refuses_changes_until_there_is_room() {
         store.transaction(small).await.unwrap();
         etcd.make_room().await.unwrap();
         assert_eq!(store.get("key").await.unwrap().found.unwrap(), read);
+    });
+}
+
+/// Would be broken if nobody looked, or if a member that is away kept the others full.
+#[test]
+fn a_full_etcd_gets_room_when_it_is_looked_after_also_while_a_member_is_away() {
+    let mut servers = Servers::start(3, &["--quota-backend-bytes=4194304"]);
+    in_real_time(async |world| {
+        let store = Coordination::etcd(&world, &servers.settings("/shale/1/")).unwrap();
+        let settings = servers.settings("/");
+        let mut tending = EtcdTending::new(&world);
+        let tour = tending.look(&settings).await.unwrap();
+        assert_eq!((tour.members.len(), tour.done), (3, Vec::new()));
+        let (mut version, end) = (0, Deadline::after(&world, READY));
+        loop {
+            let change = Change::put("key", version, vec![7; 500_000]);
+            match store.transaction(vec![change]).await {
+                Ok(now) => version = now,
+                Err(error) if error.kind() == ErrorKind::NoSpace => break,
+                Err(error) => assert!(!end.has_passed(&world), "{error}"),
+            }
+        }
+        // The settings name one of its members only.
+        let leader = servers.leader(&world).await;
+        servers.kill((leader + 1) % 3);
+        let named = servers.settings_of(&[leader], "/");
+        let tour = tending.look(&named).await.unwrap();
+        assert_eq!(tour.done, [EtcdTended::MadeRoom]);
+        let small = vec![Change::put("small", 0, "x")];
+        store.transaction(small).await.unwrap();
+    });
+}
+
+#[test]
+fn another_member_leads_when_it_is_asked_to_and_one_alone_goes_on() {
+    let servers = Servers::start(3, &[]);
+    in_real_time(async |world| {
+        let etcd = Etcd::new(&world, &servers.settings("/")).unwrap();
+        let end = Deadline::after(&world, READY);
+        let before = servers.leader(&world).await;
+        let next = loop {
+            match etcd.lead_elsewhere().await {
+                Ok(next) => break next.expect("the others are as good"),
+                // A busy machine has elected another one meanwhile.
+                Err(error) => assert!(!end.has_passed(&world), "{error}"),
+            }
+        };
+        let status = etcd.status_at(before).await.unwrap();
+        assert_ne!(status.member, next);
+        let alone = Etcd::new(&world, &servers::one().settings("/")).unwrap();
+        assert_eq!(alone.lead_elsewhere().await.unwrap(), None);
     });
 }
 

@@ -334,12 +334,28 @@ impl Servers {
             endpoints: members.map(endpoint).collect(),
             prefix: prefix.to_owned(),
             tls: self.secured.as_ref().map(|it| it.client.clone()),
+            cluster: None,
         }
     }
 
     /// Kills a member.
     pub(crate) fn kill(&mut self, at: usize) {
         self.members[at].running.take().unwrap();
+    }
+
+    /// Kills a member, and loses its disk.
+    pub(crate) fn lose(&mut self, at: usize) {
+        self.kill(at);
+        let data = &self.members[at].server.data_directory;
+        // A server that was killed may need a moment to let its files go.
+        while data.exists() {
+            let _ = std::fs::remove_dir_all(data);
+        }
+    }
+
+    /// Prepares a member that lost its disk to be started as one that was added.
+    pub(crate) fn joins_again(&mut self, at: usize) {
+        self.members[at].server.begin = EtcdBegin::Join;
     }
 
     /// Stops a member: its connections stay, and nothing is answered.

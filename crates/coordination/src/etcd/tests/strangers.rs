@@ -17,7 +17,7 @@ const STATUS: &str =
     r#"{"header":{"cluster_id":"7","member_id":"1"},"version":"3.4.23","leader":"1"}"#;
 const NO_LEADER: &str =
     r#"{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}"#;
-const READ: &str = r#"{"header":{"cluster_id":"7","revision":"5"}}"#;
+const READ: &str = r#"{"header":{"cluster_id":"7","revision":"6"}}"#;
 const DONE: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"succeeded":true}"#;
 
 /// What a stranger does with a request.
@@ -168,6 +168,7 @@ fn store(world: &World, strangers: &[&Stranger]) -> Coordination {
         endpoints: strangers.iter().map(|it| it.endpoint.clone()).collect(),
         prefix: "/p/".to_owned(),
         tls: None,
+        cluster: None,
     };
     Coordination::etcd(world, &settings).unwrap()
 }
@@ -333,13 +334,140 @@ fn a_read_that_is_not_answered_is_asked_for_elsewhere_in_time() {
             let (one, two) = (one.await, stranger(&world, works).await);
             let store = store(&world, &[&one, &two]);
             let begun = world.now();
-            assert_eq!(store.get("key").await.unwrap().revision, 5);
+            assert_eq!(store.get("key").await.unwrap().revision, 6);
             assert!(world.now() - begun < Duration::from_secs(2));
             assert_eq!((one.asked("range"), two.asked("range")), (1, 1));
             store.get("key").await.unwrap();
             assert_eq!((one.asked("range"), two.asked("range")), (1, 2));
         });
     }
+}
+
+/// Would be broken if an endpoint was left only when a request ended by itself: callers wait for a second, and drop it.
+#[test]
+fn a_silent_member_is_left_although_its_callers_wait_for_less_than_a_request_may_take() {
+    const CALLER: Duration = Duration::from_secs(1);
+    run(|world| async move {
+        let silent = |path: &str| match path {
+            "/v3/maintenance/status" => works(path),
+            _ => Silence,
+        };
+        // What may be asked twice is answered in the caller's time.
+        let (one, two) = (
+            stranger(&world, silent).await,
+            stranger(&world, works).await,
+        );
+        let reads = store(&world, &[&one, &two]);
+        let read = world.timeout(CALLER, reads.get("key")).await;
+        assert_eq!(read.unwrap().unwrap().revision, 6);
+        // A change isn't; the next one is.
+        let changes = store(&world, &[&one, &two]);
+        let asked = world.timeout(CALLER, changes.transaction(change())).await;
+        assert!(asked.is_err(), "it may have been made");
+        let asked = world.timeout(CALLER, changes.transaction(change())).await;
+        assert_eq!(asked.unwrap().unwrap(), 6);
+        assert_eq!((one.asked("txn"), two.asked("txn")), (1, 1));
+        // Nor does a connection that nobody answers hold anybody up.
+        let hangs = stranger(&world, |_| Silence).await;
+        let reads = store(&world, &[&hangs, &two]);
+        let read = world.timeout(CALLER, reads.get("key")).await;
+        assert_eq!(read.unwrap().unwrap().revision, 6);
+        // Who has asked for a moment only says nothing against anybody.
+        let hurried = store(&world, &[&one, &two]);
+        for _ in 0..3 {
+            let moment = Duration::from_millis(100);
+            let asked = world.timeout(moment, hurried.transaction(change())).await;
+            assert!(asked.is_err());
+        }
+        assert_eq!(two.asked("txn"), 1);
+    });
+}
+
+#[test]
+fn when_all_members_are_slow_they_get_more_time_in_the_next_round() {
+    run(|world| async move {
+        let slow = |asked: Arc<AtomicUsize>| {
+            move |path: &str| match path {
+                // As a machine that needs a second for a read.
+                "/v3/kv/range" if asked.fetch_add(1, Ordering::Relaxed) < 2 => Silence,
+                path => works(path),
+            }
+        };
+        let [one, two] = [
+            stranger(&world, slow(Arc::default())).await,
+            stranger(&world, slow(Arc::default())).await,
+        ];
+        let begun = world.now();
+        let store = store(&world, &[&one, &two]);
+        store.get("key").await.unwrap();
+        let took = world.now() - begun;
+        // 400 ms each, then 800 ms each.
+        assert!(took >= Duration::from_millis(2_400), "{took:?}");
+    });
+}
+
+#[test]
+fn another_etcd_than_the_one_that_is_known_gets_no_requests_whoever_answers_first() {
+    run(|world| async move {
+        let one = stranger(&world, works).await;
+        let mut settings = EtcdSettings {
+            endpoints: vec![one.endpoint.clone()],
+            prefix: "/p/".to_owned(),
+            tls: None,
+            cluster: Some(8),
+        };
+        let store = Coordination::etcd(&world, &settings).unwrap();
+        let refused = store.get("key").await.unwrap_err().to_string();
+        assert!(refused.contains("another etcd"), "{refused}");
+        assert_eq!(one.asked("range"), 0);
+        settings.cluster = None;
+        let store = Coordination::etcd(&world, &settings).unwrap();
+        assert_eq!(store.etcd_cluster(), None);
+        store.get("key").await.unwrap();
+        assert_eq!(store.etcd_cluster(), Some(7));
+        // It is known from then on, wherever it is reached.
+        let other = r#"{"header":{"cluster_id":"8"},"version":"3.4.23","leader":"1"}"#;
+        let two = stranger(&world, move |path| match path {
+            "/v3/maintenance/status" => Answer(200, other),
+            path => works(path),
+        });
+        let two = two.await;
+        settings.endpoints = vec![two.endpoint.clone()];
+        store.reach(&settings).unwrap();
+        store.get("key").await.unwrap_err();
+        assert_eq!(two.asked("range"), 0);
+    });
+}
+
+#[test]
+fn an_older_state_than_etcd_has_shown_before_is_not_believed() {
+    const OLD: &str = r#"{"header":{"cluster_id":"7","revision":"5"}}"#;
+    const OLD_DONE: &str = r#"{"header":{"cluster_id":"7","revision":"5"},"succeeded":true}"#;
+    run(|world| async move {
+        let is_old = Arc::new(AtomicUsize::new(0));
+        let goes_back = is_old.clone();
+        let one = stranger(&world, move |path| {
+            match (goes_back.load(Ordering::Relaxed), path) {
+                (1, "/v3/kv/range") => Answer(200, OLD),
+                (1, "/v3/kv/txn") => Answer(200, OLD_DONE),
+                (_, path) => works(path),
+            }
+        });
+        let (one, two) = (one.await, stranger(&world, works).await);
+        let alone = store(&world, &[&one]);
+        let both = store(&world, &[&one, &two]);
+        for store in [&alone, &both] {
+            assert_eq!(store.get("key").await.unwrap().revision, 6);
+        }
+        is_old.store(1, Ordering::Relaxed);
+        let failed = alone.get("key").await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Unavailable);
+        assert!(failed.to_string().contains("restored"), "{failed}");
+        let failed = alone.transaction(change()).await.unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Unavailable);
+        // Another member may know better.
+        assert_eq!(both.get("key").await.unwrap().revision, 6);
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::member::Parts;
 use coordination::{LeaseId, PLACE_LEASE};
 use futures::future::{BoxFuture, FutureExt};
 use manager::{Event, Moment};
-use model::NodeRun;
+use model::{ErrorKind, NodeRun};
 use std::io;
 use std::time::Duration;
 use world::Deadline;
@@ -17,6 +17,11 @@ pub(super) const LASTS: Duration = Duration::from_millis(PLACE_LEASE.as_millis()
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// Pause after an attempt to win it that failed.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// How long a read may take by which it is found out whether coordination has a leader, and the pause until the next.
+const READ_MAX: Duration = Duration::from_millis(250);
+const READ_AFTER: Duration = Duration::from_millis(50);
+/// After so many of them in vain coordination is slow, or away for long: they may take as long as any other step.
+const SHORT_READS: u32 = 8;
 /// Attempts that must be refused to prove that nobody listens, and the time between them.
 const ATTEMPTS: usize = 2;
 const ATTEMPT_AFTER: Duration = Duration::from_millis(300);
@@ -28,9 +33,9 @@ pub(super) struct Won {
     pub(super) until: Moment,
 }
 
-/// Waits until the place can be taken, and tries once.
-pub(super) async fn win(parts: &Parts) -> Option<Won> {
-    let expected = vacancy(parts).await?;
+/// Waits until the place can be taken, and tries once. `dead`: a run that was found to be dead, which it stays.
+pub(super) async fn win(parts: &Parts, dead: &mut Option<NodeRun>) -> Option<Won> {
+    let expected = vacancy(parts, dead).await?;
     let won = take(parts, expected).await;
     if won.is_none() {
         parts.world.sleep(AGAIN_AFTER).await;
@@ -40,7 +45,7 @@ pub(super) async fn win(parts: &Parts) -> Option<Won> {
 
 /// Waits until the place is free or its holder is surely dead, and returns its version; `None` if this
 /// node ends.
-async fn vacancy(parts: &Parts) -> Option<u64> {
+async fn vacancy(parts: &Parts, dead: &mut Option<NodeRun>) -> Option<u64> {
     let mut roster = parts.roster.subscribe();
     loop {
         let known = roster.borrow_and_update().clone();
@@ -48,13 +53,14 @@ async fn vacancy(parts: &Parts) -> Option<u64> {
             return Some(0);
         };
         let holder = place.value.run;
-        if holder == parts.run || parts.is_over(holder) {
+        if holder == parts.run || parts.is_over(holder) || *dead == Some(holder) {
             return Some(place.version);
         }
         tokio::select! {
             changed = roster.changed() => changed.ok()?,
             () = parts.lease.ended() => return None,
             () = parts.lease.doubted() => if is_dead(parts, holder).await {
+                *dead = Some(holder);
                 return Some(place.version);
             },
         }
@@ -73,7 +79,35 @@ async fn is_dead(parts: &Parts, holder: NodeRun) -> bool {
     true
 }
 
+/// Waits until coordination has a leader, as long as the place is what it was. What is sent to a member whose leader has
+/// died, before another one is elected, is never answered, and nobody could say whether it was done; a read shows that
+/// there is a leader, and can be given up and asked again.
+async fn until_led(parts: &Parts, expected: u64) -> Option<()> {
+    let roster = parts.roster.subscribe();
+    for attempt in 0.. {
+        if parts.lease.has_ended() {
+            return None;
+        }
+        let patience = match attempt < SHORT_READS {
+            true => READ_MAX,
+            false => STEP_MAX,
+        };
+        let read = parts.world.timeout(patience, parts.coordination.revision());
+        if matches!(read.await, Ok(Ok(_))) {
+            return Some(());
+        }
+        parts.world.sleep(READ_AFTER).await;
+        // Somebody else may have been told first.
+        let place = roster.borrow().manager.as_ref().map_or(0, |it| it.version);
+        if place != expected {
+            return None;
+        }
+    }
+    None
+}
+
 async fn take(parts: &Parts, expected: u64) -> Option<Won> {
+    until_led(parts, expected).await?;
     let asked = parts.world.now();
     let facts = &parts.coordination;
     let granted = parts.world.timeout(STEP_MAX, facts.grant_place()).await;
@@ -101,22 +135,36 @@ pub(super) async fn give_up(parts: &Parts, lease: LeaseId) {
     let _ = parts.world.timeout(STEP_MAX, revoked).await;
 }
 
-/// Keeps the place for another while. Without an answer it asks again; a place that has ended isn't kept
-/// again.
+/// Keeps the place for another while. Without an answer it asks again. If the place has ended all the same, as some
+/// versions of etcd may do with it, what this run's own manager has answered to it counts no longer: a successor doesn't
+/// wait for that.
 pub(super) fn keep(parts: &Parts, lease: LeaseId) -> BoxFuture<'_, Done> {
     async move {
         loop {
             parts.world.sleep(KEEP_EVERY).await;
             let asked = parts.world.now();
             let kept = parts.coordination.keep_alive(lease);
-            if let Ok(Ok(_)) = parts.world.timeout(STEP_MAX, kept).await {
-                parts.lease.kept_place(asked);
-                let until = parts.lease.moment(asked + LASTS);
-                return Done::Event(Event::OwnLease(until));
+            match parts.world.timeout(STEP_MAX, kept).await {
+                Ok(Ok(_)) => {
+                    parts.lease.kept_place(asked);
+                    let until = parts.lease.moment(asked + LASTS);
+                    return Done::Event(Event::OwnLease(until));
+                }
+                Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
+                    return Done::Event(lost(parts));
+                }
+                Ok(Err(_)) | Err(_) => {}
             }
         }
     }
     .boxed()
+}
+
+/// Coordination says that this run hasn't the place any more: nothing counts that depends on it.
+pub(super) fn lost(parts: &Parts) -> Event {
+    tracing::warn!(run = %parts.run, "coordination says that this run isn't the manager any more");
+    parts.lease.lost_place();
+    Event::PlaceLost
 }
 
 impl Parts {

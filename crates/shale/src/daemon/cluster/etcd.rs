@@ -1,20 +1,28 @@
 //! The member of etcd that a daemon of a quorum node runs: started, started again when it ends, and ended with the
 //! daemon, however that ends.
+//!
+//! *Its data are gone* (`DIR/etcd`): a member that has run is never started without them. Whoever founded the etcd would
+//! found another one with the same name, and whoever joined it would vote without knowing what it has agreed to; either
+//! way acknowledged facts would be lost. node.toml says whether it has run ([`EtcdConfig::began`]).
+//!
+//! [`EtcdConfig::began`]: crate::daemon::config::EtcdConfig::began
 
+use crate::daemon::config::ClusterConfig;
 use crate::daemon::member::checks::{ETCD, no_etcd};
 use crate::directory::{log, private};
-use coordination::etcd::EtcdServer;
+use coordination::etcd::{EtcdBegin, EtcdServer};
 use model::{Error, ErrorKind, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Where it writes what an operator may want to know.
-const LOG: &str = "etcd.log";
+pub const LOG: &str = "etcd.log";
 /// Pause before it is started again, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
@@ -33,31 +41,84 @@ pub struct EtcdProcess {
 }
 
 struct Shared {
+    dir: PathBuf,
+    server: EtcdServer,
+    /// It is started with its data only.
+    has_begun: AtomicBool,
     ends: Mutex<bool>,
     changed: Condvar,
+}
+
+/// How this node's member of etcd begins if it has no data.
+///
+/// # Errors
+/// `Corrupt`: it has run, and its data are gone.
+pub fn beginning(dir: &Path, cluster: &ClusterConfig) -> Result<EtcdBegin> {
+    let has_data = has_data(&data_directory(dir));
+    let joins = cluster
+        .etcd
+        .as_ref()
+        .is_some_and(|own| !own.joins.is_empty());
+    match (has_begun(cluster), joins) {
+        (true, _) if !has_data => Err(lost(dir)),
+        (true, _) | (false, true) => Ok(EtcdBegin::Join),
+        (false, false) => {
+            let token = cluster.id.clone();
+            Ok(EtcdBegin::New { token })
+        }
+    }
+}
+
+/// Whether this node's member of etcd has run. That of a node that has founded its cluster has, whatever node.toml says.
+fn has_begun(cluster: &ClusterConfig) -> bool {
+    let own = cluster.etcd.as_ref();
+    own.is_some_and(|own| own.began || (own.joins.is_empty() && !cluster.founding))
+}
+
+/// Where a node's member of etcd has its data.
+pub fn data_directory(dir: &Path) -> PathBuf {
+    dir.join("etcd")
+}
+
+/// Whether there are data to go on from: etcd begins anew without its log, whatever else is there.
+fn has_data(directory: &Path) -> bool {
+    let log = std::fs::read_dir(directory.join("member").join("wal"));
+    log.is_ok_and(|mut files| files.next().is_some())
+}
+
+fn lost(dir: &Path) -> Error {
+    let text = format!(
+        "the data of this node's member of etcd ({}) are gone; without them it would make the cluster forget what it has \
+         agreed to, so it isn't started: put the directory back as it was, or join again as a new node: with an empty \
+         --dir and a token of another node (`shale cluster join-token`, `shale node join … --quorum`)",
+        data_directory(dir).display()
+    );
+    Error::new(ErrorKind::Corrupt, text)
 }
 
 impl EtcdProcess {
     /// Starts it. Returns once the process runs; whether it answers is another question.
     ///
     /// # Errors
-    /// `NotFound`: the program isn't installed; others of the system.
-    pub fn start(dir: &Path, server: &EtcdServer) -> Result<Self> {
-        let arguments = server.arguments()?;
+    /// `NotFound`: the program isn't installed; `Corrupt`: its data are gone; others of the system.
+    pub fn start(dir: &Path, cluster: &ClusterConfig, server: EtcdServer) -> Result<Self> {
         private::make_private_directory(&server.data_directory).map_err(|error| {
             Error::new(ErrorKind::Unavailable, error.to_string())
                 .while_doing(format!("making {}", server.data_directory.display()))
         })?;
         let shared = Arc::new(Shared {
+            dir: dir.to_path_buf(),
+            server,
+            has_begun: AtomicBool::new(has_begun(cluster)),
             ends: Mutex::new(false),
             changed: Condvar::new(),
         });
         let (tell, told) = std::sync::mpsc::channel();
-        let (dir, of_keeper) = (dir.to_path_buf(), shared.clone());
+        let of_keeper = shared.clone();
         let keeper = std::thread::Builder::new()
             .name("etcd".into())
             .spawn(move || {
-                let begun = begin(&dir, &arguments);
+                let begun = begin(&of_keeper);
                 let child = match begun {
                     Ok(child) => {
                         let _ = tell.send(Ok(()));
@@ -68,7 +129,7 @@ impl EtcdProcess {
                         return;
                     }
                 };
-                keep(&dir, &arguments, child, &of_keeper);
+                keep(child, &of_keeper);
             })
             .map_err(|error| Error::new(ErrorKind::Unavailable, error.to_string()))?;
         told.recv().unwrap_or_else(|_| {
@@ -81,6 +142,11 @@ impl EtcdProcess {
             shared,
             keeper: Some(keeper),
         })
+    }
+
+    /// The member has answered: from now on it is started again with its data only.
+    pub fn has_begun(&self) {
+        self.shared.has_begun.store(true, Ordering::Relaxed);
     }
 }
 
@@ -105,7 +171,7 @@ impl Shared {
 }
 
 /// Watches the process until the daemon ends, and starts it again whenever it has ended by itself.
-fn keep(dir: &Path, arguments: &[OsString], mut child: Child, shared: &Shared) {
+fn keep(mut child: Child, shared: &Shared) {
     let mut pause = PAUSE_MIN;
     loop {
         let begun = Instant::now();
@@ -120,7 +186,7 @@ fn keep(dir: &Path, arguments: &[OsString], mut child: Child, shared: &Shared) {
                 Err(error) => break error.to_string(),
             }
         };
-        tracing::error!(how = %ended, log = %dir.join(LOG).display(), "etcd has ended; it is started again");
+        tracing::error!(how = %ended, log = %shared.dir.join(LOG).display(), "etcd has ended; it is started again");
         pause = match begun.elapsed() > RAN_WELL {
             true => PAUSE_MIN,
             false => (pause * 2).min(PAUSE_MAX),
@@ -129,7 +195,7 @@ fn keep(dir: &Path, arguments: &[OsString], mut child: Child, shared: &Shared) {
             if shared.ends_within(pause) {
                 return;
             }
-            match begin(dir, arguments) {
+            match begin(shared) {
                 Ok(started) => {
                     child = started;
                     break;
@@ -143,7 +209,15 @@ fn keep(dir: &Path, arguments: &[OsString], mut child: Child, shared: &Shared) {
     }
 }
 
-fn begin(dir: &Path, arguments: &[OsString]) -> Result<Child> {
+fn begin(shared: &Shared) -> Result<Child> {
+    let (dir, mut server) = (&shared.dir, shared.server.clone());
+    if shared.has_begun.load(Ordering::Relaxed) {
+        if !has_data(&server.data_directory) {
+            return Err(lost(dir));
+        }
+        server.begin = EtcdBegin::Join;
+    }
+    let arguments: Vec<OsString> = server.arguments()?;
     let path: PathBuf = dir.join(LOG);
     let failed = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::NotFound => no_etcd(),
@@ -190,4 +264,67 @@ fn end(child: &mut Child) {
     }
     let _ = child.kill();
     let _ = child.wait();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::config::EtcdConfig;
+
+    fn cluster(founding: bool, joins: bool, began: bool) -> ClusterConfig {
+        let address = |port: u16| ([10, 0, 0, 1], port).into();
+        let other = ("n1".to_owned(), "10.0.0.2:7313".to_owned());
+        ClusterConfig {
+            id: "c".into(),
+            node: 1,
+            name: "n1".into(),
+            address: address(7311),
+            coordination: Vec::new(),
+            etcd_id: None,
+            prefix: "/shale/c/".into(),
+            etcd: Some(EtcdConfig {
+                client: address(7312),
+                peer: address(7313),
+                joins: joins.then_some(other).into_iter().collect(),
+                began,
+            }),
+            outside: None,
+            founding,
+        }
+    }
+
+    /// Would be broken if a lost directory founded a second etcd under the same name, or came back as a member that
+    /// votes without its log.
+    #[test]
+    fn a_member_that_has_run_is_never_started_without_its_data() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path();
+        let new = EtcdBegin::New { token: "c".into() };
+        assert_eq!(beginning(dir, &cluster(true, false, false)).unwrap(), new);
+        assert_eq!(
+            beginning(dir, &cluster(false, true, false)).unwrap(),
+            EtcdBegin::Join
+        );
+        // An empty directory, or one without the log, is no better than none.
+        let wal = data_directory(dir).join("member").join("wal");
+        for _ in 0..2 {
+            // The last one was written by a version that didn't say whether it had begun.
+            for (founding, joins, began) in [
+                (false, false, true),
+                (true, false, true),
+                (false, true, true),
+                (false, false, false),
+            ] {
+                let refused = beginning(dir, &cluster(founding, joins, began)).unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Corrupt);
+                assert!(refused.to_string().contains("join-token"), "{refused}");
+            }
+            std::fs::create_dir_all(&wal).unwrap();
+        }
+        std::fs::write(wal.join("0000000000000000-0000000000000000.wal"), "log").unwrap();
+        for (founding, joins) in [(false, false), (false, true)] {
+            let begin = beginning(dir, &cluster(founding, joins, true)).unwrap();
+            assert_eq!(begin, EtcdBegin::Join, "it founds nothing any more");
+        }
+    }
 }

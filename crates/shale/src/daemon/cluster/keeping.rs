@@ -2,6 +2,7 @@
 //! quorum nodes have come or gone. And how the members of etcd are.
 
 use crate::daemon::config::{ClusterConfig, NodeConfig};
+use crate::daemon::member::endpoints::endpoints_for;
 use crate::daemon::member::{InCluster, joining::etcd_settings};
 use crate::daemon::serving::Serving;
 use model::Result;
@@ -89,13 +90,9 @@ async fn keep_once(serving: &Serving, here: &InCluster) -> Result<()> {
         serving.shutdown(true).await?;
         return Ok(());
     }
-    let mut endpoints: Vec<_> = nodes
-        .values()
-        .filter_map(|it| it.value.etcd.clone())
-        .collect();
     // Its own first: it answers soonest.
     let first = here.own_endpoint();
-    endpoints.sort_by_key(|it| Some(it) != first.as_ref());
+    let endpoints = endpoints_for(here.member().run().node, first.as_deref(), &nodes);
     let Some(known) = serving.config.lock().cluster.clone() else {
         return Ok(());
     };
@@ -143,8 +140,10 @@ mod tests {
             name: "n1".into(),
             address: "10.0.0.1:7311".parse().unwrap(),
             coordination: vec!["https://10.0.0.1:7312".into()],
+            etcd_id: None,
             prefix: "/shale/".into(),
             etcd: None,
+            outside: None,
             founding: false,
         };
         let away = home.path().join("away");

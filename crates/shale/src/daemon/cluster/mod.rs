@@ -6,13 +6,14 @@
 //! mounts again. *An end*: mounts end, the shards here go to others, the member leaves.
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
-//! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes.
+//! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `tending` looks after the etcd.
 
 mod etcd;
 mod front;
 mod keeping;
+mod tending;
 
-use super::config::{ClusterConfig, NodeConfig};
+use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
 use super::events::Events;
 use super::member::{InCluster, admission::Admission, founding, joining, keys, renewal::Renewal};
 use super::relay::Relay;
@@ -21,7 +22,7 @@ use super::serving::Serving;
 use super::signals::Signals;
 use super::{Ended, attend, remove_socket, say};
 use coordination::Coordination;
-use coordination::etcd::{Etcd, EtcdBegin, EtcdCertificates, EtcdServer, EtcdSettings, HEARTBEAT};
+use coordination::etcd::{Etcd, EtcdCertificates, EtcdServer, EtcdSettings, HEARTBEAT};
 use etcd::EtcdProcess;
 use front::Front;
 use model::{Error, ErrorKind, NodeId, Result};
@@ -35,8 +36,14 @@ use world::{Deadline, Task, World};
 /// How long coordination and the other nodes are waited for when the daemon starts. A whole cluster that starts needs
 /// most of its quorum nodes for the first of them to go on.
 const START_MAX: Duration = Duration::from_secs(300);
+/// The same for a quorum node: without an end. With its daemon its member of etcd would end, for which the others wait.
+const START_OF_QUORUM_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// How long this node's member of etcd is waited for until it has caught up, each time.
 const PROMOTE_MAX: Duration = Duration::from_secs(60);
+/// How long this node's member of etcd may take to find the others when it runs for the first time.
+const BEGIN_MAX: Duration = Duration::from_secs(120);
+/// Longest pause between two such attempts; each is twice as long as the one before.
+const PROMOTE_AGAIN_MAX: Duration = Duration::from_secs(30);
 /// Pause between two attempts.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Longest pause between two attempts of a node that was expelled: each is twice as long as the one before.
@@ -77,7 +84,7 @@ async fn live_in(
     let credentials = keys::load(dir)?;
     let settings = joining::etcd_settings(world, &cluster, &credentials)?;
     // Ends after everything else here.
-    let _etcd = start_etcd(dir, &cluster)?;
+    let etcd = start_etcd(dir, &cluster)?;
     let coordination = Coordination::etcd(world, &settings)?;
     let policy = Policy::only(Mode::AuthOnly);
     let security = Security::new(world, policy, credentials)?;
@@ -93,16 +100,37 @@ async fn live_in(
         Some(authority) => Some(Renewal::new(world, &coordination, authority, &security)),
     };
     let protection = Protection { security, admit };
+    if !cluster.founding
+        && let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd)
+        && !own.began
+    {
+        front.waits("its member of etcd joins the others");
+        tokio::select! {
+            biased;
+            () = front.told_to_end() => return Ok(()),
+            () = signals.told() => return Ok(()),
+            begun = until_begun(world, dir, &settings, own) => begun?,
+        }
+        // Before it gets its vote, and so before anything depends on what it remembers.
+        own.began = true;
+        config.cluster = Some(cluster.clone());
+        config.store(dir)?;
+        etcd.has_begun();
+    }
     let _promotion = promotion(world, &cluster, &settings, &coordination)?;
     if cluster.founding {
         founding::found(world, dir, &config, &cluster, &coordination).await?;
         cluster.founding = false;
+        if let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd) {
+            own.began = true;
+            etcd.has_begun();
+        }
         config.cluster = Some(cluster.clone());
         config.store(dir)?;
         founding::put_store_aside(dir)?;
     }
     let events = Arc::new(Events::open(dir));
-    let mut patience = Patience::Until(Deadline::after(world, START_MAX));
+    let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
     loop {
         front.waits("it joins");
         let joined = tokio::select! {
@@ -120,6 +148,13 @@ async fn live_in(
         if let Some(renew) = &renew {
             here.member().answer_renewals(renew.clone());
         }
+        if cluster.etcd_id.is_none()
+            && let Some(id) = coordination.etcd_cluster()
+        {
+            cluster.etcd_id = Some(format!("{id:x}"));
+            config.cluster = Some(cluster.clone());
+            config.store(dir)?;
+        }
         let running = Running::InCluster(here.clone());
         let serving = Arc::new(Serving::new(
             dir,
@@ -136,6 +171,9 @@ async fn live_in(
             &format!("run {run} is a member"),
         );
         let (mounting, is_ready) = mount(&serving, on_demand);
+        let tending = tending::tend(serving.clone(), here.clone());
+        let has_etcd = cluster.etcd.is_some();
+        let tending = has_etcd.then(|| world.spawn("looks after etcd", tending));
         let ended = serve(&serving, &here, is_ready, (front, signals)).await;
         let ended = match ended {
             Ended::AsTold(force) => Some(serving.end(force).await),
@@ -157,7 +195,7 @@ async fn live_in(
             }
         };
         // It has nothing under way any more.
-        drop(mounting);
+        drop((mounting, tending));
         if let Some(result) = ended {
             return result;
         }
@@ -236,6 +274,14 @@ impl Patience {
     }
 }
 
+/// How long a node tries to join.
+fn start_max(cluster: &ClusterConfig) -> Duration {
+    match cluster.etcd {
+        Some(_) => START_OF_QUORUM_MAX,
+        None => START_MAX,
+    }
+}
+
 /// Joins with a new run of the node.
 async fn join(
     world: &World,
@@ -275,7 +321,7 @@ async fn join(
     let text = format!(
         "node {node} could not join its cluster within {} s: {why}; see that most of the quorum nodes run and that the \
          network reaches them ({})",
-        START_MAX.as_secs(),
+        start_max(cluster).as_secs(),
         cluster.coordination.join(", ")
     );
     Err(Error::new(ErrorKind::Unavailable, text))
@@ -325,18 +371,16 @@ fn start_etcd(dir: &Path, cluster: &ClusterConfig) -> Result<Option<EtcdProcess>
     let Some(own) = &cluster.etcd else {
         return Ok(None);
     };
+    let begin = etcd::beginning(dir, cluster)?;
     let own_peer = (cluster.name.clone(), own.peer.to_string());
-    let (members, begin) = match own.joins.is_empty() {
-        true => {
-            let token = cluster.id.clone();
-            (vec![own_peer], EtcdBegin::New { token })
-        }
-        false => (own.joins.clone(), EtcdBegin::Join),
+    let members = match own.joins.is_empty() {
+        true => vec![own_peer],
+        false => own.joins.clone(),
     };
     let files = keys::files(dir);
     let server = EtcdServer {
         name: cluster.name.clone(),
-        data_directory: dir.join("etcd"),
+        data_directory: etcd::data_directory(dir),
         client_listen: own.client,
         client_authority: own.client.to_string(),
         peer_listen: own.peer,
@@ -350,7 +394,33 @@ fn start_etcd(dir: &Path, cluster: &ClusterConfig) -> Result<Option<EtcdProcess>
         }),
         heartbeat: HEARTBEAT,
     };
-    EtcdProcess::start(dir, &server).map(Some)
+    EtcdProcess::start(dir, cluster, server).map(Some)
+}
+
+/// Waits until this node's member of etcd, which runs for the first time, is one of the etcd that it joins.
+async fn until_begun(
+    world: &World,
+    dir: &Path,
+    settings: &EtcdSettings,
+    own: &EtcdConfig,
+) -> Result<()> {
+    let settings = EtcdSettings {
+        endpoints: vec![founding::endpoint(own.client).parse()?],
+        ..settings.clone()
+    };
+    let etcd = Etcd::new(world, &settings)?;
+    let deadline = Deadline::after(world, BEGIN_MAX);
+    let ready = etcd.until_ready(0, deadline).await;
+    ready.map(drop).map_err(|error| {
+        let doing = format!(
+            "waiting for this node's own member of etcd, which joins the others; see {}, and whether the network lets \
+             quorum nodes reach each other's ports ({} and {} here)",
+            dir.join(etcd::LOG).display(),
+            own.client,
+            own.peer
+        );
+        error.while_doing(doing)
+    })
 }
 
 /// Gives this node's member of etcd its vote once it has caught up, and says where it answers; nothing if it has both.
@@ -370,6 +440,7 @@ fn promotion(
     );
     let (node, facts, of_task) = (NodeId(cluster.node), coordination.clone(), world.clone());
     let promote = async move {
+        let mut pause = AGAIN_AFTER;
         loop {
             let promoted = promote_once(&of_task, &etcd, &peer).await;
             let told = match promoted {
@@ -384,9 +455,18 @@ fn promotion(
             };
             match told {
                 Ok(()) => return,
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    tracing::error!(
+                        %error,
+                        "this node's member of etcd gets no vote: join again with a new token and an empty --dir to make \
+                         this machine a quorum node"
+                    );
+                    return;
+                }
                 Err(error) => tracing::warn!(%error, "this node's member of etcd has no vote yet"),
             }
-            of_task.sleep(AGAIN_AFTER).await;
+            of_task.sleep(pause).await;
+            pause = (pause * 2).min(PROMOTE_AGAIN_MAX);
         }
     };
     Ok(Some(world.spawn("promotes etcd's member", promote)))

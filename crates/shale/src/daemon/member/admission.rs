@@ -3,6 +3,7 @@
 
 use super::{
     InCluster,
+    endpoints::endpoints_for,
     joining::{More, Wishes},
     outside::OutsideTls,
     reports::standings,
@@ -93,10 +94,8 @@ impl Admission {
         let certificate = self.authority.issue(&signing, &holder, now)?;
         let own: Credentials = self.security.credentials();
         let trusted = own.authorities().iter().map(|it| it.der().to_vec());
-        let mut endpoints: Vec<_> = nodes
-            .values()
-            .filter_map(|it| it.value.etcd.clone())
-            .collect();
+        let nodes = self.coordination.nodes().await?;
+        let mut endpoints = endpoints_for(facts.node, None, &nodes);
         if endpoints.is_empty() {
             endpoints.clone_from(&self.endpoints);
         }

@@ -213,11 +213,13 @@ mod tests {
             name: "n1".into(),
             address: "10.0.0.1:7311".parse().unwrap(),
             coordination: vec![endpoint(client)],
+            etcd_id: None,
             prefix: "/shale/7/".into(),
             etcd: Some(EtcdConfig {
                 client,
                 peer,
                 joins: Vec::new(),
+                began: false,
             }),
             outside: None,
             founding: true,

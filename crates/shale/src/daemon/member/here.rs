@@ -83,7 +83,7 @@ impl InCluster {
         self.cluster.id.clone()
     }
 
-    /// Its place in the cluster, as it was when its daemon started.
+    /// Its place in the cluster, as it was when this run joined.
     pub fn cluster(&self) -> &ClusterConfig {
         &self.cluster
     }
@@ -116,11 +116,6 @@ impl InCluster {
     /// Coordination is there from now on.
     pub fn set_endpoints(&self, endpoints: &[String]) {
         *self.endpoints.lock() = endpoints.to_vec();
-    }
-
-    /// The node's place in the cluster, as it was when this run joined.
-    pub(super) fn cluster(&self) -> &ClusterConfig {
-        &self.cluster
     }
 
     /// What the members of etcd have said last; `None`: they weren't asked yet.

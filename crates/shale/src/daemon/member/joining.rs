@@ -85,6 +85,7 @@ pub async fn become_node(
         name: more.name,
         address,
         coordination: more.endpoints,
+        etcd_id: None,
         prefix: more.prefix,
         etcd: None,
         outside: more.outside.map(|it| it.places(dir)),
@@ -146,14 +147,22 @@ pub fn etcd_settings(
         .coordination
         .iter()
         .map(|it| it.parse::<EtcdEndpoint>());
-    let endpoints = endpoints.collect::<Result<_>>()?;
+    let endpoints: Vec<_> = endpoints.collect::<Result<_>>()?;
+    let id = cluster.etcd_id.as_deref().map(|it| {
+        u64::from_str_radix(it, 16).map_err(|_| {
+            let text = format!("node.toml: {it:?} is no id of an etcd; remove the line etcd_id");
+            Error::new(ErrorKind::InvalidArgument, text)
+        })
+    });
+    let id = id.transpose()?;
     if let Some(outside) = &cluster.outside {
-        return OutsideTls::load(outside)?.settings(world, endpoints, &cluster.prefix);
+        return OutsideTls::load(outside)?.settings(world, endpoints, &cluster.prefix, id);
     }
     Ok(EtcdSettings {
         endpoints,
         prefix: cluster.prefix.clone(),
         tls: Some(credentials.etcd_client(world)?),
+        cluster: id,
     })
 }
 
@@ -171,5 +180,6 @@ async fn add_to_etcd(
         client,
         peer,
         joins,
+        began: false,
     })
 }

@@ -2,10 +2,12 @@
 //! cluster and change in it. Who starts and ends it is `cluster`.
 //!
 //! `founding` makes the first node of a node that was alone, `joining` further ones; `admission` is the cluster's side of
-//! that. `renewal` replaces certificates before they end. `checks` finds mistakes before either begins.
+//! that. `renewal` replaces certificates before they end. `checks` finds mistakes before either begins. `endpoints` says where
+//! the etcd is.
 
 pub mod admission;
 pub mod checks;
+pub mod endpoints;
 pub mod etcd_members;
 pub mod founding;
 mod here;

@@ -6,7 +6,7 @@ use super::{InCluster, etcd_members};
 use crate::admin::{ChangeNode, FileSystemLine};
 use crate::daemon::config::ClusterConfig;
 use coordination::etcd::Etcd;
-use coordination::{Coordination, Roster, RootOwner};
+use coordination::{Coordination, RootOwner, Roster};
 use model::map::NsdState;
 use model::{Error, ErrorKind, FileSystemName, NodeId, Result};
 use node::NodeFacts;
@@ -72,7 +72,10 @@ impl InCluster {
                 ..self.cluster().clone()
             };
             let settings = etcd_settings(world, &cluster, &self.credentials())?;
-            let (etcd, url) = (Etcd::new(world, &settings)?, etcd_members::peer_url(known.address)?);
+            let (etcd, url) = (
+                Etcd::new(world, &settings)?,
+                etcd_members::peer_url(known.address)?,
+            );
             let removed = etcd_members::remove(world, &etcd, &known.name, &url).await;
             removed.map_err(|error| {
                 let text = format!(

@@ -37,7 +37,7 @@ impl OutsideTls {
         identity: Option<(&Path, &Path)>,
     ) -> Result<Self> {
         let read = Self::read(authority, identity)?;
-        read.settings(world, Vec::new(), "")?;
+        read.settings(world, Vec::new(), "", None)?;
         Ok(read)
     }
 
@@ -50,6 +50,7 @@ impl OutsideTls {
         world: &World,
         endpoints: Vec<EtcdEndpoint>,
         prefix: &str,
+        cluster: Option<u64>,
     ) -> Result<EtcdSettings> {
         let identity = self.identity.as_ref();
         let identity = identity.map(|(certificate, key)| (&certificate[..], &key[..]));
@@ -57,6 +58,7 @@ impl OutsideTls {
             endpoints,
             prefix: prefix.to_owned(),
             tls: Some(client_of_others(world, &self.authority, identity)?),
+            cluster,
         })
     }
 

@@ -165,9 +165,11 @@ mod tests {
             name: "n3".into(),
             class: "default".into(),
             is_quorum: true,
+            has_authority: true,
             is_barred: false,
             etcd: None,
             key: [0; 32],
+            address: "10.0.0.3:7311".parse().unwrap(),
         };
         let mut roster = Roster::default();
         let address = NodeAddress {

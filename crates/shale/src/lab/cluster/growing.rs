@@ -172,11 +172,9 @@ impl Lab {
 
     /// Makes a node and joins it to the cluster.
     fn add(&self, node: NodeNumber, is_quorum: bool, steps: &Steps<'_>) -> Result<()> {
-        let said = self.shale(
-            NodeNumber(1),
-            &["cluster", "join-token", "--json"],
-            CHANGE_MAX,
-        )?;
+        let mut make = vec!["cluster", "join-token", "--json"];
+        make.extend(is_quorum.then_some("--quorum"));
+        let said = self.shale(NodeNumber(1), &make, CHANGE_MAX)?;
         let answer: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
         let token = answer["token"].as_str().ok_or_else(|| {
             Error::new(ErrorKind::Unavailable, format!("no token is in {said:?}"))
