@@ -8,6 +8,7 @@ use crate::abi::{InHeader, WriteIn, init};
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::DATA_BYTES_MAX;
+use crate::pulse::Pulse;
 use crate::request::Incoming;
 use crate::serving::{Ending, ReplyTo, Serving};
 use parking_lot::{Condvar, Mutex};
@@ -114,6 +115,7 @@ impl<F: FileSystem> Crew<F> {
             .clone_queue()
             .map_or_else(|_| Arc::clone(&self.device), Arc::new);
         let mut buffer = AlignedBuffer::with_any_content(DATA_AT + DATA_BYTES_MAX as usize);
+        let pulse = self.serving.pulses.add();
         loop {
             let length = match device.receive(&mut buffer[REQUEST_AT..]) {
                 Ok(Received::Request(length)) => length,
@@ -124,7 +126,8 @@ impl<F: FileSystem> Crew<F> {
                     break self.finish();
                 }
             };
-            if self.serve(ending, &device, &buffer[REQUEST_AT..REQUEST_AT + length]) == Next::End {
+            let request = &buffer[REQUEST_AT..REQUEST_AT + length];
+            if self.serve(ending, &device, request, &pulse) == Next::End {
                 break;
             }
         }
@@ -135,6 +138,7 @@ impl<F: FileSystem> Crew<F> {
         ending: &Arc<Ending<F>>,
         device: &Arc<Device>,
         bytes: &[u8],
+        pulse: &Pulse,
     ) -> Next {
         let long_setxattr = self.serving.agreement.has(init::SETXATTR_EXT);
         let Ok(incoming) = Incoming::from_device(bytes, long_setxattr) else {
@@ -145,7 +149,8 @@ impl<F: FileSystem> Crew<F> {
             return Next::Read;
         };
         let mut waited = false;
-        let reply = self.serving.run(&incoming, &ReplyTo::Device(device), || {
+        let reply_to = ReplyTo::Device(device);
+        let reply = self.serving.run(&incoming, &reply_to, pulse, || {
             waited = true;
             self.stand_in(ending);
         });

@@ -18,6 +18,7 @@
 extern crate self as fuse;
 
 mod abi;
+mod connection;
 mod copies;
 mod cpus;
 mod crew;
@@ -45,6 +46,7 @@ mod notifier;
 mod opens;
 mod options;
 mod programs;
+mod pulse;
 mod reply;
 mod request;
 mod ring_crew;
@@ -59,6 +61,7 @@ mod umount_table;
 mod verbs;
 mod waiting;
 
+pub use connection::AbortFile;
 pub use cpus::run_on_all_cpus;
 pub use door::{Door, DoorSettings};
 pub use extended::node_has_selinux;

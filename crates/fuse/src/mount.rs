@@ -34,6 +34,7 @@ pub struct Mount {
     notifier: Notifier,
     transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
+    longest_run: Box<dyn Fn() -> Duration + Send + Sync>,
     ended: watch::Receiver<bool>,
     /// Unmounted by this process, and not lazily.
     is_let_go: AtomicBool,
@@ -97,6 +98,13 @@ impl Mount {
         (self.waiting)()
     }
 
+    /// For how long the longest request that doesn't wait for anything has been running: at least that long, as calls
+    /// of this have seen it. Such a request takes microseconds; seconds mean that its thread can't go on.
+    #[must_use]
+    pub fn longest_run(&self) -> Duration {
+        (self.longest_run)()
+    }
+
     /// Whether the mount has ended, through this process or another (umount).
     #[must_use]
     pub fn is_ended(&self) -> bool {
@@ -108,6 +116,25 @@ impl Mount {
     #[must_use]
     pub fn is_attached(&self) -> bool {
         !self.is_ended() && self.line().is_some()
+    }
+
+    /// Whether its connection has ended and it is still in the tree of files: whoever comes there gets ENOTCONN. Mounting
+    /// there again takes it away.
+    #[must_use]
+    pub fn is_left_dead(&self) -> bool {
+        self.is_ended() && self.line().is_some()
+    }
+
+    /// Takes what [is left dead](Mount::is_left_dead) out of the tree of files.
+    ///
+    /// # Errors
+    /// `NotPermitted`; `Changed` if another mount covers it.
+    pub async fn detach_dead(&self) -> Result<()> {
+        let Some(line) = self.line().filter(|_| self.is_ended()) else {
+            return Ok(());
+        };
+        let detach = move || mounting::detach(&line.into());
+        self.world.blocking(detach).await
     }
 
     /// Where it is now, even if it was moved (`mount --move`).
@@ -342,6 +369,10 @@ fn begin<F: FileSystem>(
         is_let_go: AtomicBool::new(false),
         notifier,
         transport,
+        longest_run: Box::new({
+            let serving = Arc::clone(&serving);
+            move || serving.pulses.longest_run(serving.world.now())
+        }),
         waiting: Box::new(move || serving.waiting.list(serving.world.now())),
         ended,
         world: world.clone(),

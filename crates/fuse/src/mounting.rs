@@ -1,5 +1,6 @@
 //! Mounts and unmounts: mount(2), umount(2), fusermount3, and removing a killed daemon's mount.
 
+use crate::connection;
 use crate::device::Device;
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
 use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, mount_on};
@@ -10,7 +11,7 @@ use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::CString;
 use std::fs;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -217,8 +218,7 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
 
 /// Fails all requests, including running ones, and ends the connection to the kernel.
 pub(crate) fn abort(number: DeviceNumber) -> io::Result<()> {
-    let connection = format!("/sys/fs/fuse/connections/{}/abort", number.minor);
-    fs::write(connection, "1")
+    connection::open(number.minor)?.write_all(b"1")
 }
 
 /// Ends, as `how` says, a mount that another process serves or that is dead. Sends the file system

@@ -103,3 +103,8 @@ impl KernelFlags {
 pub(crate) fn is_root() -> bool {
     geteuid().is_root()
 }
+
+/// The user as whom this process mounts.
+pub(crate) fn effective_user() -> u32 {
+    geteuid().as_raw()
+}

@@ -13,6 +13,7 @@ use crate::abi::{EntryOut, NotifyRetrieveOut, init, notify, opcode};
 use crate::cpus::run_on;
 use crate::device::Device;
 use crate::file_system::FileSystem;
+use crate::pulse::Pulse;
 use crate::reply::Reply;
 use crate::request::Incoming;
 use crate::ring_entry::{Fetched, RingEntry};
@@ -187,6 +188,7 @@ impl<F: FileSystem> RingCrew<F> {
     }
 
     fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>, entry: &mut RingEntry, bound: &Cell<bool>) {
+        let pulse = self.serving.pulses.add();
         loop {
             match entry.fetch() {
                 Ok(Fetched::Request) => {}
@@ -197,7 +199,7 @@ impl<F: FileSystem> RingCrew<F> {
                     break;
                 }
             }
-            let reply = self.serve(ending, entry, bound);
+            let reply = self.serve(ending, entry, bound, &pulse);
             entry.commit(&reply);
         }
         self.state.lock().ending = true;
@@ -210,6 +212,7 @@ impl<F: FileSystem> RingCrew<F> {
         ending: &Arc<Ending<F>>,
         entry: &RingEntry,
         bound: &Cell<bool>,
+        pulse: &Pulse,
     ) -> Reply {
         let long_setxattr = self.serving.agreement.has(init::SETXATTR_EXT);
         let Ok(incoming) = entry.request(long_setxattr) else {
@@ -224,7 +227,8 @@ impl<F: FileSystem> RingCrew<F> {
             bound,
             left: Cell::new(false),
         };
-        let reply = self.serving.run(&incoming, &ReplyTo::Place(&place), || {
+        let reply_to = ReplyTo::Place(&place);
+        let reply = self.serving.run(&incoming, &reply_to, pulse, || {
             // Without another thread the queue waits until this operation is answered.
             let _ = place.leave();
         });

@@ -13,6 +13,7 @@ use crate::init::Agreement;
 use crate::locks::LockWaits;
 use crate::mapped::Mapped;
 use crate::notifier::Notifier;
+use crate::pulse::{Pulse, Pulses};
 use crate::reply::Reply;
 use crate::request::{Incoming, Malformed, Request, forgets};
 use crate::waiting::{Waiting, WithWaitHook};
@@ -46,6 +47,7 @@ pub(crate) struct Serving<F> {
     pub(crate) agreement: Agreement,
     pub(crate) locks: LockWaits,
     pub(crate) waiting: Waiting,
+    pub(crate) pulses: Pulses,
     mapped: Mapped,
     /// Sends notifications, once the mount has a connection.
     notifier: OnceLock<Notifier>,
@@ -72,6 +74,7 @@ impl<F: FileSystem> Serving<F> {
             agreement,
             locks: LockWaits::default(),
             waiting: Waiting::default(),
+            pulses: Pulses::default(),
             mapped: Mapped::default(),
             notifier: OnceLock::new(),
         }
@@ -83,17 +86,20 @@ impl<F: FileSystem> Serving<F> {
         let _ = self.notifier.set(notifier.clone());
     }
 
-    /// Runs a request to its answer on the calling thread. `on_wait` is called if it must wait.
+    /// Runs a request to its answer on the calling thread, whose pulse that is. `on_wait` is called if it must wait.
     pub(crate) fn run(
         self: &Arc<Self>,
         incoming: &Incoming<'_>,
         reply_to: &ReplyTo<'_>,
+        pulse: &Pulse,
         on_wait: impl FnOnce() + Unpin,
     ) -> Reply {
         let mut waited = false;
+        pulse.runs();
         let operation = pin!(self.answer(incoming, reply_to));
         let on_wait = || {
             waited = true;
+            pulse.waits();
             self.waiting.begin(incoming, self.world.now());
             on_wait();
         };
@@ -104,6 +110,7 @@ impl<F: FileSystem> Serving<F> {
         if waited {
             self.waiting.end(incoming.header.unique, self.world.now());
         }
+        pulse.reads();
         reply
     }
 

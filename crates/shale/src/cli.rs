@@ -123,6 +123,13 @@ pub enum Command {
         #[arg(long)]
         on_demand: bool,
     },
+    /// Watch over a daemon of a cluster (which starts this).
+    #[command(hide = true)]
+    Watchdog {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+    },
     /// Add a mount to the running node, until it is unmounted or the node ends.
     Mount(Mount),
     /// End one mount. What was written through it is durable afterwards.

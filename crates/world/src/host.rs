@@ -6,15 +6,22 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 /// Longest small file in bytes (1 MiB).
 pub const SMALL_FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Two clocks are read within this time, or once more.
+const CLOCKS_APART_MAX: Duration = Duration::from_millis(10);
+/// How often they are read at most.
+const CLOCKS_TRIES_MAX: u32 = 5;
 
 /// A file locked by this process; unlocked when dropped or when the process ends.
 #[derive(Debug)]
@@ -32,6 +39,41 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit)?;
     Ok(limit.current.unwrap_or(u64::MAX))
+}
+
+/// The machine's time, the same for all its processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MachineTime {
+    /// Since the machine started, including the time for which it slept.
+    pub since_start: Duration,
+    /// For how long it has slept (suspend) since it started.
+    pub asleep: Duration,
+}
+
+/// The machine's time now. While it sleeps, leases run out (`CLOCK_BOOTTIME`) and the ages of what kernels cache stand
+/// still (`CLOCK_MONOTONIC`).
+#[must_use]
+pub fn machine_time() -> MachineTime {
+    let read = |clock| {
+        let time = clock_gettime(clock);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    };
+    let mut last = None;
+    for _ in 0..CLOCKS_TRIES_MAX {
+        let before = read(ClockId::Monotonic);
+        let since_start = read(ClockId::Boottime);
+        let after = read(ClockId::Monotonic);
+        let asleep = since_start.saturating_sub(after);
+        last = Some(MachineTime {
+            since_start,
+            asleep,
+        });
+        // Otherwise this process was held up between.
+        if after.saturating_sub(before) < CLOCKS_APART_MAX {
+            break;
+        }
+    }
+    last.expect("it was read at least once")
 }
 
 /// Resident memory of this process in bytes; 0 if the kernel doesn't tell.

@@ -16,6 +16,12 @@ impl Instant {
         Self(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
+    /// Time since the machine started, the same in all processes.
+    #[must_use]
+    pub fn since_start(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+
     /// Time from `earlier` to this point; zero if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

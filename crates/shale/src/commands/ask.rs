@@ -97,6 +97,7 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
             | Command::Up(_)
             | Command::Down(_)
             | Command::Daemon { .. }
+            | Command::Watchdog { .. }
             | Command::Cluster(_)
             | Command::Node(_)
             | Command::Fs(Fs::Mount { .. } | Fs::Unmount { .. })

@@ -28,6 +28,7 @@ pub fn run(cli: Cli) -> Result<ExitCode, (Error, bool)> {
         Command::Mount(mount) => mount::mount(&mount, json),
         Command::Umount(umount) => mount::umount(&umount, json),
         Command::Daemon { dir, on_demand } => crate::daemon::run(&dir.dir, on_demand),
+        Command::Watchdog { dir } => crate::daemon::watch_over(&dir.dir),
         Command::Fs(Fs::Mount {
             dir,
             name,

@@ -18,6 +18,7 @@ pub mod serving;
 mod signals;
 mod supervisor;
 mod users;
+pub mod watchdog;
 mod work;
 
 use crate::directory::{lock, log};
@@ -59,20 +60,7 @@ const ANSWERS_END: Duration = Duration::from_secs(2);
 /// # Errors
 /// The reason why it couldn't start.
 pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
-    let wanted = std::env::var("SHALE_LOG").ok();
-    let wanted: Option<Targets> = wanted.and_then(|text| text.parse().ok());
-    let written = tracing_subscriber::fmt::layer()
-        .with_writer(log::Log::new())
-        .with_ansi(false);
-    tracing_subscriber::registry()
-        .with(written)
-        .with(wanted.unwrap_or_else(|| {
-            Targets::new()
-                .with_default(LevelFilter::INFO)
-                .with_target("slatedb", LevelFilter::WARN)
-                .with_target("foyer", LevelFilter::WARN)
-        }))
-        .init();
+    write_log();
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.clamp(2, WORKERS_MAX))
@@ -93,6 +81,33 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
     // panic without it. They end with the process; all that was answered is durable.
     std::mem::forget(runtime);
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs the watchdog of a directory's daemon, which starts it. It writes to the daemon's log.
+///
+/// # Errors
+/// As [`watchdog::run`].
+pub fn watch_over(dir: &Path) -> Result<ExitCode> {
+    write_log();
+    watchdog::run(dir).inspect_err(|error| tracing::error!(%error, "the watchdog ends"))
+}
+
+/// Logs to standard error from now on.
+fn write_log() {
+    let wanted = std::env::var("SHALE_LOG").ok();
+    let wanted: Option<Targets> = wanted.and_then(|text| text.parse().ok());
+    let written = tracing_subscriber::fmt::layer()
+        .with_writer(log::Log::new())
+        .with_ansi(false);
+    tracing_subscriber::registry()
+        .with(written)
+        .with(wanted.unwrap_or_else(|| {
+            Targets::new()
+                .with_default(LevelFilter::INFO)
+                .with_target("slatedb", LevelFilter::WARN)
+                .with_target("foyer", LevelFilter::WARN)
+        }))
+        .init();
 }
 
 async fn live(dir: &Path, on_demand: bool) -> Result<()> {
@@ -151,8 +166,9 @@ async fn live_alone(
     let running = Running::Alone(node);
     let events = Arc::new(Events::open(dir));
     events.tell("daemon-started", "this node", "it serves");
-    let serving = Arc::new(Serving::new(dir, config, running, events, on_demand));
-    serve(&serving, on_demand).await
+    // Nobody else changes what its kernel has: it needs no watchdog.
+    let serving = Serving::new(dir, config, running, events, None, on_demand);
+    serve(&Arc::new(serving), on_demand).await
 }
 
 /// How a node ends its service.

@@ -2,12 +2,14 @@
 
 use super::file_systems::FileSystems;
 use super::users::who_uses;
+use super::watchdog::Guard;
 use crate::{admin::MountLine, options::Options};
 use client::Client;
 use fuse::{
     Door, DoorSettings, Mount, MountOptions, Siblings, Transport, TransportChoice, Unmount,
     WaitingRequest,
 };
+use futures::future::BoxFuture;
 use model::{Error, ErrorKind, FileSystemName, Result};
 use node::FIRST_FILE_SYSTEM;
 use parking_lot::Mutex;
@@ -40,6 +42,11 @@ const MAKING_MAX: Duration = Duration::from_secs(15);
 /// machine.
 const GONE_MAX: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether a mount that the watchdog has aborted can be made again.
+const AGAIN_EVERY: Duration = Duration::from_millis(200);
+/// How often making it may fail.
+const AGAIN_MAX: u32 = 20;
+
 /// The mounts of a node.
 pub struct Mounts {
     world: World,
@@ -57,6 +64,8 @@ pub struct Mounts {
     failed: tokio::sync::Notify,
     /// Number of mounts, for those waiting for a change.
     count: watch::Sender<usize>,
+    /// What ends them when this daemon can't run.
+    guard: Option<Guard>,
 }
 
 struct OneMount {
@@ -68,7 +77,12 @@ struct OneMount {
 
 impl Mounts {
     /// A node without mounts.
-    pub fn new(world: &World, file_systems: Arc<dyn FileSystems>, source: PathBuf) -> Arc<Self> {
+    pub fn new(
+        world: &World,
+        file_systems: Arc<dyn FileSystems>,
+        source: PathBuf,
+        guard: Option<Guard>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             world: world.clone(),
             file_systems,
@@ -79,6 +93,7 @@ impl Mounts {
             closed: AtomicBool::new(false),
             failed: tokio::sync::Notify::new(),
             count: watch::Sender::new(0),
+            guard,
         })
     }
 
@@ -113,7 +128,8 @@ impl Mounts {
                 "the node is going down",
             ));
         }
-        if self.list.lock().len() >= MOUNTS_MAX {
+        let is_served = |one: &&Arc<OneMount>| !one.mount.is_ended();
+        if self.list.lock().iter().filter(is_served).count() >= MOUNTS_MAX {
             let text = format!("this node has {MOUNTS_MAX} mounts already; unmount one first");
             return Err(Error::new(ErrorKind::Busy, text));
         }
@@ -159,10 +175,12 @@ impl Mounts {
             options: options.clone(),
             client,
         });
+        if let (Some(guard), Some(id)) = (&self.guard, one.mount.id()) {
+            guard.watchdog.watch(id);
+        }
         self.list.lock().push(one.clone());
         self.tell_count();
-        let mounts = self.clone();
-        let watch = async move { mounts.watch(one).await };
+        let watch = self.clone().watch(one);
         self.world.spawn("end of a mount", watch).detach();
         Ok(())
     }
@@ -176,8 +194,13 @@ impl Mounts {
 
     /// Takes a mount off the list when it has ended, however that happened. umount(8) promises that
     /// written data is safe.
-    async fn watch(&self, one: Arc<OneMount>) {
+    async fn watch(self: Arc<Self>, one: Arc<OneMount>) {
         one.mount.ended().await;
+        if let (Some(guard), Some(id)) = (&self.guard, one.mount.id())
+            && let Some(cause) = guard.watchdog.forget(id)
+        {
+            self.clone().mount_again(&one, guard, &cause).await;
+        }
         if let Err(error) = one.client.sync_all().await
             && error.kind() != ErrorKind::ShuttingDown
         {
@@ -191,6 +214,56 @@ impl Mounts {
         }
         self.list.lock().retain(|other| !Arc::ptr_eq(other, &one));
         self.tell_count();
+    }
+
+    /// Makes a mount again that the watchdog has aborted, when the node has its lease. Whoever ends the node's mounts
+    /// first takes away what is left of it.
+    fn mount_again<'a>(
+        self: Arc<Self>,
+        one: &'a OneMount,
+        guard: &'a Guard,
+        cause: &'a str,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let place = one.mount.place();
+            let subject = format!("the mount at {}", place.display());
+            tracing::warn!(mountpoint = %place.display(), cause, "the watchdog has aborted this mount");
+            let told = format!(
+                "{cause}: the watchdog has aborted the mount, so that programs got errors instead of hanging"
+            );
+            guard.events.tell("mount-aborted", &subject, &told);
+            let mut failures = 0;
+            // Whoever has unmounted it doesn't want it back.
+            while one.mount.is_left_dead() {
+                if (guard.may_serve)() {
+                    match self.add(&place, &one.options).await {
+                        Ok(()) => {
+                            guard
+                                .events
+                                .tell("mounted-again", &subject, "it is served again");
+                            return;
+                        }
+                        Err(error) => {
+                            failures += 1;
+                            tracing::warn!(%error, failures, "an aborted mount can't be made again yet");
+                            if failures == AGAIN_MAX {
+                                let told = format!("{error}; mount it by hand: `shale mount`");
+                                guard.events.tell("mount-lost", &subject, &told);
+                                return;
+                            }
+                        }
+                    }
+                }
+                self.world.sleep(AGAIN_EVERY).await;
+            }
+        })
+    }
+
+    /// For how long the longest request of any mount has been running that doesn't wait for anything.
+    pub fn longest_run(&self) -> Duration {
+        let list = self.list.lock().clone();
+        let runs = list.iter().map(|one| one.mount.longest_run());
+        runs.max().unwrap_or_default()
     }
 
     /// Writes utab lines that are missing: an umount(8) of the same place in another mount namespace
@@ -269,6 +342,7 @@ impl Mounts {
     async fn end(&self, one: &OneMount, how: Unmount) -> Result<()> {
         let refused = match one.mount.unmount(how).await {
             Ok(()) => {
+                one.mount.detach_dead().await?;
                 self.remind_umount().await;
                 return Ok(());
             }

@@ -6,6 +6,7 @@ use super::health::History;
 use super::mounts::{Mounts, source_of};
 use super::own_mount::OwnMount;
 use super::running::Running;
+use super::watchdog::Guard;
 use super::work::Works;
 use crate::directory::private;
 use crate::{
@@ -63,16 +64,18 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// A node without mounts yet. `on_demand`: it serves mounts that others request, and ends with
-    /// the last of them.
+    /// A node without mounts yet. `guard`: what guards them if other nodes change the same files. `on_demand`: it
+    /// serves mounts that others request, and ends with the last of them.
     pub fn new(
         dir: &Path,
         config: NodeConfig,
         running: Running,
         events: Arc<Events>,
+        guard: Option<Guard>,
         on_demand: bool,
     ) -> Self {
-        let mounts = Mounts::new(running.world(), running.file_systems(), source_of(dir));
+        let (world, file_systems) = (running.world(), running.file_systems());
+        let mounts = Mounts::new(world, file_systems, source_of(dir), guard);
         Self {
             dir: dir.to_path_buf(),
             config: Mutex::new(config),

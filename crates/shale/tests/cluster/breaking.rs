@@ -1,6 +1,6 @@
 //! Nodes that die, freeze and come back, under load.
 
-use super::{Cluster, signal};
+use super::{content, signal, three_nodes};
 use crate::fixture::eventually;
 use rustix::process::Signal;
 use std::fs;
@@ -8,50 +8,10 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of one file of the load.
-const FILE_BYTES: usize = 300_000;
-
-fn content(number: u32) -> Vec<u8> {
-    (0..FILE_BYTES as u32)
-        .map(|at| (at.wrapping_mul(31) ^ number) as u8)
-        .collect()
-}
-
-/// Three nodes with `erasure(2+1)`, grown out of one that was alone with data in it.
-fn three_nodes() -> Cluster {
-    let mut cluster = Cluster::founded();
-    for number in 0..10 {
-        fs::write(cluster.path(1, &format!("old{number}")), content(number)).unwrap();
-    }
-    cluster.join(true);
-    cluster.join(true);
-    cluster
-        .node(2)
-        .must(&["pool", "change", "--scheme", "erasure(2+1)"]);
-    eventually("all has the new scheme", || cluster.is_repaired(1));
-    // Until then a node depends on those that it knows.
-    let knows_all = |node| {
-        let view = cluster.view(node);
-        view["coordination"]
-            .as_array()
-            .is_some_and(|all| all.len() == 3)
-    };
-    eventually("all know where coordination is", || (1..=3).all(knows_all));
-    cluster
-}
-
-/// The node that serves the file system.
-fn owner(cluster: &Cluster, asked: usize) -> Option<usize> {
-    let view = cluster.view(asked);
-    view["file_systems"][0]["owner"]
-        .as_u64()
-        .map(|node| node as usize)
-}
-
 #[test]
 fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
     let cluster = three_nodes();
-    let dead = owner(&cluster, 1).unwrap();
+    let dead = cluster.owner(1).unwrap();
     let writer = 1 + dead % 3;
     let reader = 1 + writer % 3;
     let is_over = AtomicBool::new(false);
@@ -71,7 +31,7 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
         });
         cluster.node(dead).kill();
         eventually("others serve", || {
-            owner(&cluster, writer).is_some_and(|node| node != dead)
+            cluster.owner(writer).is_some_and(|node| node != dead)
         });
         eventually("it is expelled", || {
             cluster.line(writer, dead)["state"] == "expelled"
@@ -116,7 +76,7 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
 #[test]
 fn a_frozen_node_is_expelled_its_programs_get_errors_and_it_joins_again() {
     let cluster = three_nodes();
-    let frozen = owner(&cluster, 1).unwrap();
+    let frozen = cluster.owner(1).unwrap();
     let other = 1 + frozen % 3;
     fs::write(cluster.path(frozen, "held"), "before").unwrap();
     let held = fs::File::open(cluster.path(frozen, "held")).unwrap();

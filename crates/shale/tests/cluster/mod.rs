@@ -5,6 +5,7 @@ mod breaking;
 mod coordination;
 mod expelling;
 mod founding;
+mod freezing;
 mod joining;
 mod outside;
 mod removing;
@@ -13,8 +14,9 @@ mod repeating;
 mod sharing;
 mod starting;
 
-use crate::fixture::Node;
+use crate::fixture::{Node, eventually};
 use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::Output;
@@ -22,6 +24,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of each node's NSD.
 const NSD: &str = "1G";
+/// Bytes of one file of the load.
+const FILE_BYTES: usize = 300_000;
 
 /// A cluster; killed and removed when dropped.
 pub(crate) struct Cluster {
@@ -148,6 +152,14 @@ impl Cluster {
         repaired && generations.as_array().unwrap().len() == 1
     }
 
+    /// The node that serves the file system.
+    pub(crate) fn owner(&self, asked: usize) -> Option<usize> {
+        let view = self.view(asked);
+        view["file_systems"][0]["owner"]
+            .as_u64()
+            .map(|node| node as usize)
+    }
+
     fn address(&self, number: u8) -> String {
         let [a, b, c] = self.net;
         Ipv4Addr::new(a, b, c, number).to_string()
@@ -168,6 +180,35 @@ impl Drop for Cluster {
 pub(crate) fn refused(output: &Output) -> String {
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub(crate) fn content(number: u32) -> Vec<u8> {
+    (0..FILE_BYTES as u32)
+        .map(|at| (at.wrapping_mul(31) ^ number) as u8)
+        .collect()
+}
+
+/// Three nodes with `erasure(2+1)`, grown out of one that was alone with data in it.
+pub(crate) fn three_nodes() -> Cluster {
+    let mut cluster = Cluster::founded();
+    for number in 0..10 {
+        fs::write(cluster.path(1, &format!("old{number}")), content(number)).unwrap();
+    }
+    cluster.join(true);
+    cluster.join(true);
+    cluster
+        .node(2)
+        .must(&["pool", "change", "--scheme", "erasure(2+1)"]);
+    eventually("all has the new scheme", || cluster.is_repaired(1));
+    // Until then a node depends on those that it knows.
+    let knows_all = |node| {
+        let view = cluster.view(node);
+        view["coordination"]
+            .as_array()
+            .is_some_and(|all| all.len() == 3)
+    };
+    eventually("all know where coordination is", || (1..=3).all(knows_all));
+    cluster
 }
 
 /// Sends a signal to a node's daemon.

@@ -6,8 +6,10 @@
 //! mounts again. *An end*: mounts end, the shards here go to others, the member leaves.
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
-//! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `tending` looks after the etcd.
+//! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `tending` looks after the etcd;
+//! `beating` tells the watchdog that the daemon can run.
 
+mod beating;
 mod etcd;
 mod front;
 mod keeping;
@@ -20,6 +22,7 @@ use super::relay::Relay;
 use super::running::Running;
 use super::serving::Serving;
 use super::signals::Signals;
+use super::watchdog::{Guard, Watchdog};
 use super::{Ended, attend, remove_socket, say};
 use coordination::Coordination;
 use coordination::etcd::{Etcd, EtcdCertificates, EtcdServer, EtcdSettings, HEARTBEAT};
@@ -131,6 +134,7 @@ async fn live_in(
     }
     let events = Arc::new(Events::open(dir));
     let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
+    let watchdog = Arc::new(Watchdog::start(dir)?);
     loop {
         front.waits("it joins");
         let joined = tokio::select! {
@@ -156,11 +160,18 @@ async fn live_in(
             config.store(dir)?;
         }
         let running = Running::InCluster(here.clone());
+        let of_guard = here.member().clone();
+        let guard = Guard {
+            watchdog: watchdog.clone(),
+            events: events.clone(),
+            may_serve: Box::new(move || of_guard.lease_ends() > of_guard.world().now()),
+        };
         let serving = Arc::new(Serving::new(
             dir,
             config.clone(),
             running,
             events.clone(),
+            Some(guard),
             on_demand,
         ));
         serving.discard_leftovers().await;
@@ -174,6 +185,8 @@ async fn live_in(
         let tending = tending::tend(serving.clone(), here.clone());
         let has_etcd = cluster.etcd.is_some();
         let tending = has_etcd.then(|| world.spawn("looks after etcd", tending));
+        let beating = beating::beat(serving.clone(), here.clone(), watchdog.clone());
+        let beating = world.spawn("beats for the watchdog", beating);
         let ended = serve(&serving, &here, is_ready, (front, signals)).await;
         let ended = match ended {
             Ended::AsTold(force) => Some(serving.end(force).await),
@@ -195,7 +208,7 @@ async fn live_in(
             }
         };
         // It has nothing under way any more.
-        drop((mounting, tending));
+        drop((mounting, tending, beating));
         if let Some(result) = ended {
             return result;
         }

@@ -1,0 +1,187 @@
+//! Ends the connection between the kernel and a daemon from outside: the file `abort` of fusectl.
+
+use crate::options::effective_user;
+use crate::table::{self, TableLine};
+use model::{Error, ErrorKind, Result};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Where fusectl is, if it is mounted. Distributions with systemd do that.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// Ends one mount's connection, whatever the daemon that serves it does: it may be stopped.
+///
+/// The kernel's file stands for the connection, not for its number: once that has ended, nothing happens, also if
+/// another mount has the number by then.
+#[derive(Debug)]
+pub struct AbortFile {
+    file: File,
+    mountpoint: PathBuf,
+}
+
+impl AbortFile {
+    /// Opens that of a mount: the one with this id of the kernel, if its source is `source` and it is this user's.
+    /// Sends the file system no request.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such mount. `NotSupported`: the kernel's file can't be opened; it says what to do.
+    pub fn of_mount(id: u64, source: &Path) -> Result<Self> {
+        let doing = || format!("opening what ends the mount {id} of {}", source.display());
+        let missing = || {
+            let text = "this user has no such mount here";
+            Error::new(ErrorKind::NotFound, text).while_doing(doing())
+        };
+        let user = effective_user();
+        let find = || {
+            let is_it = |line: &TableLine| {
+                line.id == id && line.is_shale() && line.source == source && line.user == Some(user)
+            };
+            table::lines().into_iter().find(is_it)
+        };
+        let before = find().ok_or_else(missing)?;
+        let file = open(before.number.minor).map_err(|error| {
+            let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
+            Error::new(ErrorKind::NotSupported, text).while_doing(doing())
+        })?;
+        // Had it ended meanwhile, its number could have been another's.
+        match find() {
+            Some(after) if after == before => Ok(Self {
+                file,
+                mountpoint: before.mountpoint,
+            }),
+            _ => Err(missing()),
+        }
+    }
+
+    /// Where it was mounted when this was opened.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Fails all requests, running ones with ECONNABORTED and later ones with ENOTCONN, and ends the connection. The
+    /// mount stays in the tree of files. Does nothing if the connection has ended. Doesn't wait for the daemon.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn abort(&self) -> io::Result<()> {
+        (&self.file).write_all(b"1")
+    }
+}
+
+/// Opens the file that ends the connection with this number: in /sys, or, without fusectl there and for root only, in
+/// a mount of our own that nobody else sees.
+pub(crate) fn open(number: u32) -> io::Result<File> {
+    let place = format!("{CONNECTIONS}/{number}/abort");
+    match OpenOptions::new().write(true).open(place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let fusectl = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&fusectl)?;
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let connections = fsmount(&fusectl, flags, MountAttrFlags::empty())?;
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = openat(connections, format!("{number}/abort"), flags, Mode::empty())?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{Device, Received};
+    use crate::mounting;
+    use crate::options::{MountOptions, Unmount};
+
+    const SOURCE: &str = "/srv/a node";
+
+    struct Mounted {
+        device: Device,
+        path: PathBuf,
+        line: TableLine,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Mounted {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = std::fs::canonicalize(directory.path()).unwrap();
+            let mut options = MountOptions::new(&path);
+            options.name = SOURCE.to_owned();
+            let device = mounting::mount(&path, &options).unwrap();
+            let line = table::mount_on(&path).unwrap();
+            Self {
+                device,
+                path,
+                line,
+                _directory: directory,
+            }
+        }
+
+        /// Whether the kernel's first request is there, and not the connection's end.
+        fn is_connected(&self) -> bool {
+            let mut buffer = vec![0; crate::init::DATA_BYTES_MAX as usize + 4096];
+            loop {
+                match self.device.receive(&mut buffer).unwrap() {
+                    Received::Request(_) => return true,
+                    Received::Again => {}
+                    Received::Ended => return false,
+                }
+            }
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = mounting::unmount(&self.path, Unmount::Lazy, None);
+        }
+    }
+
+    #[test]
+    fn the_mount_of_a_daemon_that_does_nothing_is_ended_and_stays_in_its_place() {
+        let mounted = Mounted::new();
+        let abort = AbortFile::of_mount(mounted.line.id, Path::new(SOURCE)).unwrap();
+        assert_eq!(abort.mountpoint(), mounted.path);
+        // It waits for the answer to a request that nobody reads.
+        let path = mounted.path.clone();
+        let program = std::thread::spawn(move || std::fs::metadata(path));
+        abort.abort().unwrap();
+        let failed = program.join().unwrap().unwrap_err();
+        let errno = failed.raw_os_error();
+        assert!(
+            matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)),
+            "{failed}"
+        );
+        assert!(!mounted.is_connected());
+        assert!(table::mount_on(&mounted.path).is_some_and(|line| line.is_shale()));
+        abort.abort().unwrap();
+    }
+
+    #[test]
+    fn a_mount_that_has_got_the_number_of_an_ended_one_is_not_ended_for_it() {
+        // The lowest free number is given, so another test's mount can only rarely be in between.
+        let again = (0..100).find_map(|_| {
+            let first = Mounted::new();
+            let abort = AbortFile::of_mount(first.line.id, Path::new(SOURCE)).unwrap();
+            let number = first.line.number;
+            drop(first);
+            let second = Mounted::new();
+            (second.line.number == number).then_some((abort, second))
+        });
+        let (abort, second) = again.expect("numbers are used again");
+        abort.abort().unwrap();
+        assert!(second.is_connected());
+    }
+
+    #[test]
+    fn mounts_of_other_directories_are_not_found() {
+        let mounted = Mounted::new();
+        for (id, source) in [(mounted.line.id, "/srv/another"), (u64::MAX, SOURCE)] {
+            let refused = AbortFile::of_mount(id, Path::new(source)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NotFound);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a daemon and its watchdog say to each other, over pipes: one line of JSON each. Both are the same program, started
+//! from the same file.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::time::Duration;
+
+/// Longest line. A pipe takes one so short whole or not at all.
+const LINE_BYTES_MAX: usize = 1_024;
+
+/// What the daemon says.
+#[derive(Serialize, Deserialize, Debug, PartialEq)]
+pub enum Said {
+    /// It serves this mount, by the kernel's id.
+    Watch(u64),
+    /// That mount has ended.
+    Forget(u64),
+    /// It can run.
+    Beat {
+        /// Until when it may serve, since the machine's start.
+        serves_until: Duration,
+        /// For how long the machine had slept.
+        asleep: Duration,
+    },
+}
+
+/// What the watchdog says: it is about to abort a mount.
+#[derive(Serialize, Deserialize, Debug, PartialEq)]
+pub struct Aborts {
+    /// By the kernel's id.
+    pub mount: u64,
+    /// Why, in words.
+    pub cause: String,
+}
+
+/// A message as it is sent.
+pub fn line_of<T: Serialize>(message: &T) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("a message is plain data");
+    line.push(b'\n');
+    assert!(line.len() <= LINE_BYTES_MAX, "messages are short");
+    line
+}
+
+/// Bytes that have arrived, until a line is whole.
+#[derive(Default)]
+pub struct Lines {
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// Bytes have arrived. Returns the messages that are whole now; what isn't one is left out.
+    pub fn add<T: DeserializeOwned>(&mut self, bytes: &[u8]) -> Vec<T> {
+        self.rest.extend_from_slice(bytes);
+        let mut whole = Vec::new();
+        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            match serde_json::from_slice(&line) {
+                Ok(message) => whole.push(message),
+                Err(error) => {
+                    tracing::warn!(%error, "a line between daemon and watchdog makes no sense")
+                }
+            }
+        }
+        if self.rest.len() > LINE_BYTES_MAX {
+            self.rest.clear();
+        }
+        whole
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_whole_however_they_are_cut_and_garbage_is_left_out() {
+        let beat = Said::Beat {
+            serves_until: Duration::from_millis(1_500),
+            asleep: Duration::from_secs(3),
+        };
+        let mut bytes = line_of(&Said::Watch(u64::MAX));
+        bytes.extend(b"garbage\n{\"Watch\":-1}\n");
+        bytes.extend(line_of(&beat));
+        bytes.extend(line_of(&Said::Forget(0)));
+        for length in 1..bytes.len() {
+            let mut lines = Lines::default();
+            let pieces = bytes.chunks(length);
+            let heard: Vec<Said> = pieces.flat_map(|piece| lines.add(piece)).collect();
+            let beat = Said::Beat {
+                serves_until: Duration::from_millis(1_500),
+                asleep: Duration::from_secs(3),
+            };
+            assert_eq!(heard, [Said::Watch(u64::MAX), beat, Said::Forget(0)]);
+        }
+        let mut lines = Lines::default();
+        for _ in 0..100 {
+            assert_eq!(lines.add::<Said>(&[b'x'; LINE_BYTES_MAX]), []);
+            assert!(lines.rest.len() <= LINE_BYTES_MAX);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The watchdog's process: one thread that reads what the daemon says, looks four times a second, and ends with the daemon.
+//!
+//! It opens what aborts a mount when it is told of the mount, so it never aborts another one that has got the same
+//! number.
+
+use super::messages::{Aborts, Lines, Said, line_of};
+use super::rule::{LOOK_EVERY, Rule, Verdict};
+use crate::daemon::mounts::source_of;
+use fuse::AbortFile;
+use model::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio, read, write};
+use rustix::mm::{MlockAllFlags, mlockall};
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use world::host::machine_time;
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 4_096;
+
+/// Runs the watchdog of a directory's daemon, which is at the other end of standard input and output. Returns when the
+/// daemon has closed its end.
+///
+/// # Errors
+/// Standard input isn't a pipe that can be waited for.
+pub fn run(dir: &Path) -> Result<ExitCode> {
+    let failed = |doing: &str, error: Errno| {
+        Error::new(ErrorKind::Unavailable, error.to_string()).while_doing(doing.to_owned())
+    };
+    // So that it is told apart from the daemon in lists of processes.
+    let _ = rustix::thread::set_name(c"shale-watchdog");
+    // A machine that is short of memory must not keep it from running. What is refused to users only makes that possible.
+    if let Err(error) =
+        mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT)
+    {
+        tracing::debug!(%error, "the watchdog's memory may be swapped out");
+    }
+    let (input, output) = (std::io::stdin(), std::io::stdout());
+    for end in [input.as_fd(), output.as_fd()] {
+        ioctl_fionbio(end, true)
+            .map_err(|error| failed("preparing the watchdog's pipes", error))?;
+    }
+    let mut watching = Watching {
+        source: source_of(dir),
+        rule: Rule::default(),
+        aborts: BTreeMap::new(),
+    };
+    let mut lines = Lines::default();
+    let pause = Timespec::try_from(LOOK_EVERY).expect("it is short");
+    loop {
+        match poll(&mut [PollFd::new(&input, PollFlags::IN)], Some(&pause)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(failed("waiting for the daemon", error)),
+        }
+        // All that was said is heard before it looks.
+        loop {
+            let mut bytes = [0; READ_BYTES];
+            match read(&input, &mut bytes) {
+                Ok(0) => return Ok(ExitCode::SUCCESS),
+                Ok(length) => {
+                    for said in lines.add(&bytes[..length]) {
+                        watching.hear(said);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(failed("hearing the daemon", error)),
+            }
+        }
+        if let Some(verdict) = watching.rule.look(machine_time()) {
+            watching.abort(&verdict, |note| {
+                // The pipe has room for the notes of all mounts; a daemon that can't run reads them later.
+                let _ = write(&output, note);
+            });
+        }
+    }
+}
+
+/// The mounts that are watched.
+struct Watching {
+    /// The source of the daemon's mounts.
+    source: PathBuf,
+    rule: Rule,
+    aborts: BTreeMap<u64, AbortFile>,
+}
+
+impl Watching {
+    fn hear(&mut self, said: Said) {
+        match said {
+            Said::Watch(mount) => match AbortFile::of_mount(mount, &self.source) {
+                Ok(abort) => {
+                    self.aborts.insert(mount, abort);
+                    self.rule.watch(mount);
+                }
+                // It has ended meanwhile.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(%error, mount, "a mount will hang if the daemon can't run");
+                }
+            },
+            Said::Forget(mount) => {
+                self.aborts.remove(&mount);
+                self.rule.forget(mount);
+            }
+            Said::Beat {
+                serves_until,
+                asleep,
+            } => self.rule.beat(serves_until, asleep),
+        }
+    }
+
+    fn abort(&mut self, verdict: &Verdict, tell: impl Fn(&[u8])) {
+        let cause = verdict.cause.to_string();
+        for mount in &verdict.mounts {
+            let Some(abort) = self.aborts.remove(mount) else {
+                continue;
+            };
+            // First: the daemon may go on at once, and learns from it why its mount has ended.
+            tell(&line_of(&Aborts {
+                mount: *mount,
+                cause: cause.clone(),
+            }));
+            let mountpoint = abort.mountpoint().display();
+            match abort.abort() {
+                Ok(()) => tracing::error!(
+                    %mountpoint,
+                    %cause,
+                    "the watchdog has aborted a mount: programs that use it get errors; the daemon mounts again when it \
+                     goes on (`kill -CONT`), or end it with `shale down --kill`"
+                ),
+                Err(error) => {
+                    tracing::error!(%mountpoint, %cause, %error, "the watchdog couldn't abort a mount, which hangs");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! A daemon that is stopped: its watchdog aborts its mounts, and it mounts again when it goes on.
+
+use super::{Cluster, signal, three_nodes};
+use crate::fixture::{alive, eventually, kill_hard, within_a_minute};
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+
+/// The process that watches over a daemon.
+fn watchdog(daemon: i32) -> Option<i32> {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let name = entry.unwrap().file_name();
+        name.to_str()?.parse::<i32>().ok()
+    });
+    let mut processes = processes.filter(|pid| {
+        // `pid (name) state parent ...`; one that has ended meanwhile has none.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let parent = stat.split_once("(shale-watchdog) ").and_then(|(_, rest)| {
+            let mut fields = rest.split(' ').skip(1);
+            fields.next()?.parse::<i32>().ok()
+        });
+        parent == Some(daemon) && alive(*pid)
+    });
+    processes.next()
+}
+
+fn log(cluster: &Cluster, node: usize) -> String {
+    fs::read_to_string(cluster.node(node).dir.join("daemon.log")).unwrap()
+}
+
+fn has_event(cluster: &Cluster, node: usize, event: &str) -> bool {
+    // While its next run joins, it doesn't answer.
+    let output = cluster.node(node).run(&["events", "--json"]);
+    let events: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let mut events = events.as_array().into_iter().flatten();
+    events.any(|line| line["event"] == event)
+}
+
+/// What a program says that must not hang.
+fn runs(program: &str, path: &Path) -> (i32, String) {
+    within_a_minute(Command::new(program).env("LC_ALL", "C").arg(path))
+}
+
+fn is_told(said: &str) -> bool {
+    let errors = [
+        "Transport endpoint is not connected",
+        "Software caused connection abort",
+        "Input/output error",
+    ];
+    errors.iter().any(|error| said.contains(error))
+}
+
+#[test]
+fn programs_on_a_frozen_node_get_errors_when_its_lease_is_over_and_others_go_on() {
+    let cluster = three_nodes();
+    let frozen = 1 + cluster.owner(1).unwrap() % 3;
+    let others = [1 + frozen % 3, 1 + (frozen + 1) % 3];
+    let at = |node: usize, name: &str| cluster.path(node, name);
+    fs::write(at(frozen, "held"), "before").unwrap();
+    fs::create_dir(at(frozen, "directory")).unwrap();
+    let held = fs::File::open(at(frozen, "held")).unwrap();
+    let pid = cluster.node(frozen).pid();
+    // One that has died is followed by another.
+    let first = watchdog(pid).unwrap();
+    kill_hard(first);
+    eventually("there is another watchdog", || {
+        watchdog(pid).is_some_and(|it| it != first)
+    });
+    // What the kernel keeps.
+    let mut bytes = [0; 6];
+    held.read_exact_at(&mut bytes, 0).unwrap();
+    fs::metadata(at(frozen, "directory")).unwrap();
+
+    signal(pid, Signal::STOP);
+    // Waits for the stopped daemon: nobody knows that name yet.
+    let path = at(frozen, "unknown");
+    let waiting = std::thread::spawn(move || runs("cat", &path));
+    fs::write(at(others[0], "held"), "changed").unwrap();
+    fs::rename(at(others[0], "directory"), at(others[0], "moved")).unwrap();
+    assert_eq!(
+        fs::read_to_string(at(others[1], "held")).unwrap(),
+        "changed"
+    );
+    // From now on nothing of before may be seen: what isn't the truth is an error.
+    for (program, name) in [("cat", "held"), ("stat", "directory"), ("ls", ".")] {
+        let (code, said) = runs(program, &at(frozen, name));
+        assert!(code != 0 && is_told(&said), "{program} {name}: {said}");
+    }
+    let (code, said) = waiting.join().unwrap();
+    assert!(code != 0 && is_told(&said), "{said}");
+    held.read_exact_at(&mut bytes, 0).unwrap_err();
+    eventually("the log says so", || {
+        log(&cluster, frozen).contains("the watchdog has aborted a mount")
+    });
+    fs::write(at(others[1], "meanwhile"), "written").unwrap();
+
+    signal(pid, Signal::CONT);
+    eventually("the mount serves again", || {
+        fs::read_to_string(at(frozen, "meanwhile")).is_ok_and(|text| text == "written")
+    });
+    assert_eq!(fs::read_to_string(at(frozen, "held")).unwrap(), "changed");
+    assert!(fs::metadata(at(frozen, "moved")).unwrap().is_dir());
+    // What was open stays an error.
+    held.metadata().unwrap_err();
+    eventually("the event is there", || {
+        has_event(&cluster, frozen, "mount-aborted")
+    });
+    fs::write(at(frozen, "after"), "served").unwrap();
+    assert_eq!(
+        fs::read_to_string(at(others[0], "after")).unwrap(),
+        "served"
+    );
+}
+
+#[test]
+fn a_frozen_node_that_nobody_expels_mounts_again_all_that_it_had() {
+    let cluster = Cluster::founded();
+    let node = cluster.node(1);
+    let second = node.place("second");
+    node.must(&["mount", second.to_str().unwrap()]);
+    fs::write(cluster.path(1, "file"), "written").unwrap();
+    let pid = node.pid();
+    signal(pid, Signal::STOP);
+    for place in [&node.mnt, &second] {
+        // Without a daemon that runs nothing answers before the watchdog does.
+        let (code, said) = runs("cat", &place.join("unknown"));
+        assert!(code != 0 && is_told(&said), "{said}");
+    }
+    signal(pid, Signal::CONT);
+    for place in [&node.mnt, &second] {
+        eventually("both mounts serve again", || {
+            fs::read_to_string(place.join("file")).is_ok_and(|text| text == "written")
+        });
+    }
+    eventually("the event is there", || {
+        has_event(&cluster, 1, "mounted-again")
+    });
+    assert!(!has_event(&cluster, 1, "node-expelled"));
+    eventually("it has its two mounts", || {
+        let mounts = node.ask(&["status"])["mounts"].clone();
+        mounts.as_array().is_some_and(|all| all.len() == 2)
+    });
+    // Both are watched again.
+    signal(pid, Signal::STOP);
+    let (code, said) = runs("cat", &second.join("unknown"));
+    assert!(code != 0 && is_told(&said), "{said}");
+    signal(pid, Signal::CONT);
+    eventually("it serves again", || second.join("file").exists());
+}
+
+#[test]
+fn a_pause_within_the_lease_ends_no_mount_and_a_watchdog_ends_with_its_daemon() {
+    let cluster = Cluster::founded();
+    let node = cluster.node(1);
+    let held = fs::File::create(cluster.path(1, "held")).unwrap();
+    let pid = node.pid();
+    let watchdog = watchdog(pid).unwrap();
+    for _ in 0..20 {
+        signal(pid, Signal::STOP);
+        signal(pid, Signal::CONT);
+        held.write_all_at(b"served", 0).unwrap();
+    }
+    held.sync_all().unwrap();
+    assert!(!has_event(&cluster, 1, "mount-aborted"));
+    kill_hard(pid);
+    eventually("its watchdog is gone", || !alive(watchdog));
+    node.must(&["up"]);
+    assert_eq!(
+        fs::read_to_string(cluster.path(1, "held")).unwrap(),
+        "served"
+    );
+    // A node that is alone needs none.
+    let alone = crate::fixture::Node::new();
+    assert_eq!(self::watchdog(alone.pid()), None);
+}
