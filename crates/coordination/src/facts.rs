@@ -12,6 +12,8 @@ use std::collections::BTreeSet;
 
 const CLUSTER: &str = "cluster/id";
 pub(crate) const SHARDS: &str = "shard/";
+/// Where daemons listen.
+pub(crate) const ADDRESSES: &str = "address/";
 pub(crate) const FAMILIES: &str = "family/";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
@@ -386,6 +388,11 @@ fn family_key(family: FamilyId) -> String {
 
 fn floor_key(shard: ShardId) -> String {
     format!("floor/{:010}", shard.0)
+}
+
+/// Where it is told where a node's daemon listens.
+pub(crate) fn address_key(node: NodeId) -> String {
+    format!("{ADDRESSES}{:010}", node.0)
 }
 
 /// Where the newest incarnation of a node's daemon is.

@@ -6,8 +6,7 @@
 //! A machine whose answer was lost shows the same secret and the same key again, and is told the same node; so is one that
 //! comes with another token, because the first one's time was over.
 
-use crate::facts::{decode, encode, incarnations_key};
-use crate::roster::address_key;
+use crate::facts::{address_key, decode, encode, incarnations_key};
 use crate::{Change, Coordination, Versioned};
 use model::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};

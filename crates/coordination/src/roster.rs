@@ -1,7 +1,7 @@
 //! The parts of the cluster as one process knows them: where daemons listen, which node has which
 //! NSD, the pools' maps, who owns the shards. Pure; [`Roster::read`] and a watch bring it up to date.
 
-use crate::facts::{self, SHARDS, ShardRecord};
+use crate::facts::{self, ADDRESSES, SHARDS, ShardRecord, address_key};
 use crate::members::{MEMBERSHIP, PLACE, Place};
 use crate::nodes::{NODES, NodeFacts};
 use crate::{Coordination, Event, Facts, Versioned};
@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-const ADDRESSES: &str = "address/";
 const HOMES: &str = "home/";
 const POOLS: &str = "pool/";
 /// Attempts of a change that may collide with other writers.
@@ -223,11 +222,6 @@ impl Coordination {
         );
         failed.map_or(Ok(homes), Err)
     }
-}
-
-/// Where it is told where a node's daemon listens.
-pub(crate) fn address_key(node: NodeId) -> String {
-    format!("{ADDRESSES}{:010}", node.0)
 }
 
 fn home_key(nsd: NsdId) -> String {

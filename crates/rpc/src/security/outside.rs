@@ -130,6 +130,8 @@ mod tests {
         let own = Credentials::first(&authority, &holder, now).unwrap();
         let trusted = authority.certificate().to_pem();
         let (certificate, key) = (own.certificate_pem(), own.key_pem());
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let _context = runtime.enter();
         let world = World::real();
         let client = |authorities: &str, identity| client_of_others(&world, authorities, identity);
         client(&trusted, None).unwrap();

@@ -224,8 +224,7 @@ fn cluster_of(dir: &Path) -> Result<String> {
 }
 
 fn take_back(dir: &Path, config: &mut NodeConfig) -> Result<()> {
-    let world = World::real();
-    let taken = block_on(founding::take_back(&world, dir, config))?;
+    let taken = block_on(async { founding::take_back(&World::real(), dir, config).await })?;
     taken.map_err(|error| error.while_doing("taking the attempt before back"))
 }
 

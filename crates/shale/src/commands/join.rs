@@ -152,8 +152,7 @@ fn become_node(dir: &Path, join: &Join, token: &JoinToken, plan: &Plan) -> Resul
     if token.has_expired(now) {
         warning(&clocks_differ(now, token.expires));
     }
-    let world = World::real();
-    block_on(checks::check_place(&world, join.address, join.quorum))??;
+    block_on(async { checks::check_place(&World::real(), join.address, join.quorum).await })??;
     // Makes the directory, in which the lock is.
     let mut config = NodeConfig::of_new_member(dir, plan)?;
     let _lock = lock::take(dir)?;
@@ -168,8 +167,9 @@ fn become_node(dir: &Path, join: &Join, token: &JoinToken, plan: &Plan) -> Resul
         name: join.name.clone(),
         is_quorum: join.quorum,
     };
-    let become_node = joining::become_node(&world, dir, token, join.address, &wishes);
-    let cluster = block_on(become_node)??;
+    let cluster = block_on(async {
+        joining::become_node(&World::real(), dir, token, join.address, &wishes).await
+    })??;
     config.cluster = Some(cluster.clone());
     config.store(dir)?;
     Ok(cluster)
@@ -216,8 +216,8 @@ fn go_on(
     is.refuse_other(&cluster, join, token)?;
     if running(dir)?.is_none() {
         let _lock = lock::take(dir)?;
-        let world = World::real();
-        match block_on(joining::add_again(&world, dir, &cluster))? {
+        let added = async { joining::add_again(&World::real(), dir, &cluster).await };
+        match block_on(added)? {
             Ok(None) => {}
             Ok(Some(etcd)) => {
                 cluster.etcd = Some(etcd);

@@ -89,7 +89,8 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
 /// As [`watchdog::run`].
 pub fn watch_over(dir: &Path) -> Result<ExitCode> {
     write_log();
-    watchdog::run(dir).inspect_err(|error| tracing::error!(%error, "the watchdog ends"))
+    watchdog::run(mounts::source_of(dir))
+        .inspect_err(|error| tracing::error!(%error, "the watchdog ends"))
 }
 
 /// Logs to standard error from now on.

@@ -23,12 +23,12 @@ const UP_MAX: Duration = Duration::from_secs(900);
 /// Every other command of a lab.
 const COMMAND_MAX: Duration = Duration::from_secs(400);
 /// Waits for what a cluster does by itself.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The file that a test keeps locked.
 const OWNER: &str = "owner";
 
 /// A lab of a test's own; its nodes are numbered from 1.
-pub struct Lab {
+pub(crate) struct Lab {
     /// As for `shale lab --dir`.
     pub dir: PathBuf,
     home: PathBuf,
@@ -38,13 +38,13 @@ pub struct Lab {
 impl Lab {
     /// Nodes with one NSD of 1 GiB each; `None` if this machine can't have a lab, which is reported.
     #[track_caller]
-    pub fn up(nodes: u32, scheme: &str) -> Option<Self> {
+    pub(crate) fn up(nodes: u32, scheme: &str) -> Option<Self> {
         Self::with(&["--nodes", &nodes.to_string(), "--scheme", scheme])
     }
 
     /// With these arguments of `shale lab up`.
     #[track_caller]
-    pub fn with(arguments: &[&str]) -> Option<Self> {
+    pub(crate) fn with(arguments: &[&str]) -> Option<Self> {
         let lab = Self::unmade()?;
         let ended = lab.run(&[&["up"], arguments].concat());
         assert_eq!(ended.code, 0, "lab up {arguments:?}: {}", ended.text);
@@ -52,7 +52,7 @@ impl Lab {
     }
 
     /// Only the place for a lab. Its directory doesn't exist.
-    pub fn unmade() -> Option<Self> {
+    pub(crate) fn unmade() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             let test = std::thread::current().name().unwrap_or("lab").to_owned();
             skipped(&test, "labs need root");
@@ -78,13 +78,13 @@ impl Lab {
 
     /// Runs `shale lab ARGUMENTS --dir DIR`.
     #[track_caller]
-    pub fn run(&self, arguments: &[&str]) -> Ended {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
         run_lab(&self.dir, arguments)
     }
 
     /// Runs a command that must succeed; returns what it said.
     #[track_caller]
-    pub fn must(&self, arguments: &[&str]) -> String {
+    pub(crate) fn must(&self, arguments: &[&str]) -> String {
         let ended = self.run(arguments);
         assert_eq!(ended.code, 0, "lab {arguments:?}: {}", ended.text);
         ended.text
@@ -92,47 +92,32 @@ impl Lab {
 
     /// Runs a command on a node, in its network and in its mount; it must succeed.
     #[track_caller]
-    pub fn exec(&self, node: u32, command: &[&str]) -> String {
+    pub(crate) fn exec(&self, node: u32, command: &[&str]) -> String {
         let node = node.to_string();
         self.must(&[&["exec", &node, "--"], command].concat())
     }
 
     /// How a node is, as `shale lab status` says.
     #[track_caller]
-    pub fn state(&self, node: u32) -> Value {
+    pub(crate) fn state(&self, node: u32) -> Value {
         let said = self.must(&["status", "--json"]);
         let status: Value = serde_json::from_str(&said).unwrap();
         status["nodes"][node as usize - 1].clone()
     }
 
     /// A node's directory, as for `shale --dir`.
-    pub fn node(&self, node: u32) -> PathBuf {
+    pub(crate) fn node(&self, node: u32) -> PathBuf {
         self.dir.join(format!("n{node}"))
     }
 
     /// A path in a node's mount.
-    pub fn path(&self, node: u32, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, node: u32, name: &str) -> PathBuf {
         self.node(node).join("mnt").join(name)
-    }
-
-    /// Runs `shale ARGUMENTS` about a node.
-    #[track_caller]
-    pub fn shale(&self, node: u32, arguments: &[&str]) -> Ended {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_shale"));
-        command.args(arguments).arg("--dir").arg(self.node(node));
-        bounded::run_within(&mut command, COMMAND_MAX)
-    }
-
-    /// Asks a node with `--json`; it must answer.
-    #[track_caller]
-    pub fn ask(&self, node: u32, arguments: &[&str]) -> Value {
-        let ended = self.shale(node, &[arguments, &["--json"]].concat());
-        serde_json::from_str(&ended.text).unwrap_or_else(|e| panic!("{e}: {}", ended.text))
     }
 
     /// Waits until something holds that the cluster brings about by itself.
     #[track_caller]
-    pub fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
+    pub(crate) fn until<T>(&self, what: &str, look: impl FnMut() -> Result<T, String>) -> T {
         poll::until(what, PATIENCE, look)
     }
 }

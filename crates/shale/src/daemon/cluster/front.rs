@@ -85,7 +85,8 @@ impl Front {
     }
 
     /// Whether somebody has asked for the end while no run served.
-    pub fn was_told_to_end(&self) -> bool {
+    #[cfg(test)]
+    fn was_told_to_end(&self) -> bool {
         *self.ends.borrow()
     }
 

@@ -5,7 +5,6 @@
 
 use super::messages::{Aborts, Lines, Said, line_of};
 use super::rule::{LOOK_EVERY, Rule, Verdict};
-use crate::daemon::mounts::source_of;
 use fuse::AbortFile;
 use model::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -13,7 +12,7 @@ use rustix::io::{Errno, ioctl_fionbio, read, write};
 use rustix::mm::{MlockAllFlags, mlockall};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use world::host::machine_time;
 
@@ -25,7 +24,7 @@ const READ_BYTES: usize = 4_096;
 ///
 /// # Errors
 /// Standard input isn't a pipe that can be waited for.
-pub fn run(dir: &Path) -> Result<ExitCode> {
+pub fn run(source: PathBuf) -> Result<ExitCode> {
     let failed = |doing: &str, error: Errno| {
         Error::new(ErrorKind::Unavailable, error.to_string()).while_doing(doing.to_owned())
     };
@@ -43,7 +42,7 @@ pub fn run(dir: &Path) -> Result<ExitCode> {
             .map_err(|error| failed("preparing the watchdog's pipes", error))?;
     }
     let mut watching = Watching {
-        source: source_of(dir),
+        source,
         rule: Rule::default(),
         aborts: BTreeMap::new(),
     };
