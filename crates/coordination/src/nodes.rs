@@ -58,6 +58,27 @@ pub struct NodeFacts {
     pub key: [u8; 32],
 }
 
+impl NodeFacts {
+    /// What is left of a node that was forgotten. It has no name, which no other node lacks.
+    fn forgotten(node: NodeId) -> Self {
+        Self {
+            node,
+            name: String::new(),
+            class: String::new(),
+            is_quorum: false,
+            has_authority: false,
+            is_barred: true,
+            etcd: None,
+            address: SocketAddr::from(([0; 4], 0)),
+            key: [0; 32],
+        }
+    }
+
+    fn is_forgotten(&self) -> bool {
+        self.name.is_empty()
+    }
+}
+
 /// A one-time token, as coordination keeps it: nothing of it says what the secret is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct JoinToken {
@@ -96,7 +117,9 @@ impl Coordination {
             let version = fact.version;
             Ok((value.node, Versioned { value, version }))
         };
-        all.found.into_iter().map(read).collect()
+        let all = all.found.into_iter().map(read);
+        all.filter(|it| !matches!(it, Ok((_, facts)) if facts.value.is_forgotten()))
+            .collect()
     }
 
     /// A node.
@@ -104,7 +127,8 @@ impl Coordination {
     /// # Errors
     /// As [`Coordination::nodes`].
     pub async fn node_facts(&self, node: NodeId) -> Result<Option<Versioned<NodeFacts>>> {
-        self.fact(&node_key(node)).await
+        let facts = self.fact::<NodeFacts>(&node_key(node)).await?;
+        Ok(facts.filter(|it| !it.value.is_forgotten()))
     }
 
     /// Makes the first node of a cluster; nothing if it is there already.
@@ -286,7 +310,8 @@ impl Coordination {
     }
 
     /// Forgets a node: its name, where it listens, its settings, the homes of NSDs that no pool has any more. Its number
-    /// and the incarnations of its daemon are never used again. Whether it may be forgotten is the caller's to judge. Nothing
+    /// and the incarnations of its daemon are never used again, and its facts say for ever that nobody may start it: its
+    /// machine may still have the certificate. Whether it may be forgotten is the caller's to judge. Nothing
     /// if there is no such node.
     ///
     /// # Errors
@@ -309,7 +334,8 @@ impl Coordination {
                 changes.extend(self.free_name(&known.value).await?);
                 let address = self.get(&address_key(node)).await?.found;
                 changes.extend(address.map(|it| Change::remove(address_key(node), it.version)));
-                changes.push(Change::remove(node_key(node), known.version));
+                let forgotten = encode(&NodeFacts::forgotten(node));
+                changes.push(Change::put(node_key(node), known.version, forgotten));
             }
             match self.transaction(changes).await {
                 Ok(_) if is_last => return Ok(()),

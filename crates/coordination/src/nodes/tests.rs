@@ -210,7 +210,18 @@ fn nothing_is_left_of_a_node_that_is_forgotten_but_its_numbers() {
         let number = format!("{:010}", made.node.0);
         let of_it = left.iter().filter(|key| key.contains(&number));
         let of_it: Vec<_> = of_it.collect();
-        assert_eq!(of_it, [&format!("node/{number}")], "{left:?}");
+        let kept = [format!("node/{number}"), format!("nodes/{number}")];
+        assert_eq!(of_it, kept.iter().collect::<Vec<_>>(), "{left:?}");
+        // Its machine may still have the certificate: whoever looks finds that nobody may start it.
+        let rest: Versioned<NodeFacts> = facts.fact(&kept[1]).await.unwrap().unwrap();
+        assert!(rest.value.is_barred && !rest.value.has_authority);
+        assert!(facts.node_facts(made.node).await.unwrap().is_none());
+        assert_eq!(facts.nodes().await.unwrap().len(), 1);
+        let unbar = facts.change_node(made.node, |it| {
+            it.is_barred = false;
+            Ok(())
+        });
+        is_refused(unbar.await, ErrorKind::NotFound, "no node");
         assert!(!left.contains(&"node_names/a".to_owned()), "{left:?}");
         assert!(left.contains(&"home/0000000100".to_owned()), "{left:?}");
         // Its name is free, its number isn't.
