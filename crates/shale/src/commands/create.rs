@@ -108,10 +108,10 @@ fn wanted(create: &Create, address: SocketAddr) -> Result<Wanted> {
     let etcd = etcd.collect::<Result<Vec<_>>>()?;
     block_on(async {
         let world = World::real();
-        checks::check_place(&world, address, etcd.is_empty()).await?;
         if etcd.is_empty() {
             checks::check_etcd()?;
         }
+        checks::check_place(&world, address, etcd.is_empty()).await?;
         let outside = create.etcd_ca.as_deref().map(|authority| {
             let (certificate, key) = (create.etcd_cert.as_deref(), create.etcd_key.as_deref());
             OutsideTls::from_files(&world, authority, certificate.zip(key))
@@ -164,7 +164,13 @@ async fn ask_etcd(
 fn end_and_lock(dir: &Path) -> Result<DirectoryLock> {
     let mut attempts = 0;
     loop {
-        if running(dir)?.is_some() {
+        if let Some(status) = running(dir)? {
+            if status.cluster.is_some() {
+                // Another command was first: its daemon goes on.
+                to_found(dir)?;
+                let text = "another command makes a cluster of this node; see how it ends";
+                return Err(Error::new(ErrorKind::Busy, text));
+            }
             let how = serde_json::json!({ "force": false });
             ask::<Stopping>(dir, "/v1/shutdown", how)
                 .map_err(|error| error.while_doing("ending the node's mount for a moment"))?;

@@ -34,6 +34,7 @@ fn start(folder: &Path, address: &str) -> Outside {
         has_localhost: true,
     };
     let server = Credentials::first(&authority, &holder, now).unwrap();
+    let client = Credentials::first(&authority, &holder, now).unwrap();
     let file = |name: &str, text: String| {
         fs::write(folder.join(name), text).unwrap();
         folder.join(name)
@@ -41,6 +42,8 @@ fn start(folder: &Path, address: &str) -> Outside {
     let ca = file("ca.pem", authority.certificate().to_pem());
     let certificate = file("own.pem", server.certificate_pem());
     let key = file("own.key", server.key_pem());
+    file("client.pem", client.certificate_pem());
+    file("client.key", client.key_pem());
     let (client, peer) = (
         format!("https://{address}:7412"),
         format!("http://{address}:7413"),
@@ -91,7 +94,7 @@ fn a_cluster_whose_etcd_others_run_takes_machines() {
     let address = cluster.address(1);
     let outside = start(&folder, &address);
     let place = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-    let (ca, certificate, key) = (place("ca.pem"), place("own.pem"), place("own.key"));
+    let (ca, certificate, key) = (place("ca.pem"), place("client.pem"), place("client.key"));
     let create = |more: &[&str]| {
         let first = [
             "cluster",
@@ -121,8 +124,8 @@ fn a_cluster_whose_etcd_others_run_takes_machines() {
     eventually("etcd runs and the cluster is made", || {
         create(&secured).status.success()
     });
-    // The nodes have copies.
-    fs::remove_file(folder.join("own.key")).unwrap();
+    // Each node has a copy.
+    fs::remove_file(&key).unwrap();
     cluster.join(false);
     cluster.join_with(true, &["--nsds", "0"]);
     for number in 2..=3 {
