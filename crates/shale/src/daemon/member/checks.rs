@@ -80,7 +80,7 @@ mod tests {
     fn checked(address: SocketAddr) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
-        runtime.block_on(check_place(&World::real(), address, false))
+        runtime.block_on(async { check_place(&World::real(), address, false).await })
     }
 
     #[test]
