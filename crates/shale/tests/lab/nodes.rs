@@ -8,7 +8,9 @@ fn empty_lab(nodes: u32) -> Option<Lab> {
     let lab = Lab::unmade()?;
     let failed = lab.run(&["up", "--nodes", &nodes.to_string(), "--nsd-size", "1M"]);
     failed.refused_with(&["at least 512M"]);
-    fs::create_dir_all(lab.node(1)).unwrap();
+    for node in 1..=nodes {
+        fs::create_dir_all(lab.node(node)).unwrap();
+    }
     Some(lab)
 }
 
