@@ -16,6 +16,7 @@ use std::{
     },
     time::{Duration, Instant},
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How often progress is requested.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -184,17 +185,25 @@ pub struct UntilInterrupted {
 }
 
 impl UntilInterrupted {
-    /// From now on, `what_now` is said at Ctrl-C.
+    /// From the return on, `what_now` is said at Ctrl-C.
     pub fn tell(what_now: &'static str) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = is_over.clone();
+        let (heeds, is_heeded) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
-            let waited = block_on(tokio::signal::ctrl_c());
+            let waited = block_on(async move {
+                let mut interrupts = signal(SignalKind::interrupt())?;
+                let _ = heeds.send(());
+                let heard = interrupts.recv().await;
+                heard.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::BrokenPipe))
+            });
             // Without the means to wait for it, Ctrl-C ends the program silently.
             if matches!(waited, Ok(Ok(()))) {
                 end(what_now, over.load(Ordering::Acquire));
             }
         });
+        // An error: there are no such means, and the thread has ended.
+        let _ = is_heeded.recv();
         Self { is_over }
     }
 }
