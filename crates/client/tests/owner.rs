@@ -234,6 +234,30 @@ fn programs_wait_for_an_owner_and_then_get_an_error() {
     });
 }
 
+/// Would be broken if a client that has waited for seconds waited as long again while the next owner, which it knows,
+/// takes the shard over.
+#[test]
+fn the_next_owner_is_asked_again_soon_however_long_there_was_none() {
+    const AWAY: Duration = Duration::from_secs(3);
+    const TAKE_OVER: Duration = Duration::from_millis(300);
+    run(11, 0, |node, map, way| async move {
+        let client = &node.client;
+        way.is_away.store(true, Ordering::Relaxed);
+        let moves_at = node.world.now() + AWAY;
+        *map.moves_at.lock() = Some(moves_at);
+        let takes_over = async {
+            node.world.sleep(AWAY + TAKE_OVER).await;
+            way.is_away.store(false, Ordering::Relaxed);
+        };
+        let making = client.create(InodeId::ROOT, name("a"), new_file());
+        let (made, ()) = futures::join!(making, takes_over);
+        made.unwrap();
+        let waited = node.world.now() - moves_at;
+        assert!(waited < TAKE_OVER * 2 + TAKE_OVER / 2, "{waited:?}");
+        node.close().await;
+    });
+}
+
 /// The program that makes the file is killed before the answer, and then nobody owns the shard for
 /// longer than the client's patience.
 #[test]

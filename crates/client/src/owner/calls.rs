@@ -34,7 +34,7 @@ use world::{Deadline, Instant, Waiter, Waiters, World};
 
 /// The cause by which waits for an owner are listed.
 const OWNER_WAIT: &str = "the owner of the metadata";
-/// First and longest pause before a call is sent again. A new owner is asked at once.
+/// First and longest pause before a call is sent again. A new owner is asked at once, and after short pauses again.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How often the end of a session is asked for that nobody wants.
@@ -275,7 +275,11 @@ impl Calls {
             listed.get_or_insert_with(|| self.waiters.enter(OWNER_WAIT, None, now));
             let refreshed = Deadline::after(&self.world, pause).min(deadline);
             self.owners.refresh(refreshed).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            // Another node owns the shard now: it takes it over, and serves it in a moment.
+            pause = match refreshed.has_passed(&self.world) {
+                true => (pause * 2).min(PAUSE_MAX),
+                false => PAUSE_MIN,
+            };
             attempt = (attempt * 2).min(attempt_max);
         }
     }

@@ -83,6 +83,8 @@ impl Way {
 pub struct Map {
     pub world: World,
     pub owner: Mutex<Option<Arc<Way>>>,
+    /// When it names another owner, whoever that is.
+    pub moves_at: Mutex<Option<Instant>>,
 }
 
 impl Map {
@@ -91,6 +93,7 @@ impl Map {
         Arc::new(Self {
             world: way.world.clone(),
             owner: Mutex::new(Some(way.clone())),
+            moves_at: Mutex::new(None),
         })
     }
 
@@ -261,7 +264,10 @@ impl Owners for Map {
     }
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
-        Box::pin(self.world.sleep(deadline.rest(&self.world)))
+        let now = self.world.now();
+        let moves = self.moves_at.lock().filter(|at| *at > now);
+        let until = moves.map_or(deadline, |at| deadline.min(Deadline::at(at)));
+        Box::pin(self.world.sleep(until.rest(&self.world)))
     }
 
     fn usable_until(&self) -> Option<Instant> {
