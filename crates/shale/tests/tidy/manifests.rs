@@ -94,7 +94,7 @@ fn crates_depend_only_as_the_architecture_says() {
 }
 
 /// Crates for tests and measurements.
-const NOT_IN_THE_PROGRAM: [&str; 4] = ["testkit", "sim", "simkernel", "bench"];
+const NOT_IN_THE_PROGRAM: [&str; 5] = ["testkit", "fuzzing", "sim", "simkernel", "bench"];
 
 #[test]
 fn the_program_contains_no_crate_for_tests() {
