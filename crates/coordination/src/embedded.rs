@@ -574,24 +574,105 @@ fn decode(slot: &Bytes) -> Result<Option<(u64, State)>> {
             ),
         ));
     }
+    // The checksum fits, but any program may have written the region: a copy whose fields say more than
+    // there is has no state.
+    let state = decode_body(slot.slice(BODY_AT..length), count);
+    Ok(state.map(|state| (version, state)))
+}
+
+/// The leases, then `count` keys.
+fn decode_body(mut input: Bytes, count: u32) -> Option<State> {
     let mut state = State::default();
-    for _ in 0..input.get_u32_le() {
-        let lease = LeaseId(input.get_u64_le());
-        let ttl = Duration::from_secs(u64::from(input.get_u32_le()));
+    for _ in 0..input.try_get_u32_le().ok()? {
+        let lease = LeaseId(input.try_get_u64_le().ok()?);
+        let ttl = Duration::from_secs(u64::from(input.try_get_u32_le().ok()?));
         state.leases.insert(lease, ttl);
     }
+    let take =
+        |input: &mut Bytes, length: usize| (length <= input.len()).then(|| input.split_to(length));
     for _ in 0..count {
-        let (key, value) = (usize::from(input.get_u16_le()), input.get_u32_le() as usize);
-        let version = input.get_u64_le();
-        let lease = Some(input.get_u64_le()).filter(|lease| *lease != NO_LEASE);
-        let key = String::from_utf8(input.split_to(key).to_vec())
-            .expect("the checksum matches, so keys are as written");
+        let key = usize::from(input.try_get_u16_le().ok()?);
+        let value = input.try_get_u32_le().ok()? as usize;
+        let version = input.try_get_u64_le().ok()?;
+        let lease = Some(input.try_get_u64_le().ok()?).filter(|lease| *lease != NO_LEASE);
+        let key = String::from_utf8(take(&mut input, key)?.to_vec()).ok()?;
         let stored = Stored {
-            value: Bytes::copy_from_slice(&input.split_to(value)),
+            value: Bytes::copy_from_slice(&take(&mut input, value)?),
             version,
             lease: lease.map(LeaseId),
         };
         state.keys.insert(key, stored);
     }
-    Ok(Some((version, state)))
+    Some(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
+
+    /// What is read again is the same state.
+    fn same(one: &State, other: &State) -> bool {
+        let shown = |state: &State| {
+            let keys = state.keys.iter();
+            let keys = keys.map(|(key, it)| (key.clone(), it.value.clone(), it.version, it.lease));
+            (keys.collect::<Vec<_>>(), state.leases.clone())
+        };
+        shown(one) == shown(other)
+    }
+
+    fn state(source: &mut Source<'_>) -> State {
+        let leases = (0..source.below(3)).map(|_| {
+            let ttl = Duration::from_secs(source.number() & 0xffff);
+            (LeaseId(source.number()), ttl)
+        });
+        let leases = leases.collect();
+        let keys = (0..source.below(5)).map(|_| {
+            let lease = source.number();
+            let stored = Stored {
+                value: source.bytes(40).into(),
+                version: source.number(),
+                lease: (source.chance() && lease != NO_LEASE).then_some(LeaseId(lease)),
+            };
+            (source.text(), stored)
+        });
+        let keys = keys.collect();
+        State { keys, leases }
+    }
+
+    /// Also with a checksum that was made to fit.
+    #[test]
+    fn any_copy_is_a_state_or_damaged() {
+        let read = Seen::default();
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let state = state(&mut source);
+            let slot = encode(9, &state);
+            let (version, found) = decode(&slot).unwrap().unwrap();
+            assert!(version == 9 && same(&found, &state));
+            // Most of the copy is padding.
+            let used = BODY_AT + u32::from_le_bytes(slot[12..16].try_into().unwrap()) as usize;
+            let mut changed = source.changed(&slot[..used]);
+            if source.chance() && changed.len() > BODY_AT {
+                let body = (changed.len() - BODY_AT) as u32;
+                changed[12..16].copy_from_slice(&body.to_le_bytes());
+            }
+            if changed.len() > CRC_AT + 4 {
+                let crc = crc32c_without(&changed, CRC_AT);
+                changed[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+            }
+            changed.resize(changed.len().next_multiple_of(UNIT).max(UNIT), 0);
+            let changed = Bytes::from(changed);
+            let found = within(Memory::MESSAGE, changed.len(), || decode(&changed));
+            if let Ok(Some((_, found))) = found {
+                let again = decode(&encode(1, &found)).unwrap().unwrap();
+                assert!(same(&again.1, &found));
+                read.note();
+            }
+            let mut garbage = input.to_vec();
+            garbage.resize(garbage.len().next_multiple_of(UNIT).max(UNIT), 0);
+            assert!(!matches!(decode(&garbage.into()), Ok(Some(_))));
+        });
+        read.check(1, "forged copies are read");
+    }
 }

@@ -420,14 +420,12 @@ fn encode_as<T: Serialize>(format: u8, value: &T) -> Bytes {
 
 /// Reads a pool's map, also one of the time before generations.
 pub(crate) fn decode_map(key: &str, bytes: &[u8]) -> Result<PoolMap> {
-    if bytes.first() == Some(&VALUE_FORMAT) {
-        return decode::<MapWithoutGenerations>(key, bytes).map(PoolMap::from);
-    }
-    let map: PoolMap = decode_as(MAP_FORMAT, key, bytes)?;
-    if map.generations.is_empty() {
-        let text = format!("fact {key:?} has no generation of groups");
-        return Err(Error::new(ErrorKind::Corrupt, text));
-    }
+    let map: PoolMap = match bytes.first() == Some(&VALUE_FORMAT) {
+        true => decode::<MapWithoutGenerations>(key, bytes)?.into(),
+        false => decode_as(MAP_FORMAT, key, bytes)?,
+    };
+    let sound = map.check();
+    sound.map_err(|error| error.while_doing(format!("reading fact {key:?}")))?;
     Ok(map)
 }
 
@@ -459,5 +457,91 @@ fn decode_as<T: DeserializeOwned>(readable: u8, key: &str, bytes: &[u8]) -> Resu
             ErrorKind::Corrupt,
             format!("fact {key:?} is empty"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::{JoinToken, NodeFacts};
+    use crate::{FileSystem, NodeAddress, Place};
+    use fuzzing::{Format, Memory, ROUNDS, Tally, check, fuzz};
+    use model::member::Membership;
+    use std::fmt::Debug;
+
+    /// A type of facts that [`decode`] reads.
+    fn fact<T>(input: &[u8], tally: &Tally)
+    where
+        T: Serialize + DeserializeOwned + PartialEq + Debug,
+    {
+        let format = Format {
+            encode: |value: &T| encode(value).to_vec(),
+            decode: |bytes: &[u8]| decode::<T>("key", bytes).ok(),
+            memory: Memory::MESSAGE,
+        };
+        check(input, &format, tally);
+    }
+
+    macro_rules! targets {
+        ($(fn $name:ident() for $type:ty;)*) => {$(
+            #[test]
+            fn $name() {
+                let tally = Tally::default();
+                fuzz!(ROUNDS, |input: &[u8]| fact::<$type>(input, &tally));
+                tally.check();
+            }
+        )*};
+    }
+
+    targets! {
+        fn any_bytes_are_refused_or_are_a_shard_record() for ShardRecord;
+        fn any_bytes_are_refused_or_are_a_membership() for Membership;
+        fn any_bytes_are_refused_or_are_the_managers_place() for Place;
+        fn any_bytes_are_refused_or_are_a_file_system() for FileSystem;
+        fn any_bytes_are_refused_or_are_an_address() for NodeAddress;
+        fn any_bytes_are_refused_or_are_a_node() for NodeFacts;
+        fn any_bytes_are_refused_or_are_a_token_with_its_role() for JoinToken;
+        fn any_bytes_are_refused_or_are_a_setting() for String;
+        fn any_bytes_are_refused_or_are_a_number() for u64;
+        fn any_bytes_are_refused_or_are_a_mark() for u128;
+    }
+
+    /// What was read keeps the rules that those who compute with it rely on.
+    #[test]
+    fn any_bytes_are_refused_or_are_a_sound_map_of_a_pool() {
+        let tally = Tally::default();
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let format = Format {
+                // An unsound map counts as one that can't be written.
+                encode: |map: &SoundMap| encode_as(MAP_FORMAT, &map.0).to_vec(),
+                decode: |bytes: &[u8]| {
+                    let map = decode_map("pool/data", bytes).ok()?;
+                    assert_eq!(map.check(), Ok(()));
+                    assert!(map.newest().end() > map.generations[0].first_group);
+                    Some(SoundMap(map))
+                },
+                memory: Memory::MESSAGE,
+            };
+            check(input, &format, &tally);
+            let mut old = fuzzing::Source::new(input);
+            if let Some(old) = old.value::<MapWithoutGenerations>()
+                && let Ok(map) = decode_map("pool/data", &encode(&old))
+            {
+                assert_eq!(map.check(), Ok(()));
+            }
+        });
+        tally.check();
+    }
+
+    #[derive(PartialEq, Debug, Serialize, Deserialize)]
+    #[serde(try_from = "PoolMap")]
+    struct SoundMap(PoolMap);
+
+    impl TryFrom<PoolMap> for SoundMap {
+        type Error = Error;
+
+        fn try_from(map: PoolMap) -> Result<Self> {
+            map.check().map(|()| Self(map))
+        }
     }
 }

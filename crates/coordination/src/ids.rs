@@ -109,7 +109,13 @@ impl Coordination {
                 .await?
                 .map_or((0, 0), |fact| (fact.value, fact.version));
             let first = next.max(at_least);
-            match self.set_fact(counter, version, &(first + count)).await {
+            // A fact that was damaged may be any number.
+            let Some(after) = first.checked_add(count) else {
+                let text =
+                    format!("the fact {counter:?} says that all numbers up to {first} were used");
+                return Err(Error::new(ErrorKind::NoSpace, text));
+            };
+            match self.set_fact(counter, version, &after).await {
                 Ok(_) => return Ok(first),
                 Err(error) if error.kind() == ErrorKind::Changed => {}
                 Err(error) => return Err(error),

@@ -81,7 +81,7 @@ impl NodeFacts {
 
 /// A one-time token, as coordination keeps it: nothing of it says what the secret is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct JoinToken {
+pub(crate) struct JoinToken {
     /// Good until then, in seconds since 1970 by the clock of whoever redeems it.
     until: u64,
     /// The node that it became.

@@ -92,6 +92,22 @@ fn a_map_without_any_generation_is_refused() {
 }
 
 #[test]
+fn a_counter_at_the_end_of_all_numbers_is_an_error() {
+    finished(simulation(1).run(|world| async move {
+        let facts = open(&world).await.unwrap();
+        for key in ["sessions/next", "nsds/next", "nodes_next"] {
+            facts.set_fact(key, 0, &u64::MAX).await.unwrap();
+        }
+        let refused = facts.next_session().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let refused = facts.next_nsd(NsdId(1)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let refused = facts.next_node().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    }));
+}
+
+#[test]
 fn a_change_with_an_old_version_is_refused_and_a_transaction_is_all_or_nothing() {
     finished(simulation(1).run(|world| async move {
         let facts = open(&world).await.unwrap();

@@ -20,12 +20,16 @@
 //! A closed generation leaves the map when no shard can name a segment in it any more and no NSD
 //! holds a blob of it; see `docs/protocols/generations.md`.
 
-use crate::{FailureGroupId, GroupId, GroupVersion, MapEpoch, NsdId, Scheme};
+use crate::{
+    Error, ErrorKind, FailureGroupId, GroupId, GroupVersion, MapEpoch, NsdId, Result, Scheme,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Most generations of a pool at a time.
 pub const GENERATIONS_MAX: usize = 4;
+/// Most groups of a generation.
+pub const GROUPS_MAX: u32 = 65_536;
 /// Most named failure groups of a pool.
 pub const FAILURE_GROUP_NAMES_MAX: usize = 1024;
 /// Most bytes of the name of a failure group.
@@ -151,6 +155,34 @@ impl PoolMap {
         self.generations
             .last()
             .expect("a pool has at least one generation")
+    }
+
+    /// Refuses what no sound daemon stores: generations that aren't 1 to [`GENERATIONS_MAX`], that have
+    /// no groups or more than [`GROUPS_MAX`], or whose group numbers aren't in order.
+    ///
+    /// # Errors
+    /// `Corrupt` that says what is wrong.
+    pub fn check(&self) -> Result<()> {
+        let wrong = |why: String| Err(Error::new(ErrorKind::Corrupt, why));
+        let count = self.generations.len();
+        if !(1..=GENERATIONS_MAX).contains(&count) {
+            return wrong(format!(
+                "{count} generations of groups, not 1 to {GENERATIONS_MAX}"
+            ));
+        }
+        let mut end = 0;
+        for generation in &self.generations {
+            let (first, groups) = (generation.first_group.0, generation.groups);
+            let after = first.checked_add(groups).filter(|_| first >= end);
+            let fits = (1..=GROUPS_MAX).contains(&groups);
+            let Some(after) = after.filter(|_| fits) else {
+                return wrong(format!(
+                    "a generation of {groups} groups from number {first} on"
+                ));
+            };
+            end = after;
+        }
+        Ok(())
     }
 
     /// The scheme of new segments.

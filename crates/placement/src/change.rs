@@ -7,9 +7,11 @@
 
 mod together;
 
-use crate::groups::{GROUPS_MAX, Groups, SlotMembers, group_count};
+use crate::groups::{Groups, SlotMembers, group_count};
 use crate::random::{Random, mix};
-use model::map::{GENERATIONS_MAX, Generation, NsdEntry, NsdState, PoolMap, SlotException};
+use model::map::{
+    GENERATIONS_MAX, GROUPS_MAX, Generation, NsdEntry, NsdState, PoolMap, SlotException,
+};
 use model::{
     Error, ErrorKind, FailureGroupId, GroupId, GroupVersion, MapEpoch, NsdId, Result, Scheme,
 };

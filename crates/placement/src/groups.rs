@@ -8,14 +8,12 @@
 //! test pins it.
 
 use crate::random::Random;
-use model::map::{Generation, GroupStanding, NsdEntry, PoolMap};
+use model::map::{GROUPS_MAX, Generation, GroupStanding, NsdEntry, PoolMap};
 use model::{FailureGroupId, GroupId, NsdId, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Groups per NSD of a new generation.
 pub const GROUPS_PER_NSD: u32 = 32;
-/// Most groups of a generation.
-pub const GROUPS_MAX: u32 = 65_536;
 
 /// The NSDs of one slot of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

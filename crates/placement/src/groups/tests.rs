@@ -270,3 +270,37 @@ fn two_failure_groups_may_write_one_copy_and_three_may_not() {
     );
     assert_eq!(with_dead(&three, &[1, 2], 99), None);
 }
+
+/// Coordination refuses unsound maps; groups are drawn from whatever passes.
+#[test]
+fn any_sound_map_has_groups() {
+    let drawn = fuzzing::Seen::default();
+    fuzzing::fuzz!(fuzzing::ROUNDS, |input: &[u8]| {
+        let mut source = fuzzing::Source::new(input);
+        let Some(mut map) = source.value::<PoolMap>() else {
+            return;
+        };
+        // Large groups cost time; small ones are as odd.
+        let mut first = 0;
+        for generation in &mut map.generations {
+            generation.groups = generation.groups % 70 + 1;
+            if source.chance() {
+                generation.first_group = GroupId(first);
+            }
+            first = generation.first_group.0.saturating_add(generation.groups);
+        }
+        if map.check().is_err() {
+            return;
+        }
+        let groups = Groups::new(&map);
+        for group in groups.all() {
+            let scheme = groups.scheme_of(group).unwrap();
+            assert_eq!(groups.members(group).len(), scheme.width());
+            let _ = map.version(group);
+        }
+        assert!(groups.members(map.newest().end()).is_empty());
+        let _ = groups.load();
+        drawn.note();
+    });
+    drawn.check(20, "maps are sound");
+}
