@@ -137,6 +137,7 @@ impl Area {
                 "both copies of a guard block of the index are damaged".into(),
             ));
         };
+        guard.check(area.shared.pages_max * BLOCK)?;
         let mut state = area.shared.state.lock();
         let mut block = vec![0; UNIT];
         for table in 0..area.shared.tables as usize {
@@ -574,5 +575,53 @@ impl redb::StorageBackend for Area {
     fn close(&self) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         self.shared.sync(&mut state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use world::World;
+    use world::sim::Simulation;
+
+    /// Bytes of the area.
+    const BYTES: u64 = 1 << 20;
+
+    /// Opens an area whose guards have these sequence numbers and lengths.
+    fn opened(guards: [(u64, u64); 2]) -> io::Result<()> {
+        let simulation = Simulation::new(1);
+        simulation.disk("nsd", BYTES);
+        let opened = simulation.run(async |world: World| {
+            let disk = world.open_disk(Path::new("nsd")).unwrap();
+            Area::create(&disk, 7, 0, BYTES).unwrap();
+            for (sequence, length) in guards {
+                let page0 = Box::new([0; UNIT]);
+                let guard = Guard {
+                    sequence,
+                    length,
+                    page0,
+                };
+                let block = guard.encode(7);
+                for copy in [sequence % 2, sequence % 2 + 2] {
+                    disk.write_now(copy * BLOCK, &block).unwrap();
+                }
+            }
+            Area::open(&disk, 7, 0, BYTES).map(drop)
+        });
+        opened.finished()
+    }
+
+    #[test]
+    fn a_guard_whose_checksum_fits_but_that_nobody_can_have_written_is_damage() {
+        opened([(1, 8192), (2, 8192)]).unwrap();
+        for (guards, why) in [
+            ([(1, u64::MAX), (2, u64::MAX - 1)], "more than its area"),
+            ([(u64::MAX, 0), (u64::MAX - 1, 0)], "last of all numbers"),
+        ] {
+            let error = opened(guards).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+            assert!(error.to_string().contains(why), "{error}");
+        }
     }
 }

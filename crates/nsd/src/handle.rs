@@ -253,16 +253,18 @@ impl Handle {
         if length == 0 {
             return Ok(Bytes::new());
         }
+        // Units behind those that were asked for have no place in the blob.
         let start = (offset as usize).checked_sub(first as usize * UNIT);
-        let range = start.map(|start| start..start + length as usize);
-        let range = range.filter(|range| range.end <= bytes.len());
+        let start = start.ok_or_else(|| self.misunderstood())?;
         if !all_match(&Key::blob(name), first, &bytes, &checksums) {
             let text = format!("blob {name} of NSD {} was damaged on its way", self.id);
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
-        range
-            .map(|range| bytes.slice(range))
-            .ok_or_else(|| self.misunderstood())
+        let end = start + length as usize;
+        if end > bytes.len() {
+            return Err(self.misunderstood());
+        }
+        Ok(bytes.slice(start..end))
     }
 
     /// As [`Nsd::info`].
@@ -350,8 +352,8 @@ impl Handle {
     /// As [`Nsd::groups`], and `Unknown` if it didn't answer by the deadline.
     pub async fn groups(&self, deadline: Deadline) -> Result<Vec<GroupId>> {
         let mut found: Vec<GroupId> = Vec::new();
+        let mut from = GroupId(0);
         loop {
-            let from = found.last().map_or(GroupId(0), |last| last.next());
             let part = match &self.way {
                 Way::Local(nsd) => {
                     self.bound(nsd.groups(from, LIST_ANSWER_MAX), deadline)
@@ -370,13 +372,14 @@ impl Handle {
             };
             let is_last = part.len() < LIST_ANSWER_MAX;
             // An NSD that went back would be asked for ever.
-            let goes_on = part.first().is_none_or(|first| *first >= from) && part.is_sorted();
-            if !goes_on {
+            let goes_on = part.first().is_none_or(|first| *first >= from);
+            if !goes_on || !part.is_sorted_by(|one, next| one < next) {
                 return Err(self.misunderstood());
             }
             found.extend(part);
-            if is_last {
-                return Ok(found);
+            match found.last().and_then(|last| last.0.checked_add(1)) {
+                Some(next) if !is_last => from = GroupId(next),
+                _ => return Ok(found),
             }
         }
     }
@@ -434,10 +437,13 @@ impl Handle {
             return Err(self.misunderstood());
         };
         let mut entries = Vec::with_capacity(listed.len());
+        // Who asks goes on behind the last one: that must be further on, and have a next one.
+        let mut next = from.0;
         for (epoch, number, length) in listed {
-            if length as usize > bytes.len() {
+            if length as usize > bytes.len() || number.0 < next || number.0 == u64::MAX {
                 return Err(self.misunderstood());
             }
+            next = number.0 + 1;
             entries.push(LogEntry {
                 epoch,
                 number,

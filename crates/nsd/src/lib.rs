@@ -14,6 +14,8 @@ mod entry;
 mod extent;
 mod finish;
 mod flush;
+#[cfg(test)]
+mod forged;
 mod handle;
 mod index;
 mod journal;

@@ -140,7 +140,7 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
-    fn encode(&self) -> AlignedBuffer {
+    pub(crate) fn encode(&self) -> AlignedBuffer {
         let mut out = Writer::default();
         out.raw(MAGIC);
         out.u32(VERSION);
@@ -211,6 +211,9 @@ impl Superblock {
             data_start: input.u64()?,
             data_units: input.u64()?,
         };
+        if seal_count as usize > SEALS_MAX {
+            return None;
+        }
         let mut seals = BTreeMap::new();
         for _ in 0..seal_count {
             let shard = ShardId(input.u32()?);

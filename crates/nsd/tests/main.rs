@@ -8,6 +8,7 @@
 mod broken;
 mod damage;
 mod fences;
+mod liars;
 mod power;
 mod real_disk;
 mod scene;

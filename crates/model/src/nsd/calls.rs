@@ -139,7 +139,8 @@ impl NsdRequest {
         match self {
             // Both ends may be inside a unit; a checksum takes up to five bytes.
             Self::Get { length, .. } => {
-                SMALL + length.saturating_add(2 * UNIT_BYTES) / UNIT_BYTES * (UNIT_BYTES + 5)
+                let units = length.saturating_add(2 * UNIT_BYTES) / UNIT_BYTES;
+                SMALL.saturating_add(units.saturating_mul(UNIT_BYTES + 5))
             }
             Self::List { .. } | Self::Groups { .. } => crate::call::BODY_BYTES_MAX as u32,
             Self::LogRead { .. } => {

@@ -3,9 +3,10 @@
 //! Guard `n` is in blocks `n % 2` and `n % 2 + 2`. The first copy is durable before the second is
 //! written, so that a power cut damages at most one block of a pair.
 
-use super::AreaState;
+use super::{AreaState, damaged};
 use crate::checksum::{UNIT, crc32c_without};
 use crate::wire::{Reader, Writer};
+use std::io;
 
 const MAGIC: &[u8; 8] = b"SHALEIDX";
 const VERSION: u32 = 1;
@@ -79,6 +80,22 @@ impl Guard {
         }
     }
 
+    /// Refuses what this program can't have written, though the checksum fits: any program may have.
+    /// `length_max`: bytes that the area has for pages.
+    pub(super) fn check(&self, length_max: u64) -> io::Result<()> {
+        let length = self.length;
+        if length > length_max {
+            return Err(damaged(format!(
+                "a guard block of the index says that the index has {length} bytes, more than its area"
+            )));
+        }
+        if self.sequence == u64::MAX {
+            let text = "a guard block of the index has the last of all numbers";
+            return Err(damaged(text.into()));
+        }
+        Ok(())
+    }
+
     pub(super) fn of(state: &AreaState) -> Self {
         Self {
             sequence: state.sequence,
@@ -113,11 +130,47 @@ impl Guard {
         }
         let (sequence, length) = (input.u64()?, input.u64()?);
         let mut page0 = Box::new([0; UNIT]);
-        page0[..UNIT - PAGE0_AT].copy_from_slice(&block[PAGE0_AT..]);
+        page0[..UNIT - PAGE0_AT].copy_from_slice(block.get(PAGE0_AT..UNIT)?);
         Some(Self {
             sequence,
             length,
             page0,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
+
+    /// Also with a checksum that was made to fit.
+    #[test]
+    fn any_block_is_a_guard_or_refused() {
+        let read = Seen::default();
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let guard = Guard {
+                sequence: source.number(),
+                length: source.number(),
+                page0: Box::new([source.byte(); UNIT]),
+            };
+            let mut block = source.changed(&guard.encode(7));
+            if source.chance() && block.len() > CRC_AT + 4 {
+                let crc = crc32c_without(&block, CRC_AT);
+                block[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+            }
+            let found = within(Memory::SMALL, block.len(), || Guard::decode(&block, 7));
+            if let Some(found) = found {
+                let again = Guard::decode(&found.encode(7), 7).expect("it was read before");
+                assert_eq!(
+                    (again.sequence, again.length),
+                    (found.sequence, found.length)
+                );
+                read.note();
+            }
+            assert!(Guard::decode(input, 7).is_none());
+        });
+        read.check(1, "forged guards are read");
     }
 }
