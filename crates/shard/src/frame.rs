@@ -19,6 +19,8 @@ const CRC_AT: usize = 52;
 const DELETED: u32 = u32::MAX;
 const FRAME_FIXED_BYTES: usize = 16;
 const NOTE_BYTES: usize = 25;
+/// Bytes of a row besides its key and value.
+const ROW_FIXED_BYTES: usize = 6;
 
 const _: () = assert!(HEADER_BYTES + PART_BYTES_MAX <= limits::LOG_ENTRY_BYTES_MAX);
 
@@ -143,6 +145,9 @@ pub(crate) fn open_entry(entry: &Bytes) -> Result<(Header, Bytes)> {
         ));
     }
     let kind = EntryKind::from_code(kind).ok_or_else(|| wrong("is of an unknown kind"))?;
+    if part >= parts {
+        return Err(wrong("is a part that its payload doesn't have"));
+    }
     let header = Header {
         kind,
         part,
@@ -189,7 +194,7 @@ impl CommitFrame {
         let rows: usize = self
             .rows
             .iter()
-            .map(|(key, value)| 6 + key.len() + value.as_ref().map_or(0, Bytes::len))
+            .map(|(key, value)| ROW_FIXED_BYTES + key.len() + value.as_ref().map_or(0, Bytes::len))
             .sum();
         FRAME_FIXED_BYTES + self.operations.len() * NOTE_BYTES + rows
     }
@@ -248,12 +253,16 @@ impl CommitFrame {
         let mut frame = Self {
             commit,
             operations,
-            rows: Vec::with_capacity(rows.min(1 << 16)),
+            rows: Vec::with_capacity(rows.min(bytes.remaining() / ROW_FIXED_BYTES)),
         };
         for _ in 0..rows {
-            need(&bytes, 6)?;
+            need(&bytes, ROW_FIXED_BYTES)?;
             let key = usize::from(bytes.get_u16_le());
             let value = bytes.get_u32_le();
+            if key == 0 {
+                let text = format!("commit frame {commit} has a row without a key");
+                return Err(Error::new(ErrorKind::Corrupt, text));
+            }
             need(&bytes, key)?;
             let key = bytes.split_to(key);
             let value = if value == DELETED {
@@ -304,7 +313,7 @@ mod tests {
             rows: vec![
                 (Bytes::from_static(b"a"), Some(Bytes::from_static(b"one"))),
                 (Bytes::from_static(b"b"), None),
-                (Bytes::from_static(b""), Some(Bytes::new())),
+                (Bytes::from_static(b"c"), Some(Bytes::new())),
             ],
         }
     }
@@ -321,6 +330,24 @@ mod tests {
         assert_eq!(read, header());
         assert_eq!(CommitFrame::decode(payload).unwrap(), frame());
         assert_eq!(frame().encode().len(), frame().encoded_bytes());
+    }
+
+    /// The tree takes no row without a key, and a payload without parts would never be whole.
+    #[test]
+    fn what_no_writer_makes_is_refused() {
+        let mut unnamed = frame();
+        unnamed.rows.push((Bytes::new(), None));
+        let refused = CommitFrame::decode(unnamed.encode()).unwrap_err();
+        assert!(refused.to_string().contains("without a key"), "{refused}");
+        for (part, parts) in [(0, 0), (1, 1), (3, 2), (u16::MAX, u16::MAX)] {
+            let header = Header {
+                part,
+                parts,
+                ..header()
+            };
+            let entry = seal_entry(BytesMut::zeroed(HEADER_BYTES), &header);
+            assert!(open_entry(&entry).is_err(), "part {part} of {parts}");
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod catalog;
 mod commit;
 mod families;
 mod fetch;
+#[cfg(test)]
+mod forged;
 mod frame;
 mod log;
 mod memory;

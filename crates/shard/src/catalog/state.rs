@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use model::{EntryNumber, Error, ErrorKind, Result, SegmentPlace, Timestamp};
+use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -184,7 +185,19 @@ impl CatalogState {
 }
 
 pub(crate) fn decode_change(payload: &[u8]) -> Result<Change> {
-    decode(payload, "catalog change")
+    let change: Change = decode(payload, "catalog change")?;
+    if let Change::Put { name, .. } = &change {
+        check_name(name)?;
+    }
+    Ok(change)
+}
+
+/// The tree's objects are found by paths.
+fn check_name(name: &str) -> Result<()> {
+    Path::parse(name).map(drop).map_err(|error| {
+        let text = format!("the catalog names an object {name:?}: {error}");
+        Error::new(ErrorKind::Corrupt, text)
+    })
 }
 
 pub(crate) fn decode_snapshot(payload: &[u8]) -> Result<CatalogState> {
@@ -194,6 +207,17 @@ pub(crate) fn decode_snapshot(payload: &[u8]) -> Result<CatalogState> {
         objects,
         dead,
     } = decode(payload, "catalog snapshot")?;
+    for (name, object) in &objects {
+        check_name(name)?;
+        let size = object.content.size();
+        if object.size != size {
+            let text = format!(
+                "object {name:?} of the catalog has {size} bytes, not the {} that it is said to have",
+                object.size
+            );
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+    }
     Ok(CatalogState {
         marker,
         objects: objects.into_iter().collect(),

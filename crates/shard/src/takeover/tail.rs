@@ -226,7 +226,8 @@ async fn collect(
             }
         };
         let Some(newest) = entries.last() else { break };
-        from = newest.number.next();
+        // Behind the last of all numbers there is nothing to read.
+        let next = newest.number.0.checked_add(1).map(EntryNumber);
         limit = limit_max;
         for entry in entries {
             let (header, payload) = match open_entry(&entry.bytes) {
@@ -249,6 +250,10 @@ async fn collect(
                 bytes: entry.bytes,
                 payload,
             });
+        }
+        match next {
+            Some(next) => from = next,
+            None => break,
         }
     }
     Ok(Collected {
