@@ -555,7 +555,7 @@ fn encode(body: &impl Serialize) -> Bytes {
     encoded.expect("our messages are structs of strings").into()
 }
 
-fn decode<A: Answer>((status, body): Answered) -> Result<A, Fault> {
+pub(super) fn decode<A: Answer>((status, body): Answered) -> Result<A, Fault> {
     if status != 200 {
         return Err(Refusal::of_status(status, &body).into());
     }
@@ -568,7 +568,7 @@ fn decode<A: Answer>((status, body): Answered) -> Result<A, Fault> {
 }
 
 /// The first two numbers of a version.
-fn version(text: &str) -> Option<(u32, u32)> {
+pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split('.').map(str::parse);
     match (parts.next(), parts.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Some((major, minor)),

@@ -283,11 +283,8 @@ impl Etcd {
             let text = "no member of etcd says that it leads";
             return Err(Error::new(ErrorKind::Unavailable, text));
         };
-        let others = statuses.iter().map(|(_, status)| status).filter(|it| {
-            let is_close = it.applied + BEHIND_MAX >= leader.applied;
-            it.member != leader.member && !it.is_learner && it.leader == leader.leader && is_close
-        });
-        let Some(next) = others.max_by_key(|it| it.applied) else {
+        let all = statuses.iter().map(|(_, status)| status);
+        let Some(next) = successor(leader, all) else {
             return Ok(None);
         };
         let target = Number(next.member.0);
@@ -357,6 +354,19 @@ impl Etcd {
         let (answer, _) = asked.await?;
         Ok(answer)
     }
+}
+
+/// The member that should lead after this one: of those with a vote that follow it and have nearly all data, the one
+/// that has most. They may say anything of themselves.
+pub(super) fn successor<'a>(
+    leader: &EtcdStatus,
+    all: impl Iterator<Item = &'a EtcdStatus>,
+) -> Option<&'a EtcdStatus> {
+    let others = all.filter(|it| {
+        let is_close = it.applied.saturating_add(BEHIND_MAX) >= leader.applied;
+        it.member != leader.member && !it.is_learner && it.leader == leader.leader && is_close
+    });
+    others.max_by_key(|it| it.applied)
 }
 
 /// A read of nothing.

@@ -8,6 +8,7 @@ use super::{
     Etcd, EtcdBegin, EtcdCertificates, EtcdEndpoint, EtcdServer, EtcdSettings, EtcdStatus,
 };
 
+mod answers;
 mod certificates;
 mod failures;
 mod membership;
