@@ -40,6 +40,11 @@ pub(super) struct CommandDesk {
 impl CommandDesk {
     /// Answers another node.
     pub(super) async fn serve(&self, from: NodeRun, call: Call) -> Reply {
+        // Another node's program may have a fault; what is decoded takes many times its bytes.
+        if call.payload.len() > COMMAND_BYTES_MAX {
+            let refused: Result<()> = Err(too_long());
+            return Reply::new(&refused, Bytes::new());
+        }
         let commands = self.commands.read().clone();
         let answer = match commands {
             Some(commands) => commands.run(from, call.payload).await,
@@ -81,8 +86,7 @@ impl Member {
     /// whether it has done it isn't known.
     pub async fn command(&self, node: NodeId, command: Bytes, patience: Duration) -> Result<Bytes> {
         if command.len() > COMMAND_BYTES_MAX {
-            let text = format!("a command has at most {COMMAND_BYTES_MAX} bytes");
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
+            return Err(too_long());
         }
         let mut call = Call::new(COMMAND, Class::Metadata, &());
         call.payload = command;
@@ -102,5 +106,41 @@ impl Member {
         })?;
         answer.reply.decode::<()>()?;
         Ok(answer.reply.payload)
+    }
+}
+
+fn too_long() -> Error {
+    let text = format!("a command has at most {COMMAND_BYTES_MAX} bytes");
+    Error::new(ErrorKind::InvalidArgument, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    struct Echo;
+
+    impl Commands for Echo {
+        fn run(&self, _: NodeRun, command: Bytes) -> BoxFuture<'_, Result<Bytes>> {
+            Box::pin(async move { Ok(command) })
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_too_long_is_refused_unread() {
+        let desk = CommandDesk::default();
+        *desk.commands.write() = Some(Arc::new(Echo));
+        let from = NodeRun {
+            node: NodeId(2),
+            incarnation: 1,
+        };
+        for (bytes, is_taken) in [(COMMAND_BYTES_MAX, true), (COMMAND_BYTES_MAX + 1, false)] {
+            let mut call = Call::new(COMMAND, Class::Metadata, &());
+            call.payload = vec![b' '; bytes].into();
+            let reply = desk.serve(from, call).now_or_never().unwrap();
+            assert_eq!(reply.decode::<()>().is_ok(), is_taken, "{bytes} bytes");
+            assert_eq!(reply.payload.len(), if is_taken { bytes } else { 0 });
+        }
     }
 }
