@@ -34,7 +34,7 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
-.PHONY: help build deps test-deps none-skipped run demo-cluster stop install uninstall deb test test-all test-deb sim lint bench bench-cluster bench-parts clean
+.PHONY: help build deps test-deps none-skipped run demo-cluster stop install uninstall deb test test-all test-deb sim fuzz lint bench bench-cluster bench-parts clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
@@ -48,6 +48,7 @@ help:
 	@echo "make test-all  the longer suites as well"
 	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes,calm,"; \
 	echo "               within,beyond,changing,shards)"
+	@echo "make fuzz      decoders with other hostile bytes (ROUNDS=20000 START=0 CRATES=\"nsd rpc\")"
 	@echo "make bench     measured value, floor, ratio"
 	@echo "make bench-cluster  the same for clusters of real daemons on this machine"
 	@echo "make bench-parts  single parts: operations in memory, NSDs, segments, durable writes, calls, managers, etcd"
@@ -157,6 +158,15 @@ sim: export SIM_KINDS := $(KINDS)
 sim: export SIM_SHRINK := $(SHRINK)
 sim: deps
 	@$(CARGO) test --quiet --workspace --test sim_tests -- --exact seeds::seeds_of_every_kind --nocapture
+
+# Hostile bytes for every decoder (docs/fuzzing.md); a failure prints what repeats it. Targets are told by how their
+# names begin.
+ROUNDS ?= 20000
+CRATES ?= model placement namespace coordination nsd pool shard rpc fuse shale
+fuzz: export SHALE_FUZZ_ROUNDS := $(ROUNDS)
+fuzz: export SHALE_FUZZ_START := $(START)
+fuzz: deps
+	@$(CARGO) test --quiet $(addprefix -p ,$(CRATES)) --tests --no-fail-fast -- ::any_ ::whatever_
 
 lint: deps
 	$(CARGO) fmt --all --check

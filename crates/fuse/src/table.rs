@@ -206,4 +206,23 @@ mod tests {
         assert_eq!(found.number, number);
         assert_eq!(parse_line(b""), None);
     }
+
+    /// Other programs' mounts have names and options of any bytes.
+    #[test]
+    fn any_mount_table_is_read() {
+        let memory = fuzzing::Memory {
+            fixed: 16 << 10,
+            per_byte: 64,
+        };
+        fuzzing::fuzz!(fuzzing::ROUNDS, |input: &[u8]| {
+            let line =
+                br"36 35 0:52 / /mnt/my\040files rw shared:1 - fuse.shale /srv/node rw,user_id=1";
+            let changed = fuzzing::Source::new(input).changed(line);
+            for table in [input, &changed] {
+                let lines = fuzzing::within(memory, table.len(), || parse(table));
+                assert!(lines.len() <= table.split(|byte| *byte == b'\n').count());
+                assert!(unescape(table).as_os_str().len() <= table.len());
+            }
+        });
+    }
 }

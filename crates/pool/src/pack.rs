@@ -225,6 +225,48 @@ mod tests {
         }
     }
 
+    /// User data may look like a table, also one with a checksum that fits.
+    #[test]
+    fn any_segment_is_a_pack_or_none_or_damaged() {
+        let read = fuzzing::Seen::default();
+        fuzzing::fuzz!(fuzzing::ROUNDS, |input: &[u8]| {
+            let mut source = fuzzing::Source::new(input);
+            let mut writer = PackWriter::new(1 << 20);
+            for _ in 0..source.below(6) {
+                let (inode, data) = (InodeId(source.number()), DataId(source.number()));
+                let bytes = source.bytes(30);
+                writer.add(inode, data, source.number(), &bytes);
+            }
+            let (segment, entries) = writer.finish();
+            assert_eq!(decode(&segment).unwrap(), Some(entries));
+            let mut changed = source.changed(&segment);
+            let (table, footer) = (segment.len() - FOOTER_BYTES, changed.len());
+            if let Some(footer) = footer.checked_sub(FOOTER_BYTES)
+                && source.chance()
+            {
+                let from = u32::from_le_bytes(changed[footer..footer + 4].try_into().unwrap());
+                if let Some(table) = changed.get(from as usize..footer) {
+                    let crc = crc32c(table);
+                    changed[footer + 8..footer + 12].copy_from_slice(&crc.to_le_bytes());
+                }
+            }
+            let tail_at = source.number() as u32;
+            let memory = fuzzing::Memory::SMALL;
+            for bytes in [input, &changed] {
+                let found = fuzzing::within(memory, bytes.len(), || decode(bytes));
+                if let Ok(Some(entries)) = found {
+                    let ends = entries.iter().map(|it| it.at as usize + it.length as usize);
+                    assert!(ends.max().is_none_or(|end| end <= bytes.len()));
+                    read.note();
+                }
+                let _ = fuzzing::within(memory, bytes.len(), || decode_tail(bytes, tail_at));
+                let at = bytes.len().min(table);
+                let _ = table_at(&bytes[at..], at as u32);
+            }
+        });
+        read.check(1, "packs are read");
+    }
+
     #[test]
     fn a_pack_takes_only_what_fits_with_its_table() {
         let mut writer = PackWriter::new(100);

@@ -1,6 +1,7 @@
 //! The rules: bytes of frames, hostile bytes, and two sides that talk in any order.
 
 mod addresses;
+mod any_bytes;
 mod bytes_of_frames;
 mod older_builds;
 mod registry;

@@ -659,6 +659,25 @@ mod tests {
     }
 
     #[test]
+    fn any_text_is_a_size_and_an_address_or_refused() {
+        fuzzing::fuzz!(fuzzing::ROUNDS, |input: &[u8]| {
+            let mut source = fuzzing::Source::new(input);
+            let units = ["", "K", "mib", "G", " T", "b", "IB", "ü"];
+            let size = format!("{}{}", source.number(), units[source.below(units.len())]);
+            let address = source.changed(b"[2001:db8::1]:7311");
+            let address = String::from_utf8_lossy(&address).into_owned();
+            for text in [size, address, String::from_utf8_lossy(input).into_owned()] {
+                if let Ok(bytes) = parse_size(&text) {
+                    assert_eq!(parse_size(&bytes.to_string()), Ok(bytes));
+                }
+                if let Ok(address) = parse_address(&text) {
+                    assert_eq!(parse_address(&address.to_string()), Ok(address));
+                }
+            }
+        });
+    }
+
+    #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
     }

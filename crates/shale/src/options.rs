@@ -226,6 +226,21 @@ mod tests {
     }
 
     #[test]
+    fn any_list_of_options_is_read_or_refused() {
+        fuzzing::fuzz!(fuzzing::ROUNDS, |input: &[u8]| {
+            let list = "ro,noatime,allow_other,transport=io_uring,locks=local,fs=a,subdir=b";
+            let changed = fuzzing::Source::new(input).changed(list.as_bytes());
+            for list in [input, &changed] {
+                let list = String::from_utf8_lossy(list);
+                if let Ok(options) = Options::parse(&list) {
+                    assert_eq!(Options::parse(&options.to_string()), Ok(options));
+                }
+                let _ = Options::parse_sloppily(&list);
+            }
+        });
+    }
+
+    #[test]
     fn an_unknown_option_is_refused_with_those_that_exist() {
         let text = Options::parse("ro,compress=zstd").unwrap_err().to_string();
         assert!(

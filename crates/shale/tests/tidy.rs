@@ -2,6 +2,7 @@
 
 mod cycles;
 mod documents;
+mod fuzz_targets;
 mod manifests;
 mod sources;
 

@@ -1,6 +1,7 @@
 //! Requests as both transports deliver them, complete and truncated.
 
 use super::*;
+use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
 use zerocopy::{FromZeros, IntoBytes};
 
 fn bytes(code: u32, body: &[u8]) -> Vec<u8> {
@@ -214,4 +215,86 @@ fn a_ring_delivers_the_same_requests_in_two_parts() {
         let parsed = Incoming::from_ring(&wrong, payload, true);
         assert_eq!(parsed.err(), Some(Malformed::Short));
     }
+}
+
+/// Whatever comes from the kernel, or is left in a ring entry from an earlier request.
+#[test]
+fn any_bytes_are_a_request_or_refused() {
+    let parsed = Seen::default();
+    let check = |incoming: Result<Incoming<'_>, Malformed>, bytes: usize| {
+        let Ok(incoming) = incoming else { return };
+        let request = within(Memory::SMALL, bytes, || incoming.parse());
+        let Ok(request) = request else { return };
+        parsed.note();
+        let within_rest = |part: &[u8]| part.len() <= incoming.rest.len();
+        match request {
+            Request::Data(DataRequest::Write { args, data }) => {
+                assert!(data.len() == args.size as usize && within_rest(data));
+            }
+            Request::Name(NameRequest::Rename {
+                from_name, to_name, ..
+            }) => {
+                assert!(from_name.len() + to_name.len() + 2 <= incoming.rest.len());
+            }
+            Request::BatchForget { count, ones } => {
+                let forgotten = forgets(count, ones).count();
+                assert!(forgotten <= count && forgotten <= ones.len() / 16);
+            }
+            _ => {}
+        }
+    };
+    fuzz!(2 * ROUNDS, |input: &[u8]| {
+        let mut source = Source::new(input);
+        let long_setxattr = source.chance();
+        let code = match source.below(8) {
+            0 => source.number() as u32,
+            _ => u32::from(source.byte()) % 60,
+        };
+        let mut header = InHeader {
+            opcode: code,
+            unique: source.number(),
+            nodeid: source.number(),
+            total_extlen: if source.below(8) == 0 {
+                source.number() as u16
+            } else {
+                0
+            },
+            ..InHeader::default()
+        };
+        let mut body = source.bytes(400);
+        if source.chance() {
+            body.extend(b"name\0second name\0data");
+        }
+        // Sizes that fit, as the kernel's do.
+        if source.chance() {
+            let size = (body.len() as u32 / 2).to_le_bytes();
+            for at in [0, 16] {
+                if let Some(field) = body.get_mut(at..at + 4) {
+                    field.copy_from_slice(&size);
+                }
+            }
+        }
+        header.len = match source.below(4) {
+            0 => source.number() as u32,
+            _ => 40 + body.len() as u32,
+        };
+        let device = [header.as_bytes(), &body].concat();
+        check(Incoming::from_device(&device, long_setxattr), device.len());
+        check(Incoming::from_device(input, long_setxattr), input.len());
+        let changed = source.changed(&device);
+        check(
+            Incoming::from_device(&changed, long_setxattr),
+            changed.len(),
+        );
+
+        let mut ring = RingHeader::new_zeroed();
+        ring.in_out[..40].copy_from_slice(header.as_bytes());
+        ring.op_in = source.array();
+        ring.payload_sz = match source.chance() {
+            true => body.len() as u32,
+            false => source.number() as u32,
+        };
+        check(Incoming::from_ring(&ring, &body, long_setxattr), body.len());
+    });
+    parsed.check(250, "requests are parsed");
 }

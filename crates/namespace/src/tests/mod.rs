@@ -1,5 +1,6 @@
 //! A store in memory for running operations, used by all tests of the crate.
 
+mod any_bytes;
 mod balances;
 mod buffers;
 mod damage;

@@ -115,10 +115,11 @@ impl SigningRequest {
 mod tests {
     use super::*;
     use crate::security::{Authority, Holder, PrivateKey};
+    use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
     use model::{NodeId, Timestamp};
 
-    #[test]
-    fn certificates_of_others_are_read_or_refused_with_what_is_wrong() {
+    /// An authority's certificate, a certificate of it, and its key.
+    fn files() -> [String; 3] {
         // In 2026.
         let now = Timestamp::from_timespec(1_770_000_000, 0);
         let authority = Authority::found(1, now).unwrap();
@@ -129,7 +130,12 @@ mod tests {
         };
         let own = Credentials::first(&authority, &holder, now).unwrap();
         let trusted = authority.certificate().to_pem();
-        let (certificate, key) = (own.certificate_pem(), own.key_pem());
+        [trusted, own.certificate_pem(), own.key_pem()]
+    }
+
+    #[test]
+    fn certificates_of_others_are_read_or_refused_with_what_is_wrong() {
+        let [trusted, certificate, key] = files();
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let _context = runtime.enter();
         let world = World::real();
@@ -162,5 +168,39 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
             assert!(error.to_string().contains(part), "{error}");
         }
+    }
+
+    /// Whoever founds a cluster names the files.
+    #[test]
+    fn any_changed_file_for_an_etcd_of_others_is_used_or_refused() {
+        /// What TLS is configured with, and the texts some times over.
+        const TLS: Memory = Memory {
+            fixed: 1 << 20,
+            per_byte: 128,
+        };
+        let whole = files();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.unwrap();
+        let _context = runtime.enter();
+        let (world, used) = (World::real(), Seen::default());
+        fuzz!(ROUNDS / 2, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let mut files = whole.clone();
+            let file = &mut files[source.below(3)];
+            let changed = source.changed(file.as_bytes());
+            *file = String::from_utf8_lossy(&changed).into_owned();
+            let [authorities, certificate, key] = &files;
+            let bytes = authorities.len() + certificate.len() + key.len();
+            let client = within(TLS, bytes, || {
+                client_of_others(&world, authorities, Some((&certificate[..], &key[..])))
+            });
+            match client {
+                Ok(_) => used.note(),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
+            }
+        });
+        used.check(1, "changed files are used");
     }
 }

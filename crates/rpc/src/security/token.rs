@@ -277,6 +277,46 @@ mod tests {
         }
     }
 
+    /// Whoever makes a token by hand can make its checksum fit.
+    #[test]
+    fn any_text_is_a_token_or_refused() {
+        let read = fuzzing::Seen::default();
+        fuzzing::fuzz!(fuzzing::ROUNDS, |input: &[u8]| {
+            let mut source = fuzzing::Source::new(input);
+            let addresses = (0..1 + source.below(ADDRESSES_MAX)).map(|_| {
+                let ip: IpAddr = match source.chance() {
+                    true => source.array::<4>().into(),
+                    false => source.array::<16>().into(),
+                };
+                SocketAddr::new(ip, source.number() as u16)
+            });
+            let token = JoinToken {
+                addresses: addresses.collect(),
+                authority: Fingerprint(source.array()),
+                secret: JoinSecret(source.array()),
+                expires: Timestamp::from_timespec(source.number() as i64 / 2_000_000_000, 0),
+            };
+            let text = token.to_text();
+            assert_eq!(JoinToken::from_text(&text), Ok(token));
+            let bytes = LETTERS.decode(&text.as_bytes()[7..]).unwrap();
+            let mut forged = source.changed(&bytes[..bytes.len() - 4]);
+            forged.extend(crc32c(&forged).to_le_bytes());
+            let forged = format!("shale1-{}", LETTERS.encode(&forged));
+            let mistyped = String::from_utf8_lossy(&source.changed(text.as_bytes())).into_owned();
+            let any = String::from_utf8_lossy(input).into_owned();
+            for text in [forged, mistyped, any] {
+                let memory = fuzzing::Memory::SMALL;
+                let found = fuzzing::within(memory, text.len(), || JoinToken::from_text(&text));
+                if let Ok(found) = found {
+                    assert!((1..=ADDRESSES_MAX).contains(&found.addresses.len()));
+                    assert_eq!(JoinToken::from_text(&found.to_text()), Ok(found));
+                    read.note();
+                }
+            }
+        });
+        read.check(1, "forged tokens are read");
+    }
+
     #[test]
     fn a_token_says_what_is_wrong_with_it() {
         let error = |text: &str| JoinToken::from_text(text).unwrap_err().to_string();

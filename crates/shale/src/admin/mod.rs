@@ -512,3 +512,6 @@ pub struct AddNsd {
     /// A block device or the path of a new region.
     pub path: Option<String>,
 }
+
+#[cfg(test)]
+mod tests;

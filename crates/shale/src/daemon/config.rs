@@ -507,3 +507,49 @@ fn io(error: std::io::Error, doing: &str, path: &Path) -> Error {
     };
     Error::new(kind, format!("{error}{hint}")).while_doing(format!("{doing} {}", path.display()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
+
+    /// toml keeps a tree of the text beside what it reads of it.
+    const TEXT: Memory = Memory {
+        fixed: 256 << 10,
+        per_byte: 512,
+    };
+
+    /// People edit the file.
+    #[test]
+    fn any_text_is_the_nodes_file_or_refused_with_a_reason() {
+        let (made, read) = (Seen::default(), Seen::default());
+        let path = Path::new("/srv/node/node.toml");
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let mut texts = vec![String::from_utf8_lossy(input).into_owned()];
+            let config = source.value::<NodeConfig>();
+            // TOML has no numbers above 2^63.
+            if let Some(text) = config.and_then(|config| toml::to_string_pretty(&config).ok()) {
+                let config = parse::<NodeConfig>(&text, path).unwrap();
+                assert_eq!(toml::to_string_pretty(&config).unwrap(), text);
+                made.note();
+                let changed = source.changed(text.as_bytes());
+                texts.push(String::from_utf8_lossy(&changed).into_owned());
+            }
+            for text in texts {
+                let version = within(TEXT, text.len(), || parse::<VersionOnly>(&text, path));
+                match within(TEXT, text.len(), || parse::<NodeConfig>(&text, path)) {
+                    Ok(config) => {
+                        assert!(version.is_ok());
+                        let _ = config.region_paths();
+                        let _ = config.options();
+                        read.note();
+                    }
+                    Err(error) => assert!(error.to_string().contains("node.toml"), "{error}"),
+                }
+            }
+        });
+        made.check(100, "files are made");
+        read.check(1, "files are read");
+    }
+}

@@ -190,7 +190,12 @@ pub async fn pass_on(
         .member()
         .command(NodeId(node), command.into(), patience)
         .await?;
-    let answered: Answered = serde_json::from_slice(&answer).map_err(|error| {
+    response_of(node, &answer)
+}
+
+/// What another node has answered, as it came.
+fn response_of(node: u32, answer: &[u8]) -> Result<Response> {
+    let answered: Answered = serde_json::from_slice(answer).map_err(|error| {
         let text = format!("node {node} answers something else: {error}; does its version differ?");
         Error::new(ErrorKind::Unknown, text)
     })?;
@@ -203,6 +208,8 @@ mod tests {
     use super::*;
     use axum::Json;
     use axum::routing::{get, post};
+    use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
+    use tokio::runtime::Runtime;
     use tokio::sync::Notify;
 
     fn run() -> NodeRun {
@@ -221,12 +228,15 @@ mod tests {
         serde_json::to_vec(&passed).unwrap().into()
     }
 
-    fn with_relay<F: Future<Output = ()>>(routes: Router, test: impl FnOnce(Arc<Relay>) -> F) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .unwrap();
-        runtime.block_on(async { test(Relay::new(&World::real(), routes)).await });
+            .unwrap()
+    }
+
+    fn with_relay<F: Future<Output = ()>>(routes: Router, test: impl FnOnce(Arc<Relay>) -> F) {
+        runtime().block_on(async { test(Relay::new(&World::real(), routes)).await });
     }
 
     async fn ask(relay: &Relay, method: &str, path: &str) -> Answered {
@@ -292,5 +302,73 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         });
+    }
+
+    /// JSON of unknown form: a number of one digit takes a value's room, which doubles as the list grows.
+    const JSON: Memory = Memory {
+        fixed: 256 << 10,
+        per_byte: 256,
+    };
+
+    /// On one thread, so that all memory counts, also that of the task which answers.
+    #[test]
+    fn any_command_of_another_node_is_answered_or_refused() {
+        let runtime = runtime();
+        let routes = Router::new().route("/v1/status", get(async || Json(serde_json::json!(7))));
+        let relay = runtime.block_on(async { Relay::new(&World::real(), routes) });
+        let answered = Seen::default();
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let method = match source.below(6) {
+                0 => source.text(),
+                known => ["GET", "POST", "DELETE", "PATCH", "GET"][known - 1].into(),
+            };
+            let path = match source.below(5) {
+                0 => source.text(),
+                1 => format!("/v1/{}", source.text()),
+                2 => format!("/v1/on/{}/status", source.number()),
+                _ => "/v1/status".into(),
+            };
+            let body = source.value().unwrap_or_default();
+            let command = passed(&method, &path, body);
+            let changed = source.changed(&command);
+            for command in [command, changed.into(), input.to_vec().into()] {
+                let answer = within(JSON, command.len(), || {
+                    runtime.block_on(relay.run(run(), command))
+                });
+                match answer {
+                    Ok(answer) => {
+                        serde_json::from_slice::<Answered>(&answer).unwrap();
+                        answered.note();
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}"),
+                }
+            }
+        });
+        answered.check(1, "commands are answered");
+    }
+
+    #[test]
+    fn any_answer_of_another_node_is_passed_on_or_unknown() {
+        let passed_on = Seen::default();
+        fuzz!(ROUNDS / 2, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let answered = Answered {
+                status: source.number() as u16,
+                body: source.value().unwrap_or_default(),
+            };
+            let answer = serde_json::to_vec(&answered).unwrap();
+            for answer in [&answer, &source.changed(&answer), &input.to_vec()] {
+                match within(JSON, answer.len(), || response_of(3, answer)) {
+                    Ok(response) => {
+                        let status = response.status().as_u16();
+                        assert!((100..1000).contains(&status));
+                        passed_on.note();
+                    }
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Unknown, "{error}"),
+                }
+            }
+        });
+        passed_on.check(100, "answers are passed on");
     }
 }

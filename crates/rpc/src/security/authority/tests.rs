@@ -242,3 +242,45 @@ proptest! {
         prop_assert!(PrivateKey::from_pem(&text).is_err());
     }
 }
+
+/// DER and PEM that were changed in a few places: other libraries parse them.
+#[test]
+fn any_changed_certificate_or_request_is_read_or_refused() {
+    use fuzzing::{Memory, ROUNDS, Source, fuzz, within};
+    /// Certificates are small; what is parsed of them is copied a few times.
+    const CERTIFICATE: Memory = Memory {
+        fixed: 256 << 10,
+        per_byte: 64,
+    };
+    let authority = Authority::found(CLUSTER, at(0)).unwrap();
+    let (key, request) = request();
+    let certificate = authority.issue(&request, &holder(3), at(0)).unwrap();
+    let signing_request = key.signing_request().unwrap();
+    fuzz!(ROUNDS, |input: &[u8]| {
+        let mut source = Source::new(input);
+        let whole = [
+            certificate.der(),
+            authority.certificate().der(),
+            &signing_request,
+        ];
+        let der = source.changed(whole[source.below(3)]);
+        within(CERTIFICATE, der.len(), || {
+            if let Ok(read) = Certificate::from_der(&der) {
+                assert_eq!(read.der(), der);
+                assert!(read.node().is_some() != read.authority_of().is_some());
+                let _ = Credentials::new(key.clone(), read.clone(), vec![read]);
+            }
+            if let Ok(read) = SigningRequest::from_der(&der) {
+                // Its signature fits, so its key is the one that made it.
+                assert_eq!(read.key_hash(), request.key_hash());
+            }
+        });
+        let pem = [certificate.to_pem(), key.to_pem()];
+        let text = source.changed(pem[source.below(2)].as_bytes());
+        let text = String::from_utf8_lossy(&text);
+        within(CERTIFICATE, text.len(), || {
+            let _ = Certificate::all_from_pem(&text, 4);
+            let _ = PrivateKey::from_pem(&text);
+        });
+    });
+}

@@ -183,3 +183,37 @@ async fn add_to_etcd(
         began: false,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuzzing::{Memory, ROUNDS, Source, fuzz, within};
+
+    /// Whoever has a token, and whoever answers one.
+    #[test]
+    fn any_wishes_and_any_answer_to_them_are_read_or_refused() {
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let mut all = vec![input.to_vec()];
+            if let Some(wishes) = source.value::<Wishes>() {
+                let bytes = postcard::to_stdvec(&wishes).unwrap();
+                let read: Wishes = postcard::from_bytes(&bytes).unwrap();
+                assert_eq!((read.name, read.is_quorum), (wishes.name, wishes.is_quorum));
+                all.push(source.changed(&bytes));
+            }
+            if let Some(more) = source.value::<More>() {
+                let bytes = postcard::to_stdvec(&more).unwrap();
+                let read: More = postcard::from_bytes(&bytes).unwrap();
+                assert_eq!((read.name, read.authority), (more.name, more.authority));
+                all.push(source.changed(&bytes));
+            }
+            for bytes in all {
+                let memory = Memory::MESSAGE;
+                let _ = within(memory, bytes.len(), || {
+                    postcard::from_bytes::<Wishes>(&bytes)
+                });
+                let _ = within(memory, bytes.len(), || postcard::from_bytes::<More>(&bytes));
+            }
+        });
+    }
+}

@@ -70,6 +70,42 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
+
+    /// Whatever writes into the pipe: the bytes of one read, and the messages in them.
+    #[test]
+    fn any_bytes_are_messages_or_left_out() {
+        const LINES: Memory = Memory {
+            fixed: 16 << 10,
+            per_byte: 64,
+        };
+        let heard = Seen::default();
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let mut source = Source::new(input);
+            let mut bytes = Vec::new();
+            for _ in 0..source.below(6) {
+                let line = source.value::<Said>().map(|said| line_of(&said));
+                let line = line.unwrap_or_default();
+                bytes.extend(match source.below(3) {
+                    0 => source.changed(&line),
+                    _ => line,
+                });
+            }
+            let piece_bytes = 1 + source.below(600);
+            bytes.extend(source.rest());
+            let mut lines = Lines::default();
+            for piece in bytes.chunks(piece_bytes) {
+                let most = lines.rest.len() + piece.len();
+                let said = within(LINES, most, || lines.add::<Said>(piece));
+                heard.add(said.len() as u64);
+                assert!(lines.rest.len() <= LINE_BYTES_MAX);
+                // What is understood is said again.
+                let again: Vec<u8> = said.iter().flat_map(line_of).collect();
+                assert_eq!(Lines::default().add::<Said>(&again), said);
+            }
+        });
+        heard.check(100, "messages are heard");
+    }
 
     #[test]
     fn messages_arrive_whole_however_they_are_cut_and_garbage_is_left_out() {

@@ -225,6 +225,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
 
     fn wanted(nodes: u32) -> Wanted {
         Wanted {
@@ -257,6 +258,35 @@ mod tests {
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         }
+    }
+
+    /// People may edit the file.
+    #[test]
+    fn any_text_is_a_labs_file_or_refused() {
+        /// toml keeps a tree of the text beside what it reads of it.
+        const TEXT: Memory = Memory {
+            fixed: 256 << 10,
+            per_byte: 512,
+        };
+        let read = Seen::default();
+        let names = Names::with_id("0123abcd");
+        let whole = Record::new(&names, wanted(5).settings().unwrap());
+        let whole = toml::to_string(&whole).unwrap();
+        fuzz!(ROUNDS, |input: &[u8]| {
+            let changed = Source::new(input).changed(whole.as_bytes());
+            for bytes in [input, &changed] {
+                let text = String::from_utf8_lossy(bytes);
+                let record = within(TEXT, text.len(), || Record::parse(&text));
+                if let Ok(record) = record {
+                    assert!((1..=NODES_MAX).contains(&record.settings.nodes));
+                    assert_eq!(record.names().id().len(), 8);
+                    let again = toml::to_string(&record).unwrap();
+                    assert_eq!(Record::parse(&again).unwrap(), record);
+                    read.note();
+                }
+            }
+        });
+        read.check(1, "changed files are read");
     }
 
     #[test]
