@@ -176,7 +176,7 @@ impl SimNode {
             // As above.
             let _ = sender.send(task.await);
         };
-        world.spawn(name, task).detach();
+        world.spawn(name, Box::pin(task)).detach();
         Answer { receiver }
     }
 

@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::network::HostNumber;
 use super::step::Watch;
 use crate::{Instant, Interruption, Planted, Point, Task, World};
+use futures::future::{BoxFuture, LocalBoxFuture};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -108,11 +109,11 @@ impl SimWorld {
         self.machine.lock().program_random.next()
     }
 
-    pub(crate) fn spawn<F>(&self, name: &'static str, future: F) -> Task<F::Output>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        future: BoxFuture<'static, T>,
+    ) -> Task<T> {
         let number = {
             let mut machine = self.machine.lock();
             let number = machine.take_number();
@@ -124,7 +125,7 @@ impl SimWorld {
             number,
             run: self.run,
             machine,
-            future: Box::pin(future),
+            future,
             catches: self.shared.is_some(),
         };
         Task::new(self.handle.spawn(future))
@@ -193,6 +194,18 @@ pub(super) fn run<T, F: Future<Output = T>>(
     machine: &Arc<Mutex<Machine>>,
     scenario: impl FnOnce(World) -> F,
 ) -> Outcome<T> {
+    // Boxed, so that all that drives it is compiled once for each type of result, not once for each test.
+    run_boxed(
+        seed,
+        machine,
+        Box::new(|world| Box::pin(async { scenario(world).await })),
+    )
+}
+
+/// What a run does, in its world.
+type Scenario<'a, T> = Box<dyn FnOnce(World) -> LocalBoxFuture<'a, T> + 'a>;
+
+fn run_boxed<T>(seed: u64, machine: &Arc<Mutex<Machine>>, scenario: Scenario<'_, T>) -> Outcome<T> {
     let (number, limit) = {
         let mut machine = machine.lock();
         machine.nodes[ONLY].clock += OFF.as_nanos() as u64;
@@ -205,7 +218,7 @@ pub(super) fn run<T, F: Future<Output = T>>(
     let world = World::simulated(sim_world.clone());
 
     let result = catch_unwind(AssertUnwindSafe(|| {
-        let scenario = async { scenario(world).await };
+        let scenario = Box::pin(async { scenario(world).await });
         let result = runtime.block_on(until_power_loss(&sim_world, limit, scenario));
         // Destructors of tasks may do (synchronous) I/O, which belongs to the run.
         drop(runtime);
@@ -254,9 +267,8 @@ pub(super) fn new_runtime(seed: u64, run: u64, watch: &Arc<Watch>) -> Runtime {
 async fn until_power_loss<T>(
     world: &Arc<SimWorld>,
     limit: Duration,
-    scenario: impl Future<Output = T>,
+    mut scenario: LocalBoxFuture<'_, T>,
 ) -> Option<T> {
-    let mut scenario = pin!(scenario);
     let mut watchdog = pin!(tokio::time::sleep(limit));
     let mut arrivals = pin!(arrivals(world));
     poll_fn(|context| {
@@ -308,20 +320,20 @@ async fn arrivals(world: &Arc<SimWorld>) {
 }
 
 /// A task that is listed while it lives, and that sometimes lets other tasks go first.
-struct NamedTask<F> {
+struct NamedTask<T> {
     number: u64,
     run: u64,
     machine: Arc<Mutex<Machine>>,
-    future: Pin<Box<F>>,
+    future: BoxFuture<'static, T>,
     /// Of several machines' programs panics are kept until the step is over: a runtime that tokio
     /// shuts down in the middle of a task panics again where it drops the others.
     catches: bool,
 }
 
-impl<F: Future> Future for NamedTask<F> {
-    type Output = F::Output;
+impl<T> Future for NamedTask<T> {
+    type Output = T;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         // The runtime polls in order of wake-ups; real machines don't. One poll in eight is
         // postponed until after the other tasks.
         if self.machine.lock().order_random.below(8) == 0 {
@@ -343,7 +355,7 @@ impl<F: Future> Future for NamedTask<F> {
     }
 }
 
-impl<F> Drop for NamedTask<F> {
+impl<T> Drop for NamedTask<T> {
     fn drop(&mut self) {
         self.machine.lock().tasks.remove(&self.number);
     }

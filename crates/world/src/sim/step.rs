@@ -111,7 +111,7 @@ impl Program {
             main.await;
             has_ended.store(true, Ordering::Relaxed);
         };
-        self.world.spawn("main", main).detach();
+        self.world.spawn("main", Box::pin(main)).detach();
     }
 
     /// Moves its clock to `clock` and runs its tasks until all of them wait.

@@ -263,7 +263,8 @@ fn any_changed_certificate_or_request_is_read_or_refused() {
             authority.certificate().der(),
             &signing_request,
         ];
-        let der = source.changed(whole[source.below(3)]);
+        let chosen = source.below(3);
+        let der = source.changed(whole[chosen]);
         within(CERTIFICATE, der.len(), || {
             if let Ok(read) = Certificate::from_der(&der) {
                 assert_eq!(read.der(), der);
@@ -276,7 +277,8 @@ fn any_changed_certificate_or_request_is_read_or_refused() {
             }
         });
         let pem = [certificate.to_pem(), key.to_pem()];
-        let text = source.changed(pem[source.below(2)].as_bytes());
+        let chosen = source.below(2);
+        let text = source.changed(pem[chosen].as_bytes());
         let text = String::from_utf8_lossy(&text);
         within(CERTIFICATE, text.len(), || {
             let _ = Certificate::all_from_pem(&text, 4);
