@@ -2,6 +2,10 @@
 
 pub(crate) mod fixture;
 
+mod actors;
 mod clusters;
+#[path = "../../../sim/tests/figures.rs"]
+mod figures;
+mod histories;
 mod nodes;
 mod refusals;
