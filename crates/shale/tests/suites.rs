@@ -5,7 +5,11 @@
 //! `make test-deps` installs what they need; docs/semantics.md lists what may fail and why.
 
 use crate::fixture::{Node, forget_mounts, must_run, repository};
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// A program that `make test-deps` installs in `target/tools`.
 fn tool(name: &str) -> PathBuf {
@@ -24,12 +28,12 @@ fn is_long() -> bool {
 }
 
 /// Output of a pjdfstest run: its tests' names by result.
-struct Said {
-    text: String,
+pub(crate) struct Said {
+    pub(crate) text: String,
 }
 
 impl Said {
-    fn of(&self, result: &str) -> Vec<&str> {
+    pub(crate) fn of(&self, result: &str) -> Vec<&str> {
         let lines = self.text.lines().map(str::trim_end);
         lines
             .filter_map(|line| line.strip_suffix(result))
@@ -38,36 +42,50 @@ impl Said {
     }
 }
 
-/// Runs the tests whose names contain `only`. For read-only remounts mount(8) calls
-/// /sbin/mount.fuse: in a separate mount namespace that is our program, as where the helpers are
-/// installed.
-fn pjdfstest(node: &Node, only: &str, may_remount: bool) -> Said {
-    let config = node.dir.join("pjdfstest.toml");
-    let text = format!(
-        "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutimensat = {{}}\nutime_now = {{}}\n\
-         [settings]\nnaptime = 0.001\nallow_remount = {may_remount}\n\
-         [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n"
-    );
-    fs::write(&config, text).unwrap();
-    let work = node.path("work");
-    fs::create_dir_all(&work).unwrap();
-    let program = r#"mount --bind "$SHALE" "$(readlink -f /sbin/mount.fuse)" && exec "$@""#;
-    let program = format!("{}; {program}", forget_mounts(&node.mnt));
-    let output = Command::new("unshare")
-        .args(["-m", "sh", "-c", &program, "sh"])
-        .arg(tool("pjdfstest"))
-        .arg("-c")
-        .arg(&config)
-        .arg("-p")
-        .arg(&work)
-        .args(["-s", "/dev/shm", only])
-        .env("SHALE", env!("CARGO_BIN_EXE_shale"))
-        .env("RUST_BACKTRACE", "0")
-        .current_dir(&work)
-        .output()
-        .unwrap();
-    Said {
-        text: String::from_utf8_lossy(&output.stdout).into_owned(),
+/// The directory of a mount in which pjdfstest makes its files.
+pub(crate) const WORK: &str = "work";
+
+/// Where pjdfstest runs.
+pub(crate) struct Pjdfstest<'a> {
+    /// The file for its configuration.
+    pub(crate) config: PathBuf,
+    /// The mount, as the suite's mount namespace shows it.
+    pub(crate) mnt: &'a Path,
+    /// Commands of a shell that prepare this namespace.
+    pub(crate) before: String,
+}
+
+impl Pjdfstest<'_> {
+    /// Runs the tests whose names contain `only`. For read-only remounts mount(8) calls
+    /// /sbin/mount.fuse: in a separate mount namespace that is our program, as where the helpers are
+    /// installed.
+    pub(crate) fn run(&self, only: &str, may_remount: bool) -> Said {
+        let text = format!(
+            "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutimensat = {{}}\nutime_now = {{}}\n\
+             [settings]\nnaptime = 0.001\nallow_remount = {may_remount}\n\
+             [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n"
+        );
+        fs::write(&self.config, text).unwrap();
+        let work = self.mnt.join(WORK);
+        let program = r#"mount --bind "$SHALE" "$(readlink -f /sbin/mount.fuse)" \
+            && mkdir -p "$WORK" && cd "$WORK" && exec "$@""#;
+        let program = format!("{}; {program}", self.before);
+        let output = Command::new("unshare")
+            .args(["-m", "sh", "-ec", &program, "sh"])
+            .arg(tool("pjdfstest"))
+            .arg("-c")
+            .arg(&self.config)
+            .arg("-p")
+            .arg(&work)
+            .args(["-s", "/dev/shm", only])
+            .env("SHALE", env!("CARGO_BIN_EXE_shale"))
+            .env("WORK", &work)
+            .env("RUST_BACKTRACE", "0")
+            .output()
+            .unwrap();
+        Said {
+            text: String::from_utf8_lossy(&output.stdout).into_owned(),
+        }
     }
 }
 
@@ -80,7 +98,12 @@ fn pjdfstest_finds_no_fault() {
     node.mnt = short.path().into();
     // The suite keeps files open after some of its tests, so the mount can become read-only only in
     // a separate run.
-    let first = pjdfstest(&node, "", false);
+    let suite = Pjdfstest {
+        config: node.dir.join("pjdfstest.toml"),
+        mnt: &node.mnt,
+        before: forget_mounts(&node.mnt),
+    };
+    let first = suite.run("", false);
     assert_eq!(first.of("FAILED"), Vec::<&str>::new(), "{}", first.text);
     let skipped = first.of("skipped");
     let (read_only, others): (Vec<&str>, Vec<&str>) =
@@ -88,7 +111,7 @@ fn pjdfstest_finds_no_fault() {
     // The reason is in docs/semantics.md.
     assert_eq!(others, ["link::link_count_max"], "{}", first.text);
     assert!(first.of(" ok").len() >= 384, "{}", first.text);
-    let second = pjdfstest(&node, "erofs", true);
+    let second = suite.run("erofs", true);
     assert_eq!(second.of(" ok"), read_only, "{}", second.text);
 }
 

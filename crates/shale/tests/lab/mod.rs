@@ -8,4 +8,5 @@ mod clusters;
 mod figures;
 mod histories;
 mod nodes;
+mod programs;
 mod refusals;

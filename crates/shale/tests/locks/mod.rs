@@ -3,7 +3,7 @@
 mod closes;
 mod ends;
 mod flocks;
-mod processes;
+pub(crate) mod processes;
 mod ranges;
 mod waits;
 

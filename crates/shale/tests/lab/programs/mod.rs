@@ -1,0 +1,34 @@
+//! Programs on several nodes of a cluster, on the same files: locks, databases, builds, crowds, a test suite.
+
+mod building;
+mod crowding;
+mod databases;
+mod locking;
+mod neighbours;
+
+use super::{actors, figures::figure, fixture::Lab};
+use sim::by_suite;
+use std::fs;
+
+/// Nodes of the lab.
+const NODES: u32 = 4;
+
+/// One lab for all: to bring one up takes longer than most of them.
+#[test]
+fn programs_on_four_nodes_work_on_the_same_files_as_on_one_machine() {
+    let Some(lab) = Lab::up(NODES, "erasure(2+1)") else {
+        return;
+    };
+    locking::counters_come_out_exact(&lab);
+    locking::who_would_wait_in_a_circle_is_told(&lab);
+    databases::sqlite_on_two_nodes_at_once_keeps_its_integrity(&lab);
+    building::a_clone_is_built_and_changed_on_other_nodes(&lab);
+    crowding::nobody_waits_for_long_in_a_crowd(&lab);
+    if by_suite(false, true) {
+        neighbours::pjdfstest_finds_no_fault_beside_a_neighbour(&lab);
+    }
+    for node in 1..=NODES {
+        let log = fs::read_to_string(lab.node(node).join("daemon.log")).unwrap();
+        assert!(!log.contains("panicked"), "n{node}: {log}");
+    }
+}
