@@ -20,6 +20,7 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use urgent::UrgentThread;
 
@@ -87,10 +88,14 @@ impl RealWorld {
     }
 }
 
-/// Calendar time.
+/// Calendar time. Unlike the other clocks it is asked of the C library, so that libfaketime can give a process another
+/// calendar than its machine's.
 pub(crate) fn wall_time() -> model::Timestamp {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    model::Timestamp::from_timespec(time.tv_sec, time.tv_nsec as u32)
+    let nanoseconds = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
+    match SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => model::Timestamp(nanoseconds(since)),
+        Err(before) => model::Timestamp(-nanoseconds(before.duration())),
+    }
 }
 
 thread_local! {
