@@ -5,7 +5,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get
 BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
 TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl attr e2fsprogs \
-	stress-ng fio $(LAB_PACKAGES)
+	stress-ng fio libfaketime etcd-client $(LAB_PACKAGES)
 # Networks for `shale lab`, and the coordination store that its quorum nodes run.
 LAB_PACKAGES := iproute2 etcd-server
 BENCH_PACKAGES := sqlite3

@@ -1,7 +1,7 @@
 //! Nodes that die, freeze and come back, under load.
 
 use super::{content, signal, three_nodes};
-use crate::fixture::eventually;
+use crate::fixture::{eventually, figures::figure};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
@@ -40,19 +40,9 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
         load.join().unwrap()
     });
     // Printed, not judged: the machine may be busy.
-    let figures = std::env::var("SHALE_FIGURES");
-    if let Ok(path) = figures {
-        let mut file = fs::File::options()
-            .append(true)
-            .create(true)
-            .open(path)
-            .unwrap();
-        writeln!(
-            file,
-            "a killed node held up others' longest operation for {longest:?}"
-        )
-        .unwrap();
-    }
+    figure(&format!(
+        "a killed node held up others' longest operation for {longest:?}"
+    ));
     for other in [writer, reader].into_iter().filter(|node| *node != dead) {
         for number in 0..10 {
             let old = fs::read(cluster.path(other, &format!("old{number}"))).unwrap();

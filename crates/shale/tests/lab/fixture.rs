@@ -100,9 +100,33 @@ impl Lab {
     /// How a node is, as `shale lab status` says.
     #[track_caller]
     pub(crate) fn state(&self, node: u32) -> Value {
+        self.states()[node as usize - 1].clone()
+    }
+
+    #[track_caller]
+    fn states(&self) -> Vec<Value> {
         let said = self.must(&["status", "--json"]);
         let status: Value = serde_json::from_str(&said).unwrap();
-        status["nodes"][node as usize - 1].clone()
+        status["nodes"].as_array().unwrap().clone()
+    }
+
+    /// The numbers of its nodes.
+    #[track_caller]
+    pub(crate) fn nodes(&self) -> Vec<u32> {
+        (1..=self.states().len() as u32).collect()
+    }
+
+    /// What a command of `shale` answers with `--json` for a node; null if it says something else.
+    #[track_caller]
+    pub(crate) fn ask(&self, node: u32, command: &[&str]) -> Value {
+        let ended = bounded::run(
+            Command::new(env!("CARGO_BIN_EXE_shale"))
+                .args(command)
+                .arg("--json")
+                .arg("--dir")
+                .arg(self.node(node)),
+        );
+        serde_json::from_str(&ended.text).unwrap_or_default()
     }
 
     /// A node's directory, as for `shale --dir`.

@@ -1,12 +1,18 @@
-//! `shale lab`: clusters of real daemons on this machine.
+//! `shale lab`: clusters of real daemons on this machine, and what they survive.
 
 pub(crate) mod fixture;
 
 mod actors;
+mod clocks;
 mod clusters;
-#[path = "../../../sim/tests/figures.rs"]
-mod figures;
+mod etcd;
+mod faults;
 mod histories;
+mod load;
 mod nodes;
 mod programs;
+mod quorum;
 mod refusals;
+mod roles;
+mod space;
+mod survivors;

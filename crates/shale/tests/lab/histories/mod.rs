@@ -8,7 +8,8 @@ mod names;
 mod naming;
 mod order;
 
-use super::{actors, figures::figure, fixture::Lab};
+use super::{actors, fixture::Lab};
+use crate::fixture::figures::figure;
 use names::Reply;
 use naming::Names;
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,8 @@ mod databases;
 mod locking;
 mod neighbours;
 
-use super::{actors, figures::figure, fixture::Lab};
+use super::{actors, fixture::Lab};
+use crate::fixture::figures::figure;
 use sim::by_suite;
 use std::fs;
 

@@ -1,0 +1,186 @@
+//! Calendars that are an hour off, and jump, on nodes under a load.
+//!
+//! libfaketime gives a daemon another calendar than its machine's, from a file that it reads again every second. Other clocks
+//! stay right, as when an administrator sets a machine's clock.
+
+use super::{
+    faults::until_whole,
+    fixture::Lab,
+    load::Load,
+    roles::{Role, Roles},
+};
+use crate::fixture::skipped::skipped;
+use serde_json::Value;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// Runs when there is time.
+const RUNS: usize = 10;
+/// Files that each program makes under a wrong calendar: leases are renewed several times meanwhile.
+const FILES: u64 = 40;
+const RIGHT: &str = "+0";
+const AHEAD: &str = "+3600";
+const BEHIND: &str = "-3600";
+/// Seconds that are surely one of those hours, ...
+const HOUR: u64 = 3_500;
+/// ... and what lies between them.
+const TWO_HOURS: u64 = 7_000;
+
+/// Where Debian's package puts the library.
+fn library() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").unwrap().flatten();
+    let mut paths = folders.map(|it| it.path().join("faketime/libfaketimeMT.so.1"));
+    paths.find(|path| path.exists())
+}
+
+/// The calendar of a node's daemon.
+struct Calendar {
+    file: PathBuf,
+    /// What the library leaves behind.
+    shared: Vec<PathBuf>,
+}
+
+impl Calendar {
+    /// Starts a node's daemon anew, with a calendar that is right.
+    #[track_caller]
+    fn start(lab: &Lab, node: u32, library: &Path) -> Self {
+        let mut calendar = Self {
+            file: lab.dir.with_file_name(format!("n{node}.calendar")),
+            shared: Vec::new(),
+        };
+        calendar.set(RIGHT);
+        lab.must(&["kill", &node.to_string()]);
+        let preload = format!("LD_PRELOAD={}", library.display());
+        let file = format!("FAKETIME_TIMESTAMP_FILE={}", calendar.file.display());
+        // Only the calendar, of processes; what files say of themselves stays.
+        let rest = [
+            "FAKETIME_CACHE_DURATION=1",
+            "FAKETIME_DONT_FAKE_MONOTONIC=1",
+            "NO_FAKE_STAT=1",
+        ];
+        let start = [env!("CARGO_BIN_EXE_shale"), "up"];
+        let command = [&["env", &preload, &file][..], &rest, &start].concat();
+        lab.exec(node, &command);
+        calendar.shared = shared(lab.state(node)["pid"].as_i64().expect("it runs"));
+        calendar
+    }
+
+    /// From the next second on.
+    fn set(&self, offset: &str) {
+        // The library ends a process that finds half a line.
+        let new = self.file.with_extension("new");
+        fs::write(&new, format!("{offset}\n")).unwrap();
+        fs::rename(&new, &self.file).unwrap();
+    }
+}
+
+impl Drop for Calendar {
+    fn drop(&mut self) {
+        for path in &self.shared {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// The memory that a process with the library shares with those that it starts.
+fn shared(process: i64) -> Vec<PathBuf> {
+    let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
+    let environment = String::from_utf8_lossy(&environment);
+    let mut variables = environment.split('\0');
+    // As in `FAKETIME_SHARED=/faketime_sem_7 /faketime_shm_7`.
+    let names = variables.find_map(|it| it.strip_prefix("FAKETIME_SHARED=/"));
+    let (semaphore, memory) = names.and_then(|it| it.split_once(" /")).unwrap_or_default();
+    let paths = [format!("sem.{semaphore}"), memory.to_owned()];
+    paths.map(|it| Path::new("/dev/shm").join(it)).to_vec()
+}
+
+/// The seconds by which a node says that its calendar lags, or was set back; 0: it doesn't.
+fn set_back(lab: &Lab, node: u32) -> u64 {
+    let health = lab.ask(node, &["health"]);
+    let mut events = health["events"].as_array().into_iter().flatten();
+    let told = events.find(|event| event["subject"] == "clock");
+    let message = told.and_then(|event| event["message"].as_str());
+    let mut words = message.unwrap_or_default().split(' ');
+    words.find_map(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// By how many seconds a new directory is dated later than now.
+fn ahead(lab: &Lab, node: u32) -> u64 {
+    let path = lab.path(node, "dated");
+    fs::create_dir(&path).unwrap();
+    let made = fs::metadata(&path).unwrap().modified().unwrap();
+    fs::remove_dir(&path).unwrap();
+    let ahead = made.duration_since(SystemTime::now());
+    ahead.map_or(0, |it| it.as_secs())
+}
+
+/// How often each node has joined.
+fn incarnations(lab: &Lab, nodes: &[u32]) -> Vec<Value> {
+    let one = |node: &u32| lab.ask(*node, &["status"])["cluster"]["incarnation"].clone();
+    nodes.iter().map(one).collect()
+}
+
+/// A node's calendar is an hour ahead, then an hour behind, then right.
+#[track_caller]
+fn go_wrong(lab: &Lab, node: u32, calendar: &Calendar, is_owner: bool) {
+    let nodes = lab.nodes();
+    let before = incarnations(lab, &nodes);
+    let mut load = Load::start(lab, &nodes);
+    calendar.set(AHEAD);
+    if is_owner {
+        // Others are dated by the owner's calendar at most.
+        lab.until("its calendar is ahead", || match ahead(lab, node) {
+            seconds if seconds > HOUR => Ok(()),
+            seconds => Err(format!("{seconds} s")),
+        });
+    }
+    load.gets_on(&nodes, FILES);
+    set_back(lab, node);
+    calendar.set(BEHIND);
+    lab.until("its calendar was set back", || match set_back(lab, node) {
+        seconds if seconds > TWO_HOURS => Ok(()),
+        seconds => Err(format!("{seconds} s")),
+    });
+    load.gets_on(&nodes, FILES);
+    calendar.set(RIGHT);
+    load.gets_on(&nodes, FILES);
+    load.end(&nodes);
+    load.must_be_seen(lab, &nodes);
+    load.remove(lab, nodes[0]);
+    assert_eq!(incarnations(lab, &nodes), before, "no node was expelled");
+}
+
+#[test]
+fn a_calendar_that_is_an_hour_off_and_jumps_costs_no_lease_and_no_byte() {
+    let Some(lab) = Lab::up(3, "erasure(2+1)") else {
+        return;
+    };
+    let Some(library) = library() else {
+        let test = std::thread::current().name().unwrap_or("clocks").to_owned();
+        skipped(&test, "libfaketime isn't installed");
+        return;
+    };
+    until_whole(&lab);
+    let mut calendars = Vec::new();
+    for node in lab.nodes() {
+        calendars.push(Calendar::start(&lab, node, &library));
+        until_whole(&lab);
+    }
+    let runs = match std::env::var_os("SHALE_LONG") {
+        Some(_) => RUNS,
+        None => 1,
+    };
+    for _ in 0..runs {
+        let roles = Roles::of(&lab);
+        let owner = roles.one_with(Role::Owner);
+        let other = lab.nodes().into_iter().find(|node| *node != owner);
+        for node in [owner, other.expect("there are three")] {
+            let calendar = &calendars[node as usize - 1];
+            go_wrong(&lab, node, calendar, node == owner);
+        }
+        until_whole(&lab);
+    }
+}

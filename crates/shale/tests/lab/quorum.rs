@@ -1,0 +1,153 @@
+//! A lab without one of its members of etcd, and without most of them.
+
+use super::{
+    etcd,
+    faults::until_whole,
+    fixture::Lab,
+    load::{Load, Pauses},
+};
+use crate::{cluster::signal, fixture::figures::figure};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Runs when there is time.
+const RUNS: usize = 10;
+/// A program that has waited for so long isn't only slow.
+const WAITS: Duration = Duration::from_secs(2);
+/// Files that each program makes while a member is away: elections take one or two seconds.
+const FILES: u64 = 20;
+
+/// One member gets no more time, the one that leads: the others go on without it.
+#[track_caller]
+fn lose_one(lab: &Lab, nodes: &[u32]) -> Pauses {
+    let leader = lab.until("a member leads", || etcd::leader(lab));
+    let member = etcd::process(lab, leader);
+    let mut load = Load::start(lab, nodes);
+    load.mark();
+    signal(member, Signal::STOP);
+    lab.until("another member leads", || match etcd::leader(lab)? {
+        found if found == leader => Err("it still does".into()),
+        _ => Ok(()),
+    });
+    load.gets_on(nodes, FILES);
+    let pauses = load.pauses(nodes);
+    signal(member, Signal::CONT);
+    load.end(nodes);
+    load.must_be_seen(lab, nodes);
+    load.remove(lab, nodes[0]);
+    pauses
+}
+
+/// The rest of a node's lease, in milliseconds, and its run.
+fn standing(lab: &Lab, node: u32) -> Result<(u64, u64), String> {
+    let status = lab.ask(node, &["status"]);
+    let cluster = &status["cluster"];
+    let number = |what: &str| cluster[what].as_u64().ok_or_else(|| status.to_string());
+    Ok((number("lease_milliseconds")?, number("incarnation")?))
+}
+
+fn runs_of(lab: &Lab, nodes: &[u32]) -> Vec<u64> {
+    let run = |node: &u32| lab.until("a node tells its run", || standing(lab, *node));
+    nodes.iter().map(run).map(|(_, run)| run).collect()
+}
+
+/// Whether a node shows that operations wait, for how long, and for what.
+fn shows_waiters(lab: &Lab, node: u32) -> Result<(), String> {
+    let waiters = lab.ask(node, &["waiters"]);
+    let is_told = |it: &Value| {
+        let has_cause = it["cause"].as_str().is_some_and(|cause| !cause.is_empty());
+        has_cause && it["milliseconds"].as_u64() >= Some(1_000)
+    };
+    let mut lines = waiters.as_array().into_iter().flatten();
+    lines
+        .any(is_told)
+        .then_some(())
+        .ok_or_else(|| format!("n{node}: {waiters}"))
+}
+
+/// Two of three members get no more time, until nobody has a lease and all programs wait; then they go on. Returns for how long
+/// most members were away, and how soon each program had made a file after that.
+#[track_caller]
+fn lose_most(lab: &Lab, nodes: &[u32]) -> (Duration, Duration) {
+    let runs = runs_of(lab, nodes);
+    let members = [nodes[0], nodes[1]].map(|node| etcd::process(lab, node));
+    let mut load = Load::start(lab, nodes);
+    let begun = Instant::now();
+    for member in members {
+        signal(member, Signal::STOP);
+    }
+    // Under held leases work goes on: some program begins a file and ends it. There are two on each node.
+    let before = load.files(nodes);
+    lab.until("work goes on", || {
+        let more = load.files(nodes) - before;
+        (more > 2 * nodes.len() as u64)
+            .then_some(())
+            .ok_or_else(|| format!("{more} files more"))
+    });
+    lab.until("no node has a lease", || {
+        for node in nodes {
+            let (lease, _) = standing(lab, *node)?;
+            if lease > 0 {
+                return Err(format!("n{node} has {lease} ms"));
+            }
+        }
+        Ok(())
+    });
+    lab.until("all programs wait", || load.all_wait(nodes, WAITS));
+    let answered = load.operations(nodes);
+    for node in nodes {
+        lab.until("waiters are shown", || shows_waiters(lab, *node));
+    }
+    assert_eq!(
+        load.operations(nodes),
+        answered,
+        "nobody answers without a lease"
+    );
+
+    let away = begun.elapsed();
+    let back = Instant::now();
+    for member in members {
+        signal(member, Signal::CONT);
+    }
+    load.gets_on(nodes, 1);
+    let waited = back.elapsed();
+    load.gets_on(nodes, FILES);
+    load.end(nodes);
+    load.must_be_seen(lab, nodes);
+    load.remove(lab, nodes[0]);
+    assert_eq!(runs_of(lab, nodes), runs, "no node had to join again");
+    (away, waited)
+}
+
+#[test]
+fn a_lost_member_of_etcd_holds_nobody_up_and_without_a_quorum_work_waits() {
+    let Some(lab) = Lab::up(3, "erasure(2+1)") else {
+        return;
+    };
+    until_whole(&lab);
+    let nodes = lab.nodes();
+    let runs = match std::env::var_os("SHALE_LONG") {
+        Some(_) => RUNS,
+        None => 1,
+    };
+    let mut worst = Pauses::default();
+    for _ in 0..runs {
+        worst.add(&lose_one(&lab, &nodes));
+        until_whole(&lab);
+    }
+    figure(&format!(
+        "lab: etcd's leader silent: longest operations {worst}, worst of {runs}"
+    ));
+    let mut worst = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..runs {
+        let (away, waited) = lose_most(&lab, &nodes);
+        worst = (worst.0.max(away), worst.1.max(waited));
+        until_whole(&lab);
+    }
+    figure(&format!(
+        "lab: etcd without a quorum for {:.1} s: all work went on {:.1} s after it was back, worst of {runs}",
+        worst.0.as_secs_f64(),
+        worst.1.as_secs_f64()
+    ));
+}

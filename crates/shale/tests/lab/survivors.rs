@@ -1,0 +1,154 @@
+//! Nodes of a lab are killed, fall silent or are cut off, whatever they are to their cluster: the others go on. How long they
+//! were held up is a figure; only what hangs fails.
+
+use super::{
+    etcd,
+    faults::{Fault, survive, until_well, until_whole},
+    fixture::Lab,
+    load::Pauses,
+    roles::{Role, Roles, gather},
+};
+use crate::fixture::figures::figure;
+
+/// Runs of each row when there is time.
+const RUNS: usize = 10;
+
+/// Whether `make test-all` runs.
+fn is_long() -> bool {
+    std::env::var_os("SHALE_LONG").is_some()
+}
+
+/// Whom a fault hits.
+#[derive(Clone, Copy)]
+enum Target {
+    /// A node that has a role, and few others.
+    One(Role),
+    /// A node that is the manager, owns the shard and leads etcd, too.
+    Everything,
+}
+
+impl Target {
+    fn name(self) -> &'static str {
+        match self {
+            Self::One(role) => role.name(),
+            Self::Everything => "manager, owner and etcd leader at once",
+        }
+    }
+
+    /// Has a node of this kind suffer a fault, and come back; returns what others felt, and what the node was.
+    #[track_caller]
+    fn suffers(self, lab: &Lab, fault: Fault) -> (Pauses, String) {
+        match self {
+            Self::One(role) => {
+                let roles = Roles::of(lab);
+                let node = roles.one_with(role);
+                (survive(lab, fault, &[node], || {}), roles.names(node))
+            }
+            Self::Everything => {
+                let node = gather(lab);
+                let names = Roles::of(lab).names(node);
+                // At the last moment: a manager's node gives the lead away within seconds.
+                let pauses = survive(lab, fault, &[node], || etcd::lead(lab, node));
+                (pauses, names)
+            }
+        }
+    }
+}
+
+fn rows() -> Vec<(Fault, Target)> {
+    if !is_long() {
+        // The first one's roles are together when a lab is new.
+        return vec![
+            (Fault::Stop, Target::Everything),
+            (Fault::Kill, Target::One(Role::Owner)),
+        ];
+    }
+    let mut rows = Vec::new();
+    for fault in Fault::ALL {
+        rows.extend(Role::ALL.map(|role| (fault, Target::One(role))));
+        rows.push((fault, Target::Everything));
+    }
+    rows
+}
+
+/// Takes a node's NSD out of use: from then on it is a client, and what the cluster makes of it.
+#[track_caller]
+fn make_client(lab: &Lab, node: u32) {
+    let list = || lab.ask(1, &["nsd", "list"]);
+    let nsds = list();
+    let nsds = nsds.as_array().expect("NSDs are listed").iter();
+    let own: Vec<_> = nsds.filter(|nsd| nsd["node"] == node).collect();
+    let number = own[0]["nsd"].to_string();
+    let shale = env!("CARGO_BIN_EXE_shale");
+    lab.exec(1, &[shale, "nsd", "remove", &number]);
+    lab.until("its NSD is empty", || {
+        let nsds = list();
+        let mut lines = nsds.as_array().into_iter().flatten();
+        let is_lost = lines.any(|nsd| nsd["nsd"] == own[0]["nsd"] && nsd["state"] == "lost");
+        is_lost.then_some(()).ok_or_else(|| nsds.to_string())
+    });
+}
+
+#[test]
+fn others_go_on_whoever_is_killed_falls_silent_or_is_cut_off() {
+    let Some(lab) = Lab::up(5, "erasure(2+1)") else {
+        return;
+    };
+    until_whole(&lab);
+    let runs = if is_long() {
+        make_client(&lab, 5);
+        until_whole(&lab);
+        RUNS
+    } else {
+        1
+    };
+    for (fault, target) in rows() {
+        let (mut worst, mut was) = (Pauses::default(), String::new());
+        for _ in 0..runs {
+            let (pauses, names) = target.suffers(&lab, fault);
+            if pauses.longest() >= worst.longest() {
+                was = names;
+            }
+            worst.add(&pauses);
+        }
+        figure(&format!(
+            "lab: {} {}: others' longest operations {worst}, worst of {runs}, aim {} s; the node was {was}",
+            fault.word(),
+            target.name(),
+            fault.aim().as_secs()
+        ));
+    }
+}
+
+#[test]
+fn two_of_six_nodes_may_go_at_the_same_time() {
+    let Some(lab) = Lab::up(6, "erasure(4+2)") else {
+        return;
+    };
+    until_whole(&lab);
+    let all = [
+        (Fault::Partition, [5_u32, 6]),
+        (Fault::Kill, [4, 6]),
+        (Fault::Stop, [5, 6]),
+        (Fault::Kill, [3, 5]),
+        (Fault::Stop, [2, 4]),
+        (Fault::Partition, [1, 6]),
+    ];
+    let (rows, runs) = match is_long() {
+        true => (&all[..], RUNS),
+        false => (&all[..1], 1),
+    };
+    for (fault, nodes) in rows {
+        let mut worst = Pauses::default();
+        for _ in 0..runs {
+            worst.add(&survive(&lab, *fault, nodes, || {}));
+            until_well(&lab);
+        }
+        figure(&format!(
+            "lab: n{} and n{} of six in erasure(4+2) {}: others' longest operations {worst}, worst of {runs}",
+            nodes[0],
+            nodes[1],
+            fault.word()
+        ));
+    }
+}
