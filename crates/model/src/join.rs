@@ -15,6 +15,19 @@ pub const JOIN: Method = Method(0x0500);
 /// A member asks for a new certificate of its own: a [`RenewRequest`], answered with a [`RenewReply`].
 pub const RENEW: Method = Method(0x0501);
 
+/// A member that has the key of the cluster's authority asks for that of the authority which takes its place: an
+/// [`AuthorityKeyRequest`], answered with an [`AuthorityKey`], only over a connection that proves who asks.
+pub const AUTHORITY_KEY: Method = Method(0x0502);
+
+/// Whether a method is answered only over connections that prove who asks, and that nobody on the way can read.
+#[must_use]
+pub fn needs_proof(method: Method) -> bool {
+    method == AUTHORITY_KEY
+}
+
+/// Most bytes of a private key (PEM); those of this build have about 250.
+pub const KEY_BYTES_MAX: usize = 4 * 1024;
+
 /// Most bytes of a request for a signature (PKCS #10, DER); those of this build have about 250.
 pub const SIGNING_REQUEST_BYTES_MAX: usize = 2 * 1024;
 
@@ -150,6 +163,37 @@ impl RenewReply {
     }
 }
 
+/// A member's request for the key of an authority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AuthorityKeyRequest {
+    /// SHA-256 of the authority's certificate.
+    pub authority: [u8; 32],
+}
+
+/// The key of an authority. Its certificate is known from coordination.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AuthorityKey {
+    /// The private key: PKCS #8, PEM.
+    pub key: String,
+}
+
+impl AuthorityKey {
+    /// Keeps the written maxima.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is too large.
+    pub fn check(&self) -> Result<()> {
+        within("key", self.key.len(), KEY_BYTES_MAX)
+    }
+}
+
+impl fmt::Debug for AuthorityKey {
+    /// Nothing of it: it must not get into logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AuthorityKey")
+    }
+}
+
 fn check_certificates(certificate: &[u8], authorities: &[Vec<u8>]) -> Result<()> {
     within("certificate", certificate.len(), CERTIFICATE_BYTES_MAX)?;
     within("list of authorities", authorities.len(), AUTHORITIES_MAX)?;
@@ -218,5 +262,14 @@ mod tests {
     fn the_secret_is_in_no_log() {
         let text = format!("{:?}", request());
         assert!(!text.contains("171") && !text.contains("ab, ab"), "{text}");
+        let key = AuthorityKey {
+            key: "secret".into(),
+        };
+        assert!(!format!("{key:?}").contains("secret"));
+        key.check().unwrap();
+        let large = AuthorityKey {
+            key: "x".repeat(KEY_BYTES_MAX + 1),
+        };
+        assert!(!large.check().unwrap_err().to_string().contains("xx"));
     }
 }

@@ -10,11 +10,11 @@ use crate::places::Places;
 use crate::pulse::SILENCE_MAX;
 use crate::rate_limit::RateLimit;
 use crate::security::{
-    ADMISSION_MAX, Admit, Proven, Refusal, RefusalKind, Security, read_request, reply,
+    ADMISSION_MAX, Admit, Proof, Proven, Refusal, RefusalKind, Security, read_request, reply,
 };
 use futures::future::BoxFuture;
 use model::join::JoinRequest;
-use model::{Error, ErrorKind, NodeId};
+use model::{Error, ErrorKind};
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -52,9 +52,9 @@ struct State {
     is_closed: bool,
 }
 
-/// Takes over the channel of a node that was let in, and the node if it is proven. It may wait for room;
+/// Takes over the channel of a node that was let in, and what is known of it. It may wait for room;
 /// meanwhile the connection keeps its place.
-pub(crate) type Welcome = Box<dyn FnOnce(Channel, Option<NodeId>) -> BoxFuture<'static, ()> + Send>;
+pub(crate) type Welcome = Box<dyn FnOnce(Channel, Proof) -> BoxFuture<'static, ()> + Send>;
 
 impl Gate {
     pub(crate) fn new(
@@ -82,6 +82,11 @@ impl Gate {
     /// before, which [`Gate::room`] tells.
     pub(crate) fn patience(&self, now: Instant) -> Option<Duration> {
         self.state.lock().places.patience(now)
+    }
+
+    /// Whether a connection would be let in now of which this is known.
+    pub(crate) fn takes(&self, proof: &Proof) -> bool {
+        self.security.takes(proof)
     }
 
     /// Notified when a place gets free.
@@ -202,7 +207,7 @@ async fn pass(
     };
     let known = async {
         Ok(match security.accept(stream, takes_joins).await? {
-            Proven::Node(channel, node) => Known::Node(channel, node),
+            Proven::Node(channel, proof) => Known::Node(channel, proof),
             Proven::Joining(mut stream) => {
                 let request = read_request(&mut stream).await?;
                 Known::Machine(stream, request)
@@ -216,8 +221,8 @@ async fn pass(
         Err(Refusal::new(RefusalKind::Unfinished, text))
     })?;
     match known {
-        Known::Node(channel, node) => {
-            let welcomed = world.timeout(HANDSHAKE_MAX, welcome(channel, node)).await;
+        Known::Node(channel, proof) => {
+            let welcomed = world.timeout(HANDSHAKE_MAX, welcome(channel, proof)).await;
             welcomed.map_err(|_| {
                 let text = "a node was known, but there was no room for its connection in time";
                 Refusal::new(RefusalKind::Unfinished, text)
@@ -240,7 +245,7 @@ async fn pass(
 
 /// Who a connection comes from.
 enum Known {
-    Node(Channel, Option<NodeId>),
+    Node(Channel, Proof),
     Machine(Box<dyn Stream>, JoinRequest),
     Gone,
 }

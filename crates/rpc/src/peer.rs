@@ -104,6 +104,16 @@ impl Peer {
         Ok(())
     }
 
+    /// Leaves the connections that there are: they take no more calls, and end after theirs. Further calls go over new
+    /// ones, which are made as the node's security says now.
+    pub fn renew(&self) {
+        let mut unlocked = Unlocked::default();
+        for lane in &self.shared.lanes {
+            unlocked.extend(lane.renew());
+        }
+        unlocked.finish();
+    }
+
     /// All lanes with their connections.
     #[must_use]
     pub fn lanes(&self) -> Vec<LaneView> {

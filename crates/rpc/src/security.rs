@@ -10,6 +10,7 @@
 //! `world`: no simulation uses this module. `docs/protocols/security.md` tells the whole story.
 
 mod authority;
+mod belief;
 mod certificate;
 mod configs;
 mod credentials;
@@ -22,6 +23,7 @@ mod names;
 mod outside;
 mod records;
 mod refusals;
+mod steps;
 mod token;
 
 pub use authority::{AUTHORITY_LIFE, Authority, Holder, NODE_LIFE};
@@ -54,7 +56,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use world::World;
 
 /// A node's credentials and policy, as all its connections use them. New ones count from the next
-/// connection on.
+/// connection on; [`Peer::renew`](crate::Peer::renew) and [`Server::end_untaken`](crate::Server::end_untaken) end those
+/// that were made before.
 pub struct Security {
     world: World,
     active: ArcSwap<Active>,
@@ -136,6 +139,14 @@ impl Security {
         Ok(())
     }
 
+    /// Whether a connection would be taken now of which this is known.
+    pub(crate) fn takes(&self, proof: &Proof) -> bool {
+        let active = self.active.load();
+        let mut authorities = active.configs.authorities.iter();
+        let is_trusted = |by: Fingerprint| authorities.any(|it| it.fingerprint() == by);
+        active.policy.takes_mode(proof.mode) && proof.authority.is_none_or(is_trusted)
+    }
+
     /// Makes a stream that was just opened to a node into a channel: shows the credentials, and takes
     /// only this node for an answer, unless the policy opens connections without protection. Waits for
     /// the other side, so the caller bounds the time. `to` is for the log.
@@ -185,14 +196,21 @@ impl Security {
         if first != FIRST_BYTE {
             let configs = &active.configs;
             let accepted = handshake::accept(&self.world, first, stream, configs, takes_joins);
-            return Ok(match accepted.await? {
-                Arrival::Node(channel, name) => Proven::Node(channel, Some(name.node)),
-                Arrival::Joining(stream) => Proven::Joining(stream),
-            });
+            let (channel, shown) = match accepted.await? {
+                Arrival::Node(channel, shown) => (channel, shown),
+                Arrival::Joining(stream) => return Ok(Proven::Joining(stream)),
+            };
+            let proof = Proof {
+                node: Some(shown.name.node),
+                mode: shown.mode,
+                authority: shown.authority,
+            };
+            return Ok(Proven::Node(channel, proof));
         }
         if active.policy.takes_plain() {
             let first = Some(first);
-            return Ok(Proven::Node(Channel::plain(Begun { first, stream }), None));
+            let channel = Channel::plain(Begun { first, stream });
+            return Ok(Proven::Node(channel, Proof::NONE));
         }
         let why = format!(
             "the other side doesn't protect its connection; cipherList is {} here",
@@ -227,12 +245,32 @@ impl Active {
 
 /// Who opened a connection.
 pub(crate) enum Proven {
-    /// A node; which one is proven unless connections aren't protected.
-    Node(Channel, Option<NodeId>),
+    /// A node.
+    Node(Channel, Proof),
     /// A machine that wants to join.
     Joining(Box<dyn Stream>),
     /// Nobody: the connection was closed before it said anything.
     Gone,
+}
+
+/// What is known of a connection that another node has opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Proof {
+    /// Which node it is; nobody knows if the connection isn't protected.
+    pub(crate) node: Option<NodeId>,
+    /// How the connection is protected; encrypted: with the one suite.
+    mode: Mode,
+    /// The authority that has certified the node.
+    authority: Option<Fingerprint>,
+}
+
+impl Proof {
+    /// The connection isn't protected.
+    pub(crate) const NONE: Self = Self {
+        node: None,
+        mode: Mode::Off,
+        authority: None,
+    };
 }
 
 /// A stream whose first byte was looked at.

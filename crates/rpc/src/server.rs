@@ -20,10 +20,12 @@ use crate::lanes::{Connections, Lane};
 use crate::receive::Receiver;
 use crate::registry::{Going, Registry};
 use crate::seal::Sealer;
-use crate::security::{Admit, Security};
+use crate::security::{Admit, Proof, Security};
+use bytes::Bytes;
 use futures::FutureExt;
-use model::call::{Call, Class};
-use model::{NodeId, NodeRun, Result};
+use model::call::{Call, Class, Reply};
+use model::join::needs_proof;
+use model::{Error, ErrorKind, NodeRun, Result};
 use parking_lot::{Mutex, MutexGuard};
 use std::net::IpAddr;
 use std::pin::pin;
@@ -33,6 +35,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use world::call::Service;
 use world::{Deadline, Listener, Map, Task, World};
+
+/// What is said on a connection that wouldn't be let in any more.
+const UNTAKEN: &str =
+    "how connections are protected, or who is trusted, has changed: connect again";
 
 /// Pause after a connection that couldn't be accepted, because of too many open files for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -89,8 +95,8 @@ struct Connection {
 struct Link {
     server: Arc<Shared>,
     number: u64,
-    /// The node that the connection has proven to come from.
-    proven: Option<NodeId>,
+    /// Which node the connection has proven to come from, and how.
+    proof: Proof,
     state: Mutex<LinkState>,
     work: Notify,
 }
@@ -236,6 +242,31 @@ impl Server {
             .collect()
     }
 
+    /// Ends the connections that wouldn't be let in as the node's security is now: other nodes have `patience` to leave
+    /// them by themselves ([`Peer::renew`](crate::Peer::renew)), then they are told to, and have as long again for what is
+    /// under way. Those that are left are dropped.
+    pub async fn end_untaken(&self, patience: Duration) {
+        let shared = &self.shared;
+        shared.untaken_ended(patience).await;
+        for link in shared.untaken() {
+            // Whoever hasn't said hello yet is refused then.
+            if shared.state.lock().registry.known(link.number).is_some() {
+                link.state.lock().answerer.drain(UNTAKEN);
+                link.work.notify_one();
+            }
+        }
+        shared.untaken_ended(patience).await;
+        let untaken = shared.untaken();
+        let dropped: Vec<_> = {
+            let mut state = shared.state.lock();
+            let numbers = untaken.iter().map(|link| link.number);
+            numbers
+                .filter_map(|number| state.connections.remove(&number))
+                .collect()
+        };
+        drop(dropped);
+    }
+
     /// Takes on no more connections and requests, answers those under way until the deadline, then
     /// ends all connections.
     pub async fn close(&self, deadline: Deadline) {
@@ -287,17 +318,17 @@ impl Shared {
     /// Somebody opened a connection.
     fn arrived(self: &Arc<Self>, stream: impl Stream + 'static, from: Option<IpAddr>) {
         let Some(gate) = &self.gate else {
-            return self.accept(Channel::plain(stream), None);
+            return self.accept(Channel::plain(stream), Proof::NONE);
         };
         let shared = Arc::downgrade(self);
-        let welcome = move |channel, proven| Self::welcome(shared, channel, proven).boxed();
+        let welcome = move |channel, proof| Self::welcome(shared, channel, proof).boxed();
         gate.enter(stream, from, Box::new(welcome));
     }
 
     /// Takes on a connection that the gate has let in, as soon as nobody loses a place for it.
-    async fn welcome(server: Weak<Self>, mut channel: Channel, proven: Option<NodeId>) {
+    async fn welcome(server: Weak<Self>, mut channel: Channel, proof: Proof) {
         while let Some(shared) = server.upgrade() {
-            let (rest, patience) = match shared.accept_in_turn(channel, proven) {
+            let (rest, patience) = match shared.accept_in_turn(channel, proof) {
                 Ok(()) => return,
                 Err(rest) => rest,
             };
@@ -323,25 +354,25 @@ impl Shared {
     fn accept_in_turn(
         self: &Arc<Self>,
         channel: Channel,
-        proven: Option<NodeId>,
+        proof: Proof,
     ) -> std::result::Result<(), (Channel, Duration)> {
         let state = self.state.lock();
         if let Some(patience) = state.registry.patience(self.world.now()) {
             return Err((channel, patience));
         }
-        self.accept_with(state, channel, proven);
+        self.accept_with(state, channel, proof);
         Ok(())
     }
 
-    fn accept(self: &Arc<Self>, channel: Channel, proven: Option<NodeId>) {
-        self.accept_with(self.state.lock(), channel, proven);
+    fn accept(self: &Arc<Self>, channel: Channel, proof: Proof) {
+        self.accept_with(self.state.lock(), channel, proof);
     }
 
     fn accept_with(
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         channel: Channel,
-        proven: Option<NodeId>,
+        proof: Proof,
     ) {
         let shared = self;
         let now = shared.world.now();
@@ -360,7 +391,7 @@ impl Shared {
         let link = Arc::new(Link {
             server: shared.clone(),
             number,
-            proven,
+            proof,
             state: Mutex::new(LinkState {
                 answerer: Answerer::new(shared.identity, now),
                 running: Map::default(),
@@ -385,6 +416,34 @@ impl Shared {
             .collect()
     }
 
+    /// Whether a connection would be let in now. Nobody judges that without security.
+    fn takes(&self, link: &Link) -> bool {
+        let gate = self.gate.as_ref();
+        gate.is_none_or(|gate| gate.takes(&link.proof))
+    }
+
+    /// The connections that wouldn't be.
+    fn untaken(&self) -> Vec<Arc<Link>> {
+        let links = self.links().into_iter();
+        links.filter(|link| !self.takes(link)).collect()
+    }
+
+    /// Waits until there are none, as long as that at most.
+    async fn untaken_ended(&self, patience: Duration) {
+        let all_ended = async {
+            loop {
+                let mut ended = pin!(self.ended.notified());
+                ended.as_mut().enable();
+                if self.untaken().is_empty() {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        // Whoever waits looks which are left.
+        let _ = self.world.timeout(patience, all_ended).await;
+    }
+
     fn drop_connections(&self) {
         if let Some(gate) = &self.gate {
             gate.close();
@@ -406,6 +465,10 @@ impl Shared {
         run: NodeRun,
         lane: Option<Lane>,
     ) -> std::result::Result<(), Fault> {
+        // The security may have changed since the handshake. One that changes later finds the connection.
+        if !self.takes(link) {
+            return Err(Fault::new(UNTAKEN));
+        }
         let going = self.state.lock().registry.greet(link.number, run, lane)?;
         self.room_for_strangers.notify_one();
         self.end_connections(going);
@@ -531,7 +594,7 @@ impl Drop for LinkEnd {
 impl Link {
     /// Whether the daemon is the node's that the connection comes from.
     fn check(&self, run: NodeRun) -> std::result::Result<(), Fault> {
-        match self.proven {
+        match self.proof.node {
             Some(node) if node != run.node => {
                 let text = format!("the certificate is node {node}'s, the hello is {run}'s");
                 if let Some(gate) = &self.server.gate {
@@ -567,6 +630,13 @@ impl Link {
     }
 }
 
+/// The ending of a request that is answered only to whom the connection proves to be.
+fn unproven() -> Ending {
+    let text = "the connection proves nothing of who asks: cipherList is EMPTY";
+    let refused = Err(Error::new(ErrorKind::NotPermitted, text));
+    Ending::Answered(Reply::new::<()>(&refused, Bytes::new()))
+}
+
 impl Side for Arc<Link> {
     fn allow(&self, header: &Header) -> std::result::Result<(), Fault> {
         self.state.lock().answerer.allow(header)
@@ -588,6 +658,11 @@ impl Side for Arc<Link> {
                 let dropped = self.server.state.lock().registry.ending(self.number);
                 let drained = Vec::new();
                 self.server.end_connections(Going { dropped, drained });
+            }
+            Step::Run(number, _, ref call, _)
+                if self.proof.node.is_none() && needs_proof(call.method) =>
+            {
+                self.finished(number, unproven());
             }
             Step::Run(number, from, call, deadline) => self.run(number, from, call, deadline),
             Step::Stop(number) => {

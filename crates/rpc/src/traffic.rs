@@ -93,6 +93,8 @@ struct Line<T> {
     is_accepted: bool,
     /// In the middle of a frame.
     is_sending: bool,
+    /// It takes no more calls, and says goodbye when its own are over ([`Traffic::renew`]).
+    is_retired: bool,
 }
 
 /// A connection, for lists.
@@ -193,6 +195,7 @@ impl<T> Traffic<T> {
             place,
             is_accepted: false,
             is_sending: false,
+            is_retired: false,
         };
         self.lines.insert(self.last_link, line);
         Some(self.last_link)
@@ -245,7 +248,8 @@ impl<T> Traffic<T> {
             return (Step::Over, self.plan(now));
         };
         line.is_sending = false;
-        if is_surplus && line.is_accepted && line.caller.requests() == 0 {
+        let is_needed = !is_surplus && !line.is_retired;
+        if !is_needed && line.is_accepted && line.caller.requests() == 0 {
             line.caller.close("the connection isn't needed any more");
         }
         let mut frame = line.caller.next_control(now);
@@ -330,6 +334,21 @@ impl<T> Traffic<T> {
             .collect()
     }
 
+    /// The connections that there are take no more calls, and end after theirs; the one that is being opened isn't wanted.
+    /// Calls that wait go over new ones. They say no goodbye before theirs are over: the other side closes connections of which
+    /// too many have said so at once.
+    pub(crate) fn renew(&mut self, now: Instant) -> Todo<T> {
+        self.opening = None;
+        // What failed before may have failed for what has changed.
+        self.attempts.succeeded();
+        for line in self.lines.values_mut() {
+            line.is_retired |= line.caller.is_open();
+        }
+        let mut todo = self.plan(now);
+        todo.wake.extend(self.lines.keys());
+        todo
+    }
+
     /// Another lane carries this one's calls: those that wait are given back, and the connections end
     /// after theirs.
     pub(crate) fn redirect(&mut self, why: &str) -> Todo<T> {
@@ -370,7 +389,7 @@ impl<T> Traffic<T> {
 
     /// Neither is there a connection, nor is one being opened.
     fn is_down(&self) -> bool {
-        self.opening.is_none() && !self.lines.values().any(|line| line.caller.is_open())
+        self.opening.is_none() && !self.lines.values().any(Line::is_open)
     }
 
     fn no_link(&self) -> NoAnswer {
@@ -415,7 +434,7 @@ impl<T> Traffic<T> {
     }
 
     fn occupancy(&self) -> Occupancy {
-        let open = || self.lines.values().filter(|line| line.caller.is_open());
+        let open = || self.lines.values().filter(|line| line.is_open());
         let is_idle =
             |line: &&Line<T>| line.is_accepted && !line.is_sending && line.caller.requests() == 0;
         Occupancy {
@@ -427,9 +446,10 @@ impl<T> Traffic<T> {
     }
 
     /// The place of a new connection. If too many end slowly, it is opened only if it is the only
-    /// one, and the oldest of them makes room.
+    /// one, and the oldest of them makes room. Those that were left all at once don't count.
     fn open_another(&mut self, dropped: &mut Vec<u64>) -> Option<usize> {
-        let ending = self.lines.iter().filter(|(_, line)| !line.caller.is_open());
+        let ends = |line: &Line<T>| !line.caller.is_open() && !line.is_retired;
+        let ending = self.lines.iter().filter(|(_, line)| ends(line));
         let ending: Vec<u64> = ending.map(|(link, _)| *link).collect();
         if ending.len() >= ENDING_MAX {
             if !self.is_down() {
@@ -437,7 +457,7 @@ impl<T> Traffic<T> {
             }
             dropped.extend(&ending[..=ending.len() - ENDING_MAX]);
         }
-        let open = || self.lines.values().filter(|line| line.caller.is_open());
+        let open = || self.lines.values().filter(|line| line.is_open());
         let is_free = |place: &usize| open().all(|line| line.place != *place);
         self.opening = (0..self.limit).find(is_free);
         self.opening
@@ -478,9 +498,14 @@ impl<T> Traffic<T> {
 }
 
 impl<T> Line<T> {
+    /// Whether it is one of those that the lane counts on.
+    fn is_open(&self) -> bool {
+        self.caller.is_open() && !self.is_retired
+    }
+
     /// Whether it may be given calls.
     fn is_usable(&self) -> bool {
-        self.is_accepted && self.caller.is_open()
+        self.is_accepted && self.is_open()
     }
 }
 
@@ -508,7 +533,7 @@ fn is_surplus<T>(lines: &Lines<T>, limit: usize, link: u64) -> bool {
     };
     let before = lines
         .iter()
-        .filter(|(other, line)| line.caller.is_open() && (line.place, **other) < (own.place, link));
+        .filter(|(other, line)| line.is_open() && (line.place, **other) < (own.place, link));
     before.count() >= limit
 }
 

@@ -39,6 +39,8 @@ struct State {
     links: BTreeMap<u64, Running>,
     /// Dropping it ends the attempt.
     dialing: Option<Task<()>>,
+    /// Counts the attempts to open a connection, and those that were given up.
+    attempt: u64,
 }
 
 /// A connection that hasn't ended.
@@ -93,6 +95,7 @@ impl LaneOfPeer {
                 traffic: Traffic::new(node, limit),
                 links: BTreeMap::new(),
                 dialing: None,
+                attempt: 0,
             }),
             own: own.clone(),
         })
@@ -190,19 +193,24 @@ impl LaneOfPeer {
                 lane: self.lane,
                 number,
             };
-            let dialing = self.world.spawn("rpc connects", dial(peer, own, place));
+            state.attempt += 1;
+            let dialing = dial(peer, own, place, state.attempt);
+            let dialing = self.world.spawn("rpc connects", dialing);
             unlocked.tasks.extend(state.dialing.replace(dialing));
         }
         unlocked
     }
 
-    /// A connection was opened.
-    fn opened(&self, peer: &Shared, channel: Channel) {
+    /// A connection was opened by this attempt.
+    fn opened(&self, peer: &Shared, channel: Channel, attempt: u64) {
         let hello = peer.hello(self.lane);
         let Some(own) = self.own.upgrade() else {
             return;
         };
         let mut state = self.state.lock();
+        if state.attempt != attempt {
+            return;
+        }
         let Some(number) = state.traffic.opened(hello, self.world.now()) else {
             return;
         };
@@ -215,6 +223,19 @@ impl LaneOfPeer {
         let dialing = state.dialing.take();
         drop(state);
         drop(dialing);
+    }
+
+    /// This attempt to open a connection has failed.
+    fn not_opened(&self, why: &str, attempt: u64) {
+        let random = self.world.random_u64();
+        let mut state = self.state.lock();
+        if state.attempt != attempt {
+            return;
+        }
+        let todo = state.traffic.not_opened(why, self.world.now(), random);
+        let unlocked = self.begin(&mut state, todo);
+        drop(state);
+        unlocked.finish();
     }
 
     /// A connection's task has ended. Says why its connection did.
@@ -255,6 +276,18 @@ impl LaneOfPeer {
         self.decide(|traffic, _| ((), traffic.redirect(why))).1
     }
 
+    /// See `Peer::renew`.
+    pub(super) fn renew(&self) -> Unlocked {
+        let mut state = self.state.lock();
+        // It may be about to hand over a connection as it is made no more.
+        state.attempt += 1;
+        let dialing = state.dialing.take();
+        let todo = state.traffic.renew(self.world.now());
+        let mut unlocked = self.begin(&mut state, todo);
+        unlocked.tasks.extend(dialing);
+        unlocked
+    }
+
     /// See `Peer::close`.
     pub(super) async fn close(&self, deadline: Deadline) {
         for task in self.end() {
@@ -288,17 +321,16 @@ impl LaneOfPeer {
     }
 }
 
-/// Opens a connection, once.
-async fn dial(peer: Arc<Shared>, lane: Arc<LaneOfPeer>, place: Place) {
+/// Opens a connection, once: the attempt with this number.
+async fn dial(peer: Arc<Shared>, lane: Arc<LaneOfPeer>, place: Place, number: u64) {
     let deadline = Deadline::after(&lane.world, DIAL_MAX);
     let attempt = peer.dial.dial(peer.node, place, deadline);
     let fault = match deadline.bound(&lane.world, attempt).await {
-        Ok(Ok(channel)) => return lane.opened(&peer, channel),
+        Ok(Ok(channel)) => return lane.opened(&peer, channel, number),
         Ok(Err(error)) => error.to_string(),
         Err(elapsed) => elapsed.to_string(),
     };
-    let random = lane.world.random_u64();
-    lane.with(|traffic, now| ((), traffic.not_opened(&fault, now, random)));
+    lane.not_opened(&fault, number);
 }
 
 /// Tells the lane if whoever waits for a call goes away.

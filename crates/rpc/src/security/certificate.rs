@@ -69,6 +69,9 @@ pub struct Certificate {
     validity: Validity,
     serial: String,
     public_key: Vec<u8>,
+    /// The name (DER) of whoever issued it, as it says, and its own.
+    issuer: Vec<u8>,
+    subject: Vec<u8>,
 }
 
 impl Certificate {
@@ -107,6 +110,8 @@ impl Certificate {
             },
             serial: parsed.raw_serial_as_string(),
             public_key: parsed.public_key().raw.to_vec(),
+            issuer: parsed.issuer().as_raw().to_vec(),
+            subject: parsed.subject().as_raw().to_vec(),
             der: CertificateDer::from(der.to_vec()),
         })
     }
@@ -172,6 +177,13 @@ impl Certificate {
     pub fn fingerprint(&self) -> Fingerprint {
         let hash = digest(&SHA256, &self.der);
         Fingerprint(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
+    }
+
+    /// Whether it says that this authority issued it; whether that is true isn't judged here. No two authorities have
+    /// the same name: each has random digits in it.
+    #[must_use]
+    pub fn names_as_issuer(&self, authority: &Self) -> bool {
+        authority.authority_of.is_some() && self.issuer == authority.subject
     }
 
     /// The public key that it vouches for (DER).

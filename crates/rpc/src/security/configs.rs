@@ -4,6 +4,7 @@
 //! No session is ever resumed: each connection proves both sides anew, so that replaced certificates
 //! and authorities count from the next connection on.
 
+use super::certificate::Certificate;
 use super::credentials::Credentials;
 use super::mode::{Mode, Policy, Suite, Suites};
 use super::names::NodeName;
@@ -64,6 +65,8 @@ impl TimeProvider for Clock {
 pub(crate) struct Configs {
     /// The node, and its cluster.
     pub(crate) name: NodeName,
+    /// Whose certificates are taken.
+    pub(crate) authorities: Vec<Certificate>,
     /// For the connections that it opens, unless they aren't protected.
     pub(crate) client: Option<(Purpose, Arc<ClientConfig>)>,
     auth_only: Option<Arc<ServerConfig>>,
@@ -85,6 +88,7 @@ impl Configs {
         let takes_auth_only = policy.takes().any(|mode| mode == Mode::AuthOnly);
         Ok(Self {
             name: credentials.name(),
+            authorities: credentials.authorities().to_vec(),
             client: match policy.opens() {
                 Mode::Off => None,
                 Mode::AuthOnly => client(Purpose::AuthOnly, Suites::ALL)?,

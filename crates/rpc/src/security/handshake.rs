@@ -7,9 +7,10 @@
 //! no byte behind the last word can have come with it, and `Records` would have left it there. A refused
 //! certificate is told by TLS's alert in place of the word.
 
-use super::certificate::Certificate;
+use super::certificate::{Certificate, Fingerprint};
 use super::configs::{Configs, Purpose, server_name};
 use super::explain::{Side, explain};
+use super::mode::{Mode, Suite, Suites};
 use super::names::NodeName;
 use super::records::Records;
 use super::refusals::{Kind, Refusal};
@@ -17,7 +18,7 @@ use crate::channel::{Channel, Stream};
 use crate::seal::{FrameKeys, SECRET_BYTES};
 use rustls::pki_types::ServerName;
 use rustls::server::Acceptor;
-use rustls::{ClientConfig, CommonState, ConnectionCommon, SideData};
+use rustls::{CipherSuite, ClientConfig, CommonState, ConnectionCommon, SideData};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,9 +43,20 @@ const LINGER_BYTES_MAX: u64 = 64 * 1024;
 /// A connection that somebody opened, as far as it is known who.
 pub(crate) enum Arrival {
     /// A node's, which its certificate proves.
-    Node(Channel, NodeName),
+    Node(Channel, Shown),
     /// Of a machine that has shown nothing yet.
     Joining(Box<dyn Stream>),
+}
+
+/// What a node has shown.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown {
+    /// Who it is.
+    pub(crate) name: NodeName,
+    /// The authority that has certified it.
+    pub(crate) authority: Option<Fingerprint>,
+    /// How the connection is protected; encrypted: with this suite.
+    pub(crate) mode: Mode,
 }
 
 /// Opens a connection to a node: shows the certificate, and takes only `name` for an answer.
@@ -115,7 +127,7 @@ pub(crate) async fn accept<S: Stream + 'static>(
         }
     };
     match answer(&mut tls, taken, configs).await {
-        Ok(name) => leave(tls, name),
+        Ok(shown) => leave(tls, shown),
         Err(refusal) => {
             linger(world, tls.into_inner().0.abandon()).await;
             Err(refusal)
@@ -123,45 +135,62 @@ pub(crate) async fn accept<S: Stream + 'static>(
     }
 }
 
-/// Checks who opened the connection, and exchanges the last words. Gives the purpose, and the node
-/// unless it has none yet.
+/// Checks who opened the connection, and exchanges the last words. Gives the purpose, and what the node has shown
+/// unless it is none yet.
 async fn answer<S: Stream>(
     tls: &mut server::TlsStream<Records<S>>,
     purpose: Option<Purpose>,
     configs: &Configs,
-) -> Result<(Purpose, Option<NodeName>), Refusal> {
+) -> Result<(Purpose, Option<Shown>), Refusal> {
     let broke = |error: io::Error| explain(&error, Side::Answering);
     let Some(purpose) = purpose else {
         let text = "the other side named no purpose of its connection that this node knows";
         return Err(Refusal::new(Kind::Mode, text));
     };
     check_purpose(tls.get_ref().1, purpose)?;
-    let name = match purpose {
+    let connection: &CommonState = tls.get_ref().1;
+    let shown = match purpose {
         Purpose::Join => None,
-        Purpose::AuthOnly | Purpose::Encrypted => Some(node_of(tls.get_ref().1, configs)?),
+        Purpose::AuthOnly => Some(node_of(connection, configs, Mode::AuthOnly)?),
+        Purpose::Encrypted => Some(node_of(connection, configs, mode_of(connection)?)?),
     };
     hear_last_word(tls, Side::Answering).await?;
     let (records, connection) = tls.get_mut();
     check_end(records, connection)?;
     tls.write_all(&LAST_WORD).await.map_err(broke)?;
     tls.flush().await.map_err(broke)?;
-    Ok((purpose, name))
+    Ok((purpose, shown))
+}
+
+/// With which suite TLS protects an encrypted connection.
+fn mode_of(connection: &CommonState) -> Result<Mode, Refusal> {
+    let suite = connection.negotiated_cipher_suite().map(|it| it.suite());
+    let suite = match suite {
+        Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Suite::Aes128Gcm,
+        Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => Suite::Aes256Gcm,
+        Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Suite::ChaCha20Poly1305,
+        other => {
+            let text = format!("TLS has agreed on a suite that wasn't offered: {other:?}");
+            return Err(Refusal::new(Kind::Mode, text));
+        }
+    };
+    Ok(Mode::Encrypted(Suites::only(suite)))
 }
 
 /// What comes behind the last words.
 fn leave<S: Stream + 'static>(
     mut tls: server::TlsStream<Records<S>>,
-    (purpose, name): (Purpose, Option<NodeName>),
+    (purpose, shown): (Purpose, Option<Shown>),
 ) -> Result<Arrival, Refusal> {
-    if let (Purpose::AuthOnly, Some(name)) = (purpose, name) {
+    if let (Purpose::AuthOnly, Some(shown)) = (purpose, shown) {
         let (records, connection) = tls.into_inner();
         let keys = keys(&connection, Side::Answering)?;
         let channel = Channel::sealed(records.into_inner(), keys);
-        return Ok(Arrival::Node(channel, name));
+        return Ok(Arrival::Node(channel, shown));
     }
     tls.get_mut().0.open();
-    Ok(match name {
-        Some(name) => Arrival::Node(Channel::plain(tls), name),
+    Ok(match shown {
+        Some(shown) => Arrival::Node(Channel::plain(tls), shown),
         None => Arrival::Joining(Box::new(tls)),
     })
 }
@@ -176,7 +205,7 @@ fn check_purpose(connection: &CommonState, purpose: Purpose) -> Result<(), Refus
 }
 
 /// The node whose certificate was shown, and found to be issued by an authority of the cluster.
-fn node_of(connection: &CommonState, configs: &Configs) -> Result<NodeName, Refusal> {
+fn node_of(connection: &CommonState, configs: &Configs, mode: Mode) -> Result<Shown, Refusal> {
     let wrong = |why: String| Refusal::new(Kind::Identity, why);
     let shown = connection.peer_certificates().and_then(<[_]>::first);
     let shown = shown.ok_or_else(|| wrong("the other side has no certificate".into()))?;
@@ -186,7 +215,15 @@ fn node_of(connection: &CommonState, configs: &Configs) -> Result<NodeName, Refu
         ))
     })?;
     match certificate.node() {
-        Some(name) if name.cluster == configs.name.cluster => Ok(name),
+        Some(name) if name.cluster == configs.name.cluster => {
+            let mut authorities = configs.authorities.iter();
+            let authority = authorities.find(|it| certificate.names_as_issuer(it));
+            Ok(Shown {
+                name,
+                authority: authority.map(Certificate::fingerprint),
+                mode,
+            })
+        }
         Some(name) => Err(wrong(format!(
             "the other side's certificate is for {name}, a node of another cluster"
         ))),

@@ -287,14 +287,7 @@ fn believed(
             "the authority that the token names isn't among its authorities",
         ));
     }
-    let now = clock(world).current_time();
-    let now = now.ok_or_else(|| wrong("this machine's clock was never set"))?;
-    let authorities = credentials.authorities().iter().map(Certificate::rustls);
-    let verifier = server_verifier(authorities)?;
-    let certificate = credentials.certificate().rustls();
-    verifier
-        .verify_server_cert(&certificate, &[], &server_name(name), &[], now)
-        .map_err(|error| wrong(&format!("the certificate can't be believed: {error}")))?;
+    credentials.check_at(world.wall())?;
     Ok(Joined {
         credentials,
         more: reply.more,

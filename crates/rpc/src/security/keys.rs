@@ -78,6 +78,13 @@ impl PrivateKey {
         Ok(request.der().to_vec())
     }
 
+    /// SHA-256 of the public key, as [`SigningRequest::key_hash`] of its requests.
+    #[must_use]
+    pub fn key_hash(&self) -> [u8; 32] {
+        let hash = digest(&SHA256, self.pair.der_bytes());
+        hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
+    }
+
     /// Whether a certificate is for this key.
     pub(crate) fn is_of(&self, public_key: &[u8]) -> bool {
         self.pair.subject_public_key_info() == public_key

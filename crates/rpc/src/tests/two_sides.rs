@@ -336,6 +336,13 @@ impl Scene {
                 let todo = self.traffic.set_limit(limit, self.now);
                 self.perform(todo);
             }
+            Step::Renew => {
+                // Whoever dials hears of it.
+                self.dialing = None;
+                let todo = self.traffic.renew(self.now);
+                assert!(self.traffic.views().iter().all(|view| !view.is_open));
+                self.perform(todo);
+            }
         }
         self.close_those_that_are_over();
         Ok(())
@@ -373,6 +380,7 @@ enum Step {
     Drain(usize),
     Cut(usize),
     Limit(usize),
+    Renew,
 }
 
 fn some_step() -> impl Strategy<Value = Step> {
@@ -391,6 +399,7 @@ fn some_step() -> impl Strategy<Value = Step> {
         1 => which.clone().prop_map(Step::Drain),
         1 => which.prop_map(Step::Cut),
         1 => (1..9_usize).prop_map(Step::Limit),
+        1 => Just(Step::Renew),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! Policies and credentials that are replaced while a cluster works.
 
 use super::*;
+use world::Task;
 
 /// Both nodes of a cluster, each with what it may replace.
 struct Pair {
@@ -46,6 +47,18 @@ impl Pair {
         refusal(&self.world, &self.peer(), &self.counter, ticket).await
     }
 
+    /// A call that takes its time, once it runs.
+    async fn begun(&self, peer: &Arc<Peer>, milliseconds: u64) -> Task<Result<Answer, NoAnswer>> {
+        let ticket = self.ticket();
+        let (peer, world) = (peer.clone(), self.world.clone());
+        let asking = async move { ask_call(&world, &peer, request(ticket, milliseconds)).await };
+        let call = self.world.spawn("asks", asking);
+        while !self.counter.begun.lock().contains_key(&ticket) {
+            self.world.sleep(ms(1)).await;
+        }
+        call
+    }
+
     fn ticket(&self) -> u64 {
         let mut tickets = self.tickets.lock();
         *tickets += 1;
@@ -83,6 +96,76 @@ fn a_cluster_goes_from_each_mode_to_each_without_a_refusal() {
                     pair.asking.set_policy(Policy::only(old)).unwrap();
                     pair.is_refused().await;
                 }
+            }
+        })
+        .finished();
+}
+
+/// Would be broken if a change of `cipherList` counted only for connections that happen to be opened later, or if it cost
+/// calls that are under way.
+#[test]
+fn connections_made_before_a_change_are_left_and_no_call_is_lost() {
+    Simulation::new(1)
+        .run(|world| async move {
+            let cluster = Cluster::new(&world);
+            let encrypted = Mode::Encrypted(Suites::ALL);
+            for (old, new) in [
+                (Mode::Off, Mode::AuthOnly),
+                (Mode::AuthOnly, encrypted),
+                (encrypted, Mode::Off),
+            ] {
+                let pair = Pair::new(&world, &cluster, &Policy::only(old));
+                let peer = pair.peer();
+                let before = pair.begun(&peer, 3000).await;
+                for side in [&pair.answering, &pair.asking] {
+                    let both = Policy::only(old).also_taking(new);
+                    side.set_policy(both).unwrap();
+                }
+                pair.asking.set_policy(Policy::only(new)).unwrap();
+                peer.renew();
+                // Meanwhile others go over a new connection.
+                pair.works(&peer).await;
+                assert_eq!(pair.server.connections().len(), 2);
+                pair.answering.set_policy(Policy::only(new)).unwrap();
+                pair.server.end_untaken(ms(5000)).await;
+                before.await.unwrap();
+                pair.works(&peer).await;
+                assert_eq!(pair.server.connections().len(), 1, "{old} to {new}");
+                // The connection is the new one: there is no other any more that is made as before.
+                pair.answering.set_policy(Policy::only(old)).unwrap();
+                peer.renew();
+                let ticket = pair.ticket();
+                refusal(&world, &peer, &pair.counter, ticket).await;
+            }
+        })
+        .finished();
+}
+
+/// Whoever goes on as before is cut off, also in the middle of a call.
+#[test]
+fn a_node_that_keeps_a_connection_of_before_a_change_loses_it() {
+    Simulation::new(1)
+        .run(|world| async move {
+            let cluster = Cluster::new(&world);
+            for (old, new) in [(Mode::Off, Mode::AuthOnly), (Mode::AuthOnly, Mode::Off)] {
+                let pair = Pair::new(&world, &cluster, &Policy::only(old));
+                let peer = pair.peer();
+                let endless = pair.begun(&peer, 15_000).await;
+                pair.answering.set_policy(Policy::only(new)).unwrap();
+                let start = world.now();
+                pair.server.end_untaken(ms(100)).await;
+                assert!(world.now() - start >= ms(200));
+                let none = endless.await.unwrap_err();
+                assert!(matches!(none, NoAnswer::Unknown(_)), "{none}");
+                assert!(pair.server.connections().is_empty());
+                let ticket = pair.ticket();
+                refusal(&world, &peer, &pair.counter, ticket).await;
+                // Nothing is ended that was made since.
+                pair.asking.set_policy(Policy::only(new)).unwrap();
+                peer.renew();
+                pair.works(&peer).await;
+                pair.server.end_untaken(ms(100)).await;
+                assert_eq!(pair.server.connections().len(), 1);
             }
         })
         .finished();

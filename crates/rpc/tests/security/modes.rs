@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::scene::request;
+use model::ErrorKind;
 use model::call::Class;
+use model::join::AUTHORITY_KEY;
 
 #[test]
 fn calls_go_over_connections_of_every_mode() {
@@ -59,6 +61,33 @@ fn a_node_takes_connections_of_its_own_mode_only() {
                     let why = refusal(&world, &peer, &counter, ticket).await;
                     assert!(why.contains("cipherList"), "{here} to {there}: {why}");
                 }
+            }
+        })
+        .finished();
+}
+
+/// Would be broken if the key of an authority went over a connection that anybody can open or read.
+#[test]
+fn what_needs_a_proof_is_asked_over_protected_connections_only() {
+    Simulation::new(1)
+        .run(|world| async move {
+            let cluster = Cluster::new(&world);
+            for mode in modes() {
+                let (server, counter) = cluster.server(mode);
+                let peer = cluster.peer(&server, mode);
+                let mut call = request(1, 0);
+                call.method = AUTHORITY_KEY;
+                let answer = ask_call(&world, &peer, call).await.unwrap();
+                let answer = answer.reply.decode::<u64>();
+                match mode {
+                    Mode::Off => {
+                        assert_eq!(answer.unwrap_err().kind(), ErrorKind::NotPermitted);
+                        assert!(counter.begun.lock().is_empty());
+                    }
+                    _ => assert_eq!(answer, Ok(1), "{mode}"),
+                }
+                // The connection goes on.
+                ask(&world, &peer, 2).await.unwrap();
             }
         })
         .finished();

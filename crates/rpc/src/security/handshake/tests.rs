@@ -59,10 +59,10 @@ async fn met(
 fn bytes_behind_the_last_word_belong_to_what_comes_after_tls() {
     let scenario = async |world: World| {
         let (_tls, arrival) = met(&world, Mode::AuthOnly, &LAST_WORD, b"no TLS").await;
-        let Ok(Arrival::Node(channel, name)) = arrival else {
+        let Ok(Arrival::Node(channel, shown)) = arrival else {
             panic!("it is a node");
         };
-        assert_eq!(name.node, NodeId(1));
+        assert_eq!(shown.name.node, NodeId(1));
         let (mut stream, protection) = channel.into_parts();
         assert!(protection.is_some(), "frames are sealed");
         let mut after = [0; 6];
