@@ -15,6 +15,8 @@ pub(crate) const SHARDS: &str = "shard/";
 /// Where daemons listen.
 pub(crate) const ADDRESSES: &str = "address/";
 pub(crate) const FAMILIES: &str = "family/";
+/// What nodes say of their keys and connections.
+pub(crate) const SAID: &str = "security/node/";
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
 /// First byte of every typed value, except maps of pools.
@@ -398,6 +400,11 @@ pub(crate) fn address_key(node: NodeId) -> String {
 /// Where the newest incarnation of a node's daemon is.
 pub(crate) fn incarnations_key(node: NodeId) -> String {
     format!("node/{:010}", node.0)
+}
+
+/// Where a node says what it has made of the cluster's keys and `cipher_list`.
+pub(crate) fn said_key(node: NodeId) -> String {
+    format!("{SAID}{:010}", node.0)
 }
 
 fn pool_key(pool: &str) -> String {

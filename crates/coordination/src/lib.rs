@@ -52,6 +52,7 @@ mod ids;
 mod members;
 mod nodes;
 mod roster;
+mod security;
 pub mod simulated;
 mod state;
 mod watch;
@@ -71,6 +72,9 @@ pub use nodes::{
     settings_of_node,
 };
 pub use roster::{NodeAddress, Roster};
+pub use security::{
+    Authorities, AuthorityFact, Ciphers, Lack, NextAuthority, NodeSecurity, lacking,
+};
 pub use watch::{News, Watch};
 
 use arc_swap::ArcSwap;

@@ -6,7 +6,7 @@
 //! A machine whose answer was lost shows the same secret and the same key again, and is told the same node; so is one that
 //! comes with another token, because the first one's time was over.
 
-use crate::facts::{address_key, decode, encode, incarnations_key};
+use crate::facts::{address_key, decode, encode, incarnations_key, said_key};
 use crate::{Change, Coordination, Versioned};
 use model::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
@@ -323,6 +323,7 @@ impl Coordination {
             };
             let mut stale = self.list(&settings_of_node(node)).await?.found;
             stale.extend(self.unused_homes(node).await?);
+            stale.extend(self.list(&said_key(node)).await?.found);
             let stale = stale.into_iter();
             let mut changes: Vec<_> = stale
                 .map(|(key, fact)| Change::remove(key, fact.version))

@@ -4,6 +4,7 @@
 use crate::facts::{self, ADDRESSES, SHARDS, ShardRecord, address_key};
 use crate::members::{MEMBERSHIP, PLACE, Place};
 use crate::nodes::{NODES, NodeFacts};
+use crate::security::{AUTHORITIES, Authorities, CIPHERS, Ciphers};
 use crate::{Coordination, Event, Facts, Versioned};
 use bytes::Bytes;
 use model::map::PoolMap;
@@ -46,6 +47,10 @@ pub struct Roster {
     pub manager: Option<Versioned<Place>>,
     /// The nodes that were expelled by hand.
     pub barred: BTreeSet<NodeId>,
+    /// The authorities that count; `None`: the one that the cluster was founded with.
+    pub authorities: Option<Versioned<Authorities>>,
+    /// How connections are protected; `None`: nobody has said.
+    pub ciphers: Option<Versioned<Ciphers>>,
 }
 
 impl Roster {
@@ -111,6 +116,10 @@ impl Roster {
             self.membership = versioned(key, version, value)?;
         } else if key == PLACE {
             self.manager = versioned(key, version, value)?;
+        } else if key == AUTHORITIES {
+            self.authorities = versioned(key, version, value)?;
+        } else if key == CIPHERS {
+            self.ciphers = versioned(key, version, value)?;
         }
         Ok(())
     }

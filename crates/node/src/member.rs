@@ -91,6 +91,10 @@ const ADMISSION: Admission = Admission {
 /// How long a closing member waits for the requests of others that it has begun.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
 
+/// How long other nodes have to leave connections that this one takes no more, and then to end what is under way: longer
+/// than the longest call between members, with which each learns that the other has ended.
+const UNTAKEN_MAX: Duration = Duration::from_secs(12);
+
 /// How long a member that leaves waits for the manager.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
 
@@ -409,6 +413,14 @@ impl Member {
     /// now on are spread over them. 0 or 1: it isn't.
     pub fn set_bond_links(&self, links: u8) {
         self.parts.peers.set_bond_links(links);
+    }
+
+    /// The node's security takes less than before, or believes others: calls go over new connections, and those of other
+    /// nodes that wouldn't be let in any more are ended, in good order where they do the same. Returns when there are none,
+    /// within some seconds.
+    pub async fn renew_connections(&self) {
+        self.parts.peers.renew();
+        self.server.end_untaken(UNTAKEN_MAX).await;
     }
 
     /// The connections to each node that was called, by lanes.

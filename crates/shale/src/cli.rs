@@ -454,6 +454,23 @@ pub enum Cluster {
         #[arg(long)]
         quorum: bool,
     },
+    /// Replace the cluster's certificate authority and all nodes' keys and certificates, while they work: begins it, or shows
+    /// how far it is. All nodes must be up for a while. When no node is waited for any more, --finish ends the trust in the
+    /// old authority, and with it all old keys.
+    RotateKeys {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Don't trust the old authority any more. Refused, with their names, as long as nodes need it.
+        #[arg(long, conflicts_with_all = ["cancel", "status"])]
+        finish: bool,
+        /// Take it back, as long as no node has a certificate by the new authority.
+        #[arg(long, conflicts_with = "status")]
+        cancel: bool,
+        /// Only show how far it is.
+        #[arg(long)]
+        status: bool,
+    },
     /// Show the cluster: its nodes, file systems, and where its coordination is.
     Show(Dir),
 }

@@ -82,6 +82,12 @@ impl Peers {
             .try_for_each(|peer| peer.set_connections(connections))
     }
 
+    /// Further calls go over new connections, which are made as the node's security says now.
+    pub(super) fn renew(&self) {
+        let peers: Vec<_> = self.peers.lock().peers.values().cloned().collect();
+        peers.iter().for_each(|peer| peer.renew());
+    }
+
     /// This machine's network is a bond of so many links; 0: it isn't.
     pub(super) fn set_bond_links(&self, links: u8) {
         self.addresses.set_bond_links(links);

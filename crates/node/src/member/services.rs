@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
 use model::call::{Call, Reply};
 use model::jobs::JOBS;
-use model::join::RENEW;
+use model::join::{AUTHORITY_KEY, RENEW};
 use model::member::{
     ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, WHO_MANAGES,
 };
@@ -267,6 +267,7 @@ impl Service for Services {
                 Err(error) => refuse(error),
             },
             RENEW => self.renewals.serve(from, call).boxed(),
+            AUTHORITY_KEY => self.renewals.serve_key(from, call).boxed(),
             COMMAND => self.command(from, call).boxed(),
             other => {
                 let text = format!("this node answers no method {}", other.0);

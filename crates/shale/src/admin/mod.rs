@@ -195,6 +195,10 @@ pub struct ClusterStatus {
     pub lease_milliseconds: u64,
     /// Nodes that are members now.
     pub members: u64,
+    /// How connections between nodes are protected here: the value of `cipher_list`, or `NEW also OLD` while it changes.
+    /// Missing in answers of older versions.
+    #[serde(default)]
+    pub cipher_list: String,
 }
 
 /// `shale cluster show`.
@@ -275,6 +279,51 @@ pub struct JoinTokenMade {
     pub token: String,
     /// Seconds for which it is good.
     pub seconds: u64,
+}
+
+/// A step of a rotation of the cluster's keys that a person asks for.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub enum RotationStep {
+    /// Another authority is to take the place of the cluster's.
+    Begin,
+    /// The old one isn't to be trusted any more.
+    Finish,
+    /// The new one isn't to be trusted any more.
+    Cancel,
+}
+
+/// Body of `cluster rotate-keys`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct RotateKeys {
+    /// What is asked for.
+    pub step: RotationStep,
+}
+
+/// Answer of `cluster rotate-keys`.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct RotationView {
+    /// `none`: nothing is under way. `trust`: nodes begin to trust the next authority. `certify`: it certifies all nodes.
+    pub step: String,
+    /// SHA-256 of the certificate of the authority that counts, in hexadecimal digits.
+    pub current: String,
+    /// The same of the authority that takes its place.
+    pub next: Option<String>,
+    /// The nodes that haven't made this step.
+    pub waits_for: Vec<RotationLine>,
+}
+
+/// A node that hasn't made a step of a rotation.
+#[derive(Serialize, Deserialize, Debug, Clone)]
+pub struct RotationLine {
+    /// Its number.
+    pub node: u32,
+    /// Its name.
+    pub name: String,
+    /// `up` or `down`.
+    pub state: String,
+    /// What it hasn't made, in words.
+    pub lacks: String,
 }
 
 /// Body of a change of a node.

@@ -5,7 +5,10 @@ use super::{
     start::{ask, block_on},
 };
 use crate::{
-    admin::{ChangeNode, ClusterView, JoinTokenMade, MakeJoinToken, client::Admin},
+    admin::{
+        ChangeNode, ClusterView, JoinTokenMade, MakeJoinToken, RotateKeys, RotationStep,
+        RotationView, client::Admin,
+    },
     cli::{Cluster, Dir, NodeCommand},
     output::{self, say},
 };
@@ -28,6 +31,20 @@ pub fn cluster(command: Cluster, json: bool) -> Result<ExitCode> {
                 false => say!("{}", made.token),
             }
             Ok(ExitCode::SUCCESS)
+        }
+        Cluster::RotateKeys {
+            dir,
+            finish,
+            cancel,
+            status,
+        } => {
+            let step = match (status, finish, cancel) {
+                (true, ..) => None,
+                (_, true, _) => Some(RotationStep::Finish),
+                (.., true) => Some(RotationStep::Cancel),
+                _ => Some(RotationStep::Begin),
+            };
+            rotate_keys(&dir, step, json)
         }
         Cluster::Show(dir) => show(&dir, json, |view| {
             say!("cluster {}", view.cluster);
@@ -83,6 +100,51 @@ pub fn node(command: NodeCommand, json: bool) -> Result<ExitCode> {
             ExitCode::SUCCESS
         })
     })?
+}
+
+/// Takes a step of a rotation of keys, or only shows how far it is.
+fn rotate_keys(dir: &Dir, step: Option<RotationStep>, json: bool) -> Result<ExitCode> {
+    block_on(async {
+        let admin = Admin::of(&dir.absolute());
+        let path = "/v1/cluster/keys";
+        let answer = match step {
+            Some(step) => admin.ask(Method::POST, path, RotateKeys { step }).await?,
+            None => admin.ask(Method::GET, path, ()).await?,
+        };
+        present(answer, json, output::json, |view: &RotationView| {
+            rotation(view);
+            ExitCode::SUCCESS
+        })
+    })?
+}
+
+fn rotation(view: &RotationView) {
+    say!("authority {}", view.current);
+    if let Some(next) = &view.next {
+        say!("the next one {next}");
+    }
+    match (view.step.as_str(), view.waits_for.is_empty()) {
+        ("none", true) => say!("no keys are being replaced"),
+        ("none", false) => say!("the old authority isn't trusted any more, but by:"),
+        ("trust", true) => {
+            say!("all nodes trust the next authority; it certifies them in some seconds")
+        }
+        ("trust", false) => say!("nodes that don't trust the next authority yet:"),
+        (_, true) => say!(
+            "all nodes have certificates by the next authority; `shale cluster rotate-keys --finish` ends the trust in the \
+             other one"
+        ),
+        (_, false) => say!("nodes that have no certificate by the next authority yet:"),
+    }
+    for line in &view.waits_for {
+        say!(
+            "  node {} ({}, {}) {}",
+            line.node,
+            line.name,
+            line.state,
+            line.lacks
+        );
+    }
 }
 
 fn barred(barred: bool) -> ChangeNode {

@@ -210,7 +210,7 @@ fn go_on(
     let authorities = keys::load(dir)?.authorities().to_vec();
     let is = Is {
         authorities: authorities.iter().map(|it| it.fingerprint()).collect(),
-        is_quorum: keys::load_authority(dir)?.is_some(),
+        is_quorum: !keys::load_authorities(dir)?.is_empty(),
         config: &config,
     };
     is.refuse_other(&cluster, join, token)?;

@@ -87,6 +87,7 @@ pub(super) fn status(status: &Status) -> ExitCode {
             cluster.lease_milliseconds / 1_000,
             cluster.lease_milliseconds % 1_000 / 100
         );
+        say!("connections to other nodes: {}", cluster.cipher_list);
     }
     for line in &status.mounts {
         say!("{} at {} ({})", line.state, line.path, line.options);

@@ -76,6 +76,12 @@ pub struct ClusterFacts {
     pub etcd: Option<EtcdFacts>,
     /// This node's certificate.
     pub certificate: Option<CertificateFacts>,
+    /// It takes connections of other nodes that aren't protected.
+    pub takes_plain: bool,
+    /// The cluster's keys are being replaced.
+    pub rotates: bool,
+    /// Why the node can't do its part of that, or of a change of `cipher_list`.
+    pub security_trouble: Option<String>,
 }
 
 /// A node's certificate.
@@ -562,6 +568,7 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
     }
     events.extend(cluster.etcd.iter().flat_map(etcd_events));
     events.extend(cluster.certificate.as_ref().and_then(certificate_event));
+    events.extend(security_events(cluster));
     for (node, cause) in &cluster.expelled {
         let what = format!("it was expelled: {cause}");
         let remedy = "start its daemon again (`shale up` there) or look why it can't be reached; for good: `shale node \
@@ -597,6 +604,30 @@ fn certificate_event(certificate: &CertificateFacts) -> Option<HealthEvent> {
     let remedy = "see that a quorum node runs and that this node reaches it (`shale node list`), and that the clocks are \
                   right; it is tried again by itself. Without a certificate the node can't talk to others";
     Some(event(severity, "certificate", what, remedy))
+}
+
+/// What is to be known of keys and of how connections are protected.
+fn security_events(cluster: &ClusterFacts) -> Vec<HealthEvent> {
+    let mut events = Vec::new();
+    if cluster.takes_plain {
+        let what = "connections between nodes aren't protected (cipher_list is EMPTY, or is being changed from it): whoever \
+                    reaches a node's port can pass for any other node, and read and change what all of them store";
+        let remedy = "outside of laboratories: `shale config set cipher_list AUTHONLY`";
+        events.push(event(WARNING, "connections", what, remedy));
+    }
+    if let Some(why) = &cluster.security_trouble {
+        let what =
+            format!("this node can't do its part of a change of keys or of cipher_list: {why}");
+        let remedy = "it is tried again by itself; `shale cluster rotate-keys --status` shows which nodes are waited for";
+        events.push(event(WARNING, "keys", what, remedy));
+    }
+    if cluster.rotates {
+        let what = "the cluster's keys are being replaced: both the old authority and the new one are trusted";
+        let remedy = "`shale cluster rotate-keys --status` shows which nodes are waited for; when none is: `shale cluster \
+                      rotate-keys --finish`";
+        events.push(event(HINT, "keys", what, remedy));
+    }
+    events
 }
 
 fn etcd_events(etcd: &EtcdFacts) -> Vec<HealthEvent> {

@@ -3,7 +3,8 @@
 use super::{door, relay::pass_on, serving::Serving};
 use crate::admin::{
     AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MakeJoinToken,
-    MountRequest, Refusal, Shutdown, Stopping, UnmountRequest, Unmounted, client::SOCKET,
+    MountRequest, Refusal, RotateKeys, Shutdown, Stopping, UnmountRequest, Unmounted,
+    client::SOCKET,
 };
 use axum::{
     Json, Router,
@@ -96,6 +97,7 @@ pub fn routes(serving: Arc<Serving>) -> Router {
         )
         .route("/v1/cluster", get(cluster))
         .route("/v1/cluster/join-token", post(join_token))
+        .route("/v1/cluster/keys", get(rotation).post(rotate_keys))
         .route("/v1/nodes/{node}", patch(change_node).delete(remove_node))
         .route("/v1/nodes/{node}/drain", post(drain_node))
         .route("/v1/fs", post(create_file_system))
@@ -253,6 +255,22 @@ async fn join_token(
         here.make_join_token(body.quorum).await
     };
     answer(made.await)
+}
+
+async fn rotation(State(serving): State<Arc<Serving>>) -> Response {
+    let view = async { serving.running.in_cluster()?.rotation().await };
+    answer(view.await)
+}
+
+async fn rotate_keys(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<RotateKeys>,
+) -> Response {
+    let rotate = move |serving: Arc<Serving>| async move {
+        let here = serving.running.in_cluster()?;
+        here.rotate(body.step).await
+    };
+    answer(to_its_end(serving, "cluster rotate-keys", rotate).await)
 }
 
 async fn change_node(

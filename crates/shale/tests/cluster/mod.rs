@@ -2,6 +2,7 @@
 //! them.
 
 mod breaking;
+mod ciphers;
 mod coordination;
 mod expelling;
 mod founding;
@@ -11,6 +12,7 @@ mod outside;
 mod removing;
 mod renewing;
 mod repeating;
+mod rotating;
 mod sharing;
 mod starting;
 
@@ -180,6 +182,25 @@ impl Drop for Cluster {
 pub(crate) fn refused(output: &Output) -> String {
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Each of so many nodes writes, and all see it.
+#[track_caller]
+pub(crate) fn works_everywhere(cluster: &Cluster, nodes: usize, name: &str) {
+    let file = |number: usize| format!("{name}-{number}");
+    for number in 1..=nodes {
+        fs::write(cluster.path(number, &file(number)), name).unwrap();
+    }
+    for reads in 1..=nodes {
+        for wrote in 1..=nodes {
+            let read = fs::read_to_string(cluster.path(reads, &file(wrote)));
+            assert_eq!(
+                read.unwrap(),
+                name,
+                "node {wrote} wrote, node {reads} reads"
+            );
+        }
+    }
 }
 
 pub(crate) fn content(number: u32) -> Vec<u8> {

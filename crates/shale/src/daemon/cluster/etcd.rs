@@ -1,6 +1,9 @@
 //! The member of etcd that a daemon of a quorum node runs: started, started again when it ends, and ended with the
 //! daemon, however that ends.
 //!
+//! *The authorities change* that the cluster trusts: etcd reads its certificate and key with each connection, but the
+//! authorities' file only when it starts. So it is ended and started again ([`EtcdHandle::start_again`]).
+//!
 //! *Its data are gone* (`DIR/etcd`): a member that has run is never started without them. Whoever founded the etcd would
 //! found another one with the same name, and whoever joined it would vote without knowing what it has agreed to; either
 //! way acknowledged facts would be lost. node.toml says whether it has run ([`EtcdConfig::began`]).
@@ -16,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -45,8 +48,38 @@ struct Shared {
     server: EtcdServer,
     /// It is started with its data only.
     has_begun: AtomicBool,
+    /// It is to end, and to be started again.
+    restarts: AtomicBool,
+    /// How often it was started.
+    starts: AtomicU64,
+    /// The authorities' file as it was when it was started last.
+    believes: Mutex<String>,
     ends: Mutex<bool>,
     changed: Condvar,
+}
+
+/// Asks for a running etcd to be started again. Doesn't keep it running.
+#[derive(Clone)]
+pub struct EtcdHandle {
+    shared: Arc<Shared>,
+}
+
+impl EtcdHandle {
+    /// The authorities (PEM) that it believes.
+    pub fn believes(&self) -> String {
+        let believes = self.shared.believes.lock();
+        believes.unwrap_or_else(|it| it.into_inner()).clone()
+    }
+
+    /// How often it was started.
+    pub fn starts(&self) -> u64 {
+        self.shared.starts.load(Ordering::SeqCst)
+    }
+
+    /// Has it end, politely, and start again. Returns at once; [`EtcdHandle::starts`] says when it has been started.
+    pub fn start_again(&self) {
+        self.shared.restarts.store(true, Ordering::SeqCst);
+    }
 }
 
 /// How this node's member of etcd begins if it has no data.
@@ -110,6 +143,9 @@ impl EtcdProcess {
             dir: dir.to_path_buf(),
             server,
             has_begun: AtomicBool::new(has_begun(cluster)),
+            restarts: AtomicBool::new(false),
+            starts: AtomicU64::new(0),
+            believes: Mutex::default(),
             ends: Mutex::new(false),
             changed: Condvar::new(),
         });
@@ -142,6 +178,13 @@ impl EtcdProcess {
             shared,
             keeper: Some(keeper),
         })
+    }
+
+    /// What can ask for it to be started again.
+    pub fn handle(&self) -> EtcdHandle {
+        EtcdHandle {
+            shared: self.shared.clone(),
+        }
     }
 
     /// The member has answered: from now on it is started again with its data only.
@@ -180,14 +223,26 @@ fn keep(mut child: Child, shared: &Shared) {
                 end(&mut child);
                 return;
             }
+            if shared.restarts.load(Ordering::SeqCst) {
+                end(&mut child);
+                break None;
+            }
             match child.try_wait() {
-                Ok(Some(status)) => break status.to_string(),
+                Ok(Some(status)) => break Some(status.to_string()),
                 Ok(None) => {}
-                Err(error) => break error.to_string(),
+                Err(error) => break Some(error.to_string()),
             }
         };
-        tracing::error!(how = %ended, log = %shared.dir.join(LOG).display(), "etcd has ended; it is started again");
-        pause = match begun.elapsed() > RAN_WELL {
+        match &ended {
+            None => {
+                tracing::info!("etcd was ended, to believe other authorities; it is started again")
+            }
+            Some(how) => {
+                let log = shared.dir.join(LOG);
+                tracing::error!(%how, log = %log.display(), "etcd has ended; it is started again");
+            }
+        }
+        pause = match ended.is_none() || begun.elapsed() > RAN_WELL {
             true => PAUSE_MIN,
             false => (pause * 2).min(PAUSE_MAX),
         };
@@ -211,6 +266,13 @@ fn keep(mut child: Child, shared: &Shared) {
 
 fn begin(shared: &Shared) -> Result<Child> {
     let (dir, mut server) = (&shared.dir, shared.server.clone());
+    // Before the file is read: whoever changes it later asks for another start.
+    shared.restarts.store(false, Ordering::SeqCst);
+    let files = server.certificates.as_ref();
+    let believes = files.map(|it| std::fs::read_to_string(&it.authority));
+    let believes = believes.transpose().map_err(|error| {
+        Error::new(ErrorKind::Unavailable, error.to_string()).while_doing("starting etcd")
+    })?;
     if shared.has_begun.load(Ordering::Relaxed) {
         if !has_data(&server.data_directory) {
             return Err(lost(dir));
@@ -247,6 +309,9 @@ fn begin(shared: &Shared) -> Result<Child> {
     if let Err(error) = copied {
         tracing::error!(%error, "etcd's log can't be kept: etcd ends, and is started again");
     }
+    let believes = believes.unwrap_or_default();
+    *shared.believes.lock().unwrap_or_else(|it| it.into_inner()) = believes;
+    shared.starts.fetch_add(1, Ordering::SeqCst);
     Ok(child)
 }
 

@@ -6,17 +6,20 @@
 //! mounts again. *An end*: mounts end, the shards here go to others, the member leaves.
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
-//! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `tending` looks after the etcd;
-//! `beating` tells the watchdog that the daemon can run.
+//! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `security` of changes of its keys and of
+//! `cipher_list`; `tending` looks after the etcd; `beating` tells the watchdog that the daemon can run.
 
 mod beating;
 mod etcd;
 mod front;
 mod keeping;
+mod security;
 mod tending;
 
 use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
 use super::events::Events;
+use super::member::key_ring::KeyRing;
+use super::member::protection::{DEFAULT, policy_of};
 use super::member::{InCluster, admission::Admission, founding, joining, keys, renewal::Renewal};
 use super::relay::Relay;
 use super::running::Running;
@@ -26,11 +29,11 @@ use super::watchdog::{Guard, Watchdog};
 use super::{Ended, attend, remove_socket, say};
 use coordination::Coordination;
 use coordination::etcd::{Etcd, EtcdCertificates, EtcdServer, EtcdSettings, HEARTBEAT};
-use etcd::EtcdProcess;
+use etcd::{EtcdHandle, EtcdProcess};
 use front::Front;
 use model::{Error, ErrorKind, NodeId, Result};
 use node::{Member, MemberSettings, Protection, Renew};
-use rpc::security::{Admit, Mode, Policy, Security};
+use rpc::security::{Admit, Policy, Security};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,25 +87,30 @@ async fn live_in(
     on_demand: bool,
     (front, signals): (&Front, &Signals),
 ) -> Result<()> {
+    keys::finish(dir)?;
     let credentials = keys::load(dir)?;
     let settings = joining::etcd_settings(world, &cluster, &credentials)?;
     // Ends after everything else here.
     let etcd = start_etcd(dir, &cluster)?;
     let coordination = Coordination::etcd(world, &settings)?;
-    let policy = Policy::only(Mode::AuthOnly);
-    let security = Security::new(world, policy, credentials)?;
-    let admit: Option<Arc<dyn Admit>> = match keys::load_authority(dir)? {
+    // Before a run begins coordination says what counts.
+    let security = Security::new(world, Policy::only(DEFAULT), credentials)?;
+    let keys = KeyRing::load(dir)?;
+    let admit: Option<Arc<dyn Admit>> = match &keys {
         None => None,
-        Some(authority) => {
-            let new = Admission::new(world, &coordination, authority, &security, &cluster);
+        Some(keys) => {
+            let new = Admission::new(world, &coordination, keys, &security, &cluster);
             Some(new?)
         }
     };
-    let renew: Option<Arc<dyn Renew>> = match keys::load_authority(dir)? {
+    let renew: Option<Arc<dyn Renew>> = match &keys {
         None => None,
-        Some(authority) => Some(Renewal::new(world, &coordination, authority, &security)),
+        Some(keys) => Some(Renewal::new(world, &coordination, keys, &security)),
     };
-    let protection = Protection { security, admit };
+    let own = Own {
+        protection: Protection { security, admit },
+        keys,
+    };
     if !cluster.founding
         && let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd)
         && !own.began
@@ -141,7 +149,7 @@ async fn live_in(
             biased;
             () = front.told_to_end() => None,
             () = signals.told() => None,
-            joined = join(world, &config, &cluster, &coordination, &protection, patience, front) => Some(joined?),
+            joined = join(world, &config, &cluster, &coordination, &own, patience, front) => Some(joined?),
         };
         let Some(here) = joined else {
             say("it was told to end before it had joined its cluster");
@@ -187,7 +195,8 @@ async fn live_in(
         let tending = has_etcd.then(|| world.spawn("looks after etcd", tending));
         let beating = beating::beat(serving.clone(), here.clone(), watchdog.clone());
         let beating = world.spawn("beats for the watchdog", beating);
-        let ended = serve(&serving, &here, is_ready, (front, signals)).await;
+        let handle = etcd.as_ref().map(EtcdProcess::handle);
+        let ended = serve(&serving, &here, is_ready, handle, (front, signals)).await;
         let ended = match ended {
             Ended::AsTold(force) => Some(serving.end(force).await),
             Ended::ByItself => {
@@ -247,6 +256,7 @@ async fn serve(
     serving: &Arc<Serving>,
     here: &Arc<InCluster>,
     is_ready: impl Future<Output = ()>,
+    etcd: Option<EtcdHandle>,
     (front, signals): (&Front, &Signals),
 ) -> Ended {
     let world = serving.world();
@@ -256,7 +266,16 @@ async fn serve(
     front.serves(super::server::routes(serving.clone()));
     let keeping = keeping::keep(serving.clone(), here.clone());
     let _keeping = world.spawn("reads the cluster's nodes", keeping);
+    let securing = security::keep(serving.clone(), here.clone(), etcd);
+    let _securing = world.spawn("looks after keys and connections", securing);
     attend(serving, signals, is_ready, here.member().ended()).await
+}
+
+/// What all runs of the node have, as long as its daemon runs.
+struct Own {
+    protection: Protection,
+    /// With which it certifies others, if it does.
+    keys: Option<Arc<KeyRing>>,
 }
 
 /// How long a node tries to join.
@@ -301,7 +320,7 @@ async fn join(
     config: &NodeConfig,
     cluster: &ClusterConfig,
     coordination: &Coordination,
-    protection: &Protection,
+    own: &Own,
     patience: Patience,
     front: &Front,
 ) -> Result<InCluster> {
@@ -313,10 +332,7 @@ async fn join(
             Patience::Until(deadline) => deadline,
             Patience::Endless => Deadline::after(world, START_MAX),
         };
-        let joined = deadline.bound(
-            world,
-            join_once(world, config, cluster, coordination, protection),
-        );
+        let joined = deadline.bound(world, join_once(world, config, cluster, coordination, own));
         match joined.await {
             Ok(Ok(here)) => return Ok(here),
             Ok(Err(error)) if patience.ends_with(&error) => return Err(error),
@@ -348,7 +364,7 @@ async fn join_once(
     config: &NodeConfig,
     cluster: &ClusterConfig,
     coordination: &Coordination,
-    protection: &Protection,
+    own: &Own,
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
     let facts = coordination.node_facts(node).await?.ok_or_else(|| {
@@ -357,25 +373,39 @@ async fn join_once(
         );
         Error::new(ErrorKind::NotFound, text)
     })?;
-    let facts = facts.value;
+    let mut facts = facts.value;
     if facts.is_barred {
         let text = format!(
             "node {node} was expelled by hand; `shale node unexpel {node}` on another node lets it join again"
         );
         return Err(Error::new(ErrorKind::NotPermitted, text));
     }
+    let security = &own.protection.security;
+    let key = security.credentials().key().key_hash();
+    if facts.key != key {
+        // It founded the cluster, or a change of its key broke off. Certificates are for the key that is known.
+        let told = coordination.change_node(node, |it| {
+            it.key = key;
+            Ok(())
+        });
+        facts = told.await?;
+    }
+    // Connections are made and taken as all others do it now, from the first one on.
+    let ciphers = coordination.ciphers().await?;
+    security.set_policy(policy_of(ciphers.as_ref().map(|it| &it.value))?)?;
     let settings = MemberSettings {
         node,
         listen: cluster.address,
         nsds: config.region_paths()?,
-        protection: Some(protection.clone()),
+        protection: Some(own.protection.clone()),
     };
     let member = Member::start(world, coordination.clone(), settings).await?;
     Ok(InCluster::new(
         member,
         facts,
         cluster,
-        protection.security.clone(),
+        security.clone(),
+        own.keys.clone(),
     ))
 }
 

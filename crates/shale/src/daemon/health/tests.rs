@@ -431,6 +431,35 @@ fn lost_members_of_etcd_a_full_one_and_its_complaints_are_reported() {
 }
 
 #[test]
+fn unprotected_connections_and_keys_that_are_being_replaced_are_reported() {
+    let with = |takes_plain, rotates, trouble: Option<&str>| Facts {
+        cluster: Some(ClusterFacts {
+            has_lease: true,
+            has_manager: true,
+            takes_plain,
+            rotates,
+            security_trouble: trouble.map(str::to_owned),
+            ..ClusterFacts::default()
+        }),
+        ..well()
+    };
+    let health = History::default().judge(&with(false, false, None));
+    assert!(health.events.is_empty());
+    let event = only(&with(true, false, None));
+    assert_eq!(event.severity, "warning");
+    assert!(event.remedy.contains("cipher_list AUTHONLY"), "{event:?}");
+    let event = only(&with(false, true, None));
+    assert_eq!(event.severity, "hint", "all is well meanwhile");
+    assert!(event.remedy.contains("--finish"), "{event:?}");
+    let event = only(&with(false, false, Some("nobody answers")));
+    assert_eq!(
+        (event.severity.as_str(), event.subject.as_str()),
+        ("warning", "keys")
+    );
+    assert!(event.message.contains("nobody answers"), "{event:?}");
+}
+
+#[test]
 fn a_certificate_that_could_not_be_renewed_is_reported_before_it_ends() {
     let with = |days: i64, trouble: Option<&str>| Facts {
         cluster: Some(ClusterFacts {

@@ -5,7 +5,9 @@ use super::{
     InCluster,
     endpoints::endpoints_for,
     joining::{More, Wishes},
+    key_ring::KeyRing,
     outside::OutsideTls,
+    renewal::trusted,
     reports::standings,
 };
 use crate::admin::JoinTokenMade;
@@ -14,12 +16,12 @@ use coordination::{Coordination, NewNode};
 use futures::future::BoxFuture;
 use model::join::{JoinReply, JoinRequest};
 use model::member::Standing;
-use model::{Error, ErrorKind, Result};
+use model::{Error, ErrorKind, NodeId, Result};
 use node::NodeFacts;
 use rpc::security::{
-    Admit, Authority, Credentials, Holder, JoinToken, Security, SigningRequest, TOKEN_LIFE,
-    secret_hash,
+    Admit, Fingerprint, Holder, JoinToken, Security, SigningRequest, TOKEN_LIFE, secret_hash,
 };
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use world::World;
@@ -31,7 +33,7 @@ const ADDRESSES_IN_TOKEN_MAX: usize = 3;
 pub struct Admission {
     world: World,
     coordination: Coordination,
-    authority: Authority,
+    keys: Arc<KeyRing>,
     security: Arc<Security>,
     prefix: String,
     /// Where coordination is, for a cluster that has no etcd of its own.
@@ -48,7 +50,7 @@ impl Admission {
     pub fn new(
         world: &World,
         coordination: &Coordination,
-        authority: Authority,
+        keys: &Arc<KeyRing>,
         security: &Arc<Security>,
         cluster: &ClusterConfig,
     ) -> Result<Arc<Self>> {
@@ -56,7 +58,7 @@ impl Admission {
         Ok(Arc::new(Self {
             world: world.clone(),
             coordination: coordination.clone(),
-            authority,
+            keys: keys.clone(),
             security: security.clone(),
             prefix: cluster.prefix.clone(),
             endpoints: cluster.coordination.clone(),
@@ -91,17 +93,18 @@ impl Admission {
             addresses: request.addresses.iter().map(SocketAddr::ip).collect(),
             has_localhost: facts.is_quorum,
         };
-        let certificate = self.authority.issue(&signing, &holder, now)?;
-        let own: Credentials = self.security.credentials();
-        let trusted = own.authorities().iter().map(|it| it.der().to_vec());
+        // Read after the node is known: whoever takes the next step of a change has seen it, or this sees that step.
+        let authorities = self.coordination.authorities().await?.map(|it| it.value);
+        let certifying = self.keys.certifying(authorities.as_ref())?;
+        let certificate = certifying.issue(&signing, &holder, now)?;
         let nodes = self.coordination.nodes().await?;
         let mut endpoints = endpoints_for(facts.node, None, &nodes);
         if endpoints.is_empty() {
             endpoints.clone_from(&self.endpoints);
         }
         let authority = facts.has_authority.then(|| {
-            let certificate = self.authority.certificate().to_pem();
-            (self.authority.key_pem(), certificate)
+            let certificate = certifying.certificate().to_pem();
+            (certifying.key_pem(), certificate)
         });
         let more = More {
             name: facts.name.clone(),
@@ -113,10 +116,10 @@ impl Admission {
         };
         tracing::info!(node = %facts.node, name = %facts.name, "a machine has become a node");
         Ok(JoinReply {
-            cluster: self.authority.cluster(),
+            cluster: self.keys.cluster(),
             node: facts.node,
             certificate: certificate.der().to_vec(),
-            authorities: trusted.collect(),
+            authorities: trusted(authorities.as_ref(), &self.security.credentials()),
             more: postcard::to_stdvec(&more).expect("it is plain data"),
         })
     }
@@ -191,6 +194,7 @@ impl InCluster {
             let is_up = standings.get(node) == Some(&Standing::In);
             (*node != own, !is_up)
         });
+        let authority = self.authority_in_token(&mut admitting).await?;
         let known = |node| Some(roster.addresses.get(node)?.address);
         let mut addresses: Vec<SocketAddr> = admitting.iter().filter_map(known).collect();
         addresses.truncate(ADDRESSES_IN_TOKEN_MAX);
@@ -199,10 +203,6 @@ impl InCluster {
                         with `shale node unexpel`";
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
-        let authorities = self.credentials().authorities().to_vec();
-        let authority = authorities.last().map(|it| it.fingerprint());
-        let authority = authority
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "this node trusts no authority"))?;
         let now = world.wall();
         let token = JoinToken::new(addresses, authority, now)?;
         let seconds = |it: model::Timestamp| u64::try_from(it.seconds()).unwrap_or(0);
@@ -217,12 +217,35 @@ impl InCluster {
             seconds: TOKEN_LIFE.as_secs(),
         })
     }
+
+    /// The authority by which a machine knows the nodes that admit it: the one that has certified the first of them. While
+    /// another one takes its place, only those are left that it has certified, too.
+    async fn authority_in_token(&self, admitting: &mut Vec<NodeId>) -> Result<Fingerprint> {
+        let (member, own) = (self.member(), self.credentials().issuer());
+        let own = own.map(|it| it.0);
+        let roster = member.roster();
+        let authorities = roster.authorities.as_ref();
+        let is_changing = authorities.is_some_and(|it| it.value.next.is_some());
+        let mut said = BTreeMap::new();
+        if is_changing {
+            said = member.coordination().said_of_security().await?;
+        }
+        let certified_by = |node: &NodeId| match said.get(node) {
+            Some(said) if *node != member.run().node => said.certified_by,
+            _ => own,
+        };
+        let authority = admitting.first().map_or(own, certified_by);
+        admitting.retain(|node| certified_by(node) == authority);
+        authority.map(Fingerprint).ok_or_else(|| {
+            let text = "the authority of the nodes that admit machines isn't trusted here";
+            Error::new(ErrorKind::Corrupt, text)
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::NodeId;
 
     #[test]
     fn a_machine_is_certified_for_its_own_addresses_only() {

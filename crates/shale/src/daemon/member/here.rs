@@ -1,5 +1,6 @@
 //! This node in its cluster: the member, and the clients of the file systems that are used here.
 
+use super::key_ring::KeyRing;
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::file_systems::FileSystems;
 use crate::daemon::health::EtcdFacts;
@@ -7,7 +8,7 @@ use client::{Client, ClientSettings};
 use futures::future::{BoxFuture, join_all};
 use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
 use node::{FIRST_FILE_SYSTEM, Member, NodeFacts};
-use rpc::security::{Credentials, Security};
+use rpc::security::{Credentials, Policy, Security};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +34,12 @@ pub struct InCluster {
     facts: NodeFacts,
     cluster: ClusterConfig,
     security: Arc<Security>,
+    /// With which it certifies others, if it does.
+    keys: Option<Arc<KeyRing>>,
+    /// Held while the node's key, its certificate or the authorities that it trusts are changed.
+    renewing: tokio::sync::Mutex<()>,
+    /// Why it can't do its part of a change of keys or of `cipher_list`.
+    security_trouble: parking_lot::Mutex<Option<String>>,
     /// Where coordination is reached.
     endpoints: parking_lot::Mutex<Vec<String>>,
     /// What its members have said last.
@@ -53,12 +60,16 @@ impl InCluster {
         facts: NodeFacts,
         cluster: &ClusterConfig,
         security: Arc<Security>,
+        keys: Option<Arc<KeyRing>>,
     ) -> Self {
         Self {
             member,
             facts,
             cluster: cluster.clone(),
             security,
+            keys,
+            renewing: tokio::sync::Mutex::default(),
+            security_trouble: parking_lot::Mutex::default(),
             endpoints: parking_lot::Mutex::new(cluster.coordination.clone()),
             etcd_seen: parking_lot::Mutex::default(),
             renewal_trouble: parking_lot::Mutex::default(),
@@ -91,6 +102,39 @@ impl InCluster {
     /// What this node proves itself with.
     pub fn credentials(&self) -> Credentials {
         self.security.credentials()
+    }
+
+    /// The keys of the authority that this node has, if it certifies others.
+    pub fn keys(&self) -> Option<&Arc<KeyRing>> {
+        self.keys.as_ref()
+    }
+
+    /// How connections are protected here.
+    pub fn policy(&self) -> Policy {
+        self.security.policy()
+    }
+
+    /// Connections are protected in this way from the next one on.
+    ///
+    /// # Errors
+    /// `Corrupt` if TLS can't use it; the policy before stays.
+    pub fn set_policy(&self, policy: Policy) -> Result<()> {
+        self.security.set_policy(policy)
+    }
+
+    /// While this is held, nobody else changes what the node proves itself with, or whom it trusts.
+    pub(super) async fn renewing(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.renewing.lock().await
+    }
+
+    /// Why the node can't do its part of a change of keys or of `cipher_list`.
+    pub fn security_trouble(&self) -> Option<String> {
+        self.security_trouble.lock().clone()
+    }
+
+    /// Remembers that, for `shale health`; `None`: it can.
+    pub fn set_security_trouble(&self, why: Option<String>) {
+        *self.security_trouble.lock() = why;
     }
 
     /// This node proves itself with these from now on.

@@ -1,5 +1,9 @@
 //! A node's key and certificates, and the authority's key on quorum nodes: files in the node's directory that only its owner
 //! reads.
+//!
+//! *A crash* never leaves a key without its certificate. A node's new key is written into a file of its own together with its
+//! certificate first ([`replace`]), and whoever starts next goes on from there ([`finish`]). The key of the authority that
+//! takes the place of another one is in one file with its certificate until it has ([`promote_authority`]).
 
 use crate::directory::private;
 use model::{Error, ErrorKind, NodeId, Result, Timestamp};
@@ -16,6 +20,12 @@ const CERTIFICATE: &str = "node.pem";
 const AUTHORITIES: &str = "authorities.pem";
 const AUTHORITY_KEY: &str = "authority.key";
 const AUTHORITY: &str = "authority.pem";
+/// A node's new key and certificate, until they are where they belong.
+const NEXT: &str = "node.next.pem";
+/// Key and certificate of the authority that takes the place of the other one.
+const NEXT_AUTHORITY: &str = "authority.next.pem";
+/// With what a certificate begins that comes behind a key.
+const CERTIFICATE_BEGINS: &str = "-----BEGIN CERTIFICATE-----";
 /// Longest file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
@@ -63,6 +73,39 @@ pub fn store(dir: &Path, credentials: &Credentials) -> Result<()> {
     write(dir, CERTIFICATE, &credentials.certificate_pem())
 }
 
+/// Stores a node's credentials that have another key than before.
+///
+/// # Errors
+/// The system's error: the old ones count, or the new ones do once [`finish`] has been called.
+pub fn replace(dir: &Path, credentials: &Credentials) -> Result<()> {
+    let (key, certificate) = (credentials.key_pem(), credentials.certificate_pem());
+    write(dir, NEXT, &(key + &certificate))?;
+    write(dir, AUTHORITIES, &credentials.authorities_pem())?;
+    finish(dir)
+}
+
+/// Puts a node's new key and certificate where they belong, if an attempt to replace them broke off. Only for whoever has
+/// the directory's lock.
+///
+/// # Errors
+/// The system's error; `Corrupt` if they can't be read.
+pub fn finish(dir: &Path) -> Result<()> {
+    let Some((key, certificate)) = read_pair(dir, NEXT)? else {
+        return Ok(());
+    };
+    write(dir, KEY, &key)?;
+    write(dir, CERTIFICATE, &certificate)?;
+    remove_file(dir, NEXT)
+}
+
+/// Stores which authorities the node trusts.
+///
+/// # Errors
+/// The system's error.
+pub fn store_trust(dir: &Path, credentials: &Credentials) -> Result<()> {
+    write(dir, AUTHORITIES, &credentials.authorities_pem())
+}
+
 /// Stores the authority's key: this node can certify others from now on.
 ///
 /// # Errors
@@ -72,12 +115,46 @@ pub fn store_authority(dir: &Path, key: &str, certificate: &str) -> Result<()> {
     write(dir, AUTHORITY_KEY, key)
 }
 
+/// Stores the key of the authority that takes the place of the one that this node has.
+///
+/// # Errors
+/// The system's error.
+pub fn store_next_authority(dir: &Path, authority: &Authority) -> Result<()> {
+    let certificate = authority.certificate().to_pem();
+    write(dir, NEXT_AUTHORITY, &(authority.key_pem() + &certificate))
+}
+
+/// The next authority has taken the place of the other one, whose key is gone from here on. Can be done again.
+///
+/// # Errors
+/// The system's error; `Corrupt` if the next one can't be read.
+pub fn promote_authority(dir: &Path) -> Result<()> {
+    let Some((key, certificate)) = read_pair(dir, NEXT_AUTHORITY)? else {
+        return Ok(());
+    };
+    store_authority(dir, &key, &certificate)?;
+    remove_file(dir, NEXT_AUTHORITY)
+}
+
+/// Removes the key of the next authority, if this node has it.
+///
+/// # Errors
+/// The system's error.
+pub fn remove_next_authority(dir: &Path) -> Result<()> {
+    remove_file(dir, NEXT_AUTHORITY)
+}
+
 /// Removes the authority's key, if this node has it.
 ///
 /// # Errors
 /// The system's error.
 pub fn remove_authority(dir: &Path) -> Result<()> {
-    let path = path(dir, AUTHORITY_KEY);
+    remove_file(dir, NEXT_AUTHORITY)?;
+    remove_file(dir, AUTHORITY_KEY)
+}
+
+fn remove_file(dir: &Path, name: &str) -> Result<()> {
+    let path = path(dir, name);
     world::host::remove_file(&path).or_else(|error| match error.kind() {
         std::io::ErrorKind::NotFound => Ok(()),
         _ => Err(Error::new(ErrorKind::Unavailable, error.to_string())
@@ -90,19 +167,31 @@ pub fn remove_authority(dir: &Path) -> Result<()> {
 /// # Errors
 /// `NotFound` if there are none; `Corrupt` if they can't be read.
 pub fn load(dir: &Path) -> Result<Credentials> {
-    let (key, certificate) = (read(dir, KEY)?, read(dir, CERTIFICATE)?);
+    let (key, certificate) = match read_pair(dir, NEXT)? {
+        Some(next) => next,
+        None => (read(dir, KEY)?, read(dir, CERTIFICATE)?),
+    };
     Credentials::from_pem(&key, &certificate, &read(dir, AUTHORITIES)?)
 }
 
-/// The authority, if this node has its key.
+/// The authorities whose keys this node has: none, the one, or it and the one that takes its place.
 ///
 /// # Errors
-/// `Corrupt` if it can't be read.
-pub fn load_authority(dir: &Path) -> Result<Option<Authority>> {
-    match read(dir, AUTHORITY_KEY) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-        Ok(key) => Authority::from_pem(&key, &read(dir, AUTHORITY)?).map(Some),
+/// `Corrupt` if one can't be read.
+pub fn load_authorities(dir: &Path) -> Result<Vec<Authority>> {
+    let key = match read(dir, AUTHORITY_KEY) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        read => read?,
+    };
+    let certificate = read(dir, AUTHORITY)?;
+    let next = read_pair(dir, NEXT_AUTHORITY)?;
+    let next = next.map(|(key, certificate)| Authority::from_pem(&key, &certificate));
+    let next = next.transpose()?;
+    match (Authority::from_pem(&key, &certificate), next) {
+        (Ok(authority), next) => Ok(std::iter::once(authority).chain(next).collect()),
+        // It is taking the other one's place: its certificate is there already, its key isn't.
+        (Err(_), Some(next)) if next.certificate().to_pem() == certificate => Ok(vec![next]),
+        (Err(error), _) => Err(error),
     }
 }
 
@@ -165,6 +254,21 @@ pub fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
     })
 }
 
+/// A key with its certificate out of one file.
+fn read_pair(dir: &Path, name: &str) -> Result<Option<(String, String)>> {
+    let text = match read(dir, name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    let Some(begin) = text.find(CERTIFICATE_BEGINS) else {
+        let path = path(dir, name);
+        let text = format!("{} has no certificate behind its key", path.display());
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    };
+    let (key, certificate) = text.split_at(begin);
+    Ok(Some((key.to_owned(), certificate.to_owned())))
+}
+
 fn read(dir: &Path, name: &str) -> Result<String> {
     let path = dir.join(FOLDER).join(name);
     let read = || -> std::io::Result<String> {
@@ -184,46 +288,4 @@ fn read(dir: &Path, name: &str) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn secrets_are_readable_by_their_owner_only_and_read_as_they_were_written() {
-        let home = tempfile::tempdir().unwrap();
-        // In 2026.
-        let now = Timestamp::from_timespec(1_770_000_000, 0);
-        let address = "10.0.0.1:7311".parse().unwrap();
-        assert!(load_authority(home.path()).unwrap().is_none());
-        found(home.path(), 7, address, now).unwrap();
-        let credentials = load(home.path()).unwrap();
-        assert_eq!(credentials.name().cluster, 7);
-        let authority = load_authority(home.path()).unwrap().unwrap();
-        assert_eq!(authority.cluster(), 7);
-        // An attempt with another address is made anew as a whole.
-        let other = "10.0.0.2:7311".parse().unwrap();
-        found(home.path(), 7, other, now).unwrap();
-        let again = load(home.path()).unwrap();
-        assert_ne!(again.certificate_pem(), credentials.certificate_pem());
-        let authority = load_authority(home.path()).unwrap().unwrap();
-        let trusted = again.authorities()[0].fingerprint();
-        assert_eq!(trusted, authority.certificate().fingerprint());
-        remove_authority(home.path()).unwrap();
-        assert!(load_authority(home.path()).unwrap().is_none());
-        remove_authority(home.path()).unwrap();
-        found(home.path(), 7, address, now).unwrap();
-        let folder = home.path().join(FOLDER);
-        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&folder), 0o700);
-        for file in [KEY, CERTIFICATE, AUTHORITIES, AUTHORITY_KEY, AUTHORITY] {
-            assert_eq!(mode(&folder.join(file)), 0o600, "{file}");
-        }
-    }
-
-    #[test]
-    fn a_machine_that_tries_again_joins_with_the_same_key() {
-        let home = tempfile::tempdir().unwrap();
-        let key = key_to_join(home.path()).unwrap().to_pem();
-        assert_eq!(key_to_join(home.path()).unwrap().to_pem(), key);
-    }
-}
+mod tests;

@@ -2,7 +2,8 @@
 //! cluster and change in it. Who starts and ends it is `cluster`.
 //!
 //! `founding` makes the first node of a node that was alone, `joining` further ones; `admission` is the cluster's side of
-//! that. `renewal` replaces certificates before they end. `checks` finds mistakes before either begins. `endpoints` says where
+//! that. `renewal` replaces certificates before they end; `rotation` replaces the authority, whose keys `key_ring` has, and
+//! with it all keys; `protection` changes how connections are protected. `checks` finds mistakes before either begins. `endpoints` says where
 //! the etcd is.
 
 pub mod admission;
@@ -12,12 +13,15 @@ pub mod etcd_members;
 pub mod founding;
 mod here;
 pub mod joining;
+pub mod key_ring;
 pub mod keys;
 mod nodes;
 pub mod outside;
+pub mod protection;
 mod quorum;
 pub mod renewal;
 mod reports;
+pub mod rotation;
 mod settings;
 
 pub use here::InCluster;

@@ -6,6 +6,10 @@ use crate::daemon::config::ClusterConfig;
 use crate::daemon::health::EtcdFacts;
 use coordination::etcd::{Etcd, EtcdAlarm, EtcdEndpoint, EtcdStatus};
 use model::{Error, ErrorKind, NodeId, Result};
+use world::Deadline;
+
+/// Of so many voting members of etcd one can be away.
+const VOTERS_TO_SPARE: usize = 3;
 
 /// What the members at all endpoints say.
 type Statuses = Vec<(EtcdEndpoint, Result<EtcdStatus>)>;
@@ -52,9 +56,44 @@ impl InCluster {
     /// # Errors
     /// `Busy`: it doesn't; what to do first. `Unavailable`: etcd doesn't say who its members are.
     pub async fn check_can_do_without(&self, node: NodeId) -> Result<()> {
+        match self.voters_without(node).await? {
+            Some((voters, others)) => can_do_without(node, voters, others),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether this node's member of etcd may be away for some seconds: the others go on meanwhile, or there are so few that
+    /// they can't without any of them.
+    ///
+    /// # Errors
+    /// As [`InCluster::check_can_do_without`].
+    pub async fn check_may_start_again(&self) -> Result<()> {
+        let node = self.member().run().node;
+        match self.voters_without(node).await? {
+            Some((voters, others)) if voters >= VOTERS_TO_SPARE => {
+                can_do_without(node, voters, others)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until this node's member of etcd works; nothing if it has none.
+    ///
+    /// # Errors
+    /// `Unavailable` at the deadline, with what it said last.
+    pub async fn until_own_etcd_works(&self, deadline: Deadline) -> Result<()> {
+        let Some(own) = self.own_endpoint() else {
+            return Ok(());
+        };
+        let etcd = self.etcd_at(vec![own])?;
+        etcd.until_ready(0, deadline).await.map(drop)
+    }
+
+    /// How many voting members etcd has, and how many of them answer besides the node's; nothing if that has none.
+    async fn voters_without(&self, node: NodeId) -> Result<Option<(usize, usize)>> {
         let nodes = self.member().coordination().nodes().await?;
         let Some(own) = nodes.get(&node).and_then(|facts| facts.value.etcd.as_ref()) else {
-            return Ok(());
+            return Ok(None);
         };
         // One that has just got its vote counts.
         let all = nodes.values().filter_map(|it| it.value.etcd.clone());
@@ -66,7 +105,7 @@ impl InCluster {
             let works = |it: &EtcdStatus| !it.is_learner && it.leader.is_some();
             endpoint.to_string() != *own && status.as_ref().is_ok_and(works)
         });
-        can_do_without(node, voters, others.count())
+        Ok(Some((voters, others.count())))
     }
 
     fn etcd_at(&self, endpoints: Vec<String>) -> Result<Etcd> {

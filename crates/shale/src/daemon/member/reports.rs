@@ -23,6 +23,7 @@ impl InCluster {
             is_manager: member.is_manager(),
             lease_milliseconds: u64::try_from(rest.as_millis()).unwrap_or(u64::MAX),
             members: members(&roster),
+            cipher_list: self.policy().to_string(),
         }
     }
 
@@ -54,6 +55,12 @@ impl InCluster {
             unowned: unowned.map(|(shard, _)| shard.0).collect(),
             etcd: self.etcd_seen(),
             certificate: Some(self.certificate_facts()),
+            takes_plain: self.policy().takes_plain(),
+            rotates: roster
+                .authorities
+                .as_ref()
+                .is_some_and(|it| it.value.next.is_some()),
+            security_trouble: self.security_trouble(),
         }
     }
 

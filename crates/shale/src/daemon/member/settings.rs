@@ -1,7 +1,11 @@
 //! `shale config`: the cluster's settings. Each is kept in coordination, for the whole cluster, for a class of nodes or for
 //! one node; the narrower place wins.
 
-use super::{InCluster, nodes::check_class};
+use super::{
+    InCluster,
+    nodes::check_class,
+    protection::{DEFAULT, mode_of},
+};
 use crate::admin::{ChangeSetting, SettingLine};
 use coordination::{Coordination, settings_of_node};
 use model::{Error, ErrorKind, NodeId, Result};
@@ -13,35 +17,52 @@ const ATTEMPTS_MAX: usize = 16;
 struct Setting {
     name: &'static str,
     default: &'static str,
-    /// Smallest and largest value.
-    range: (u64, u64),
+    kind: Kind,
     /// Whether nodes and classes may differ.
     is_per_node: bool,
     help: &'static str,
 }
 
+/// What a setting's values are.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A number from the smallest to the largest.
+    Number(u64, u64),
+    /// How connections between nodes are protected. A change of it has steps, so it is kept in its own way
+    /// (`protection`).
+    Ciphers,
+}
+
 /// All settings. Those of the mount and of NSDs are given where these are made.
-const SETTINGS: [Setting; 3] = [
+const SETTINGS: [Setting; 4] = [
     Setting {
         name: "repair_bytes_per_second",
         default: "none",
-        range: (4_096, 1 << 40),
+        kind: Kind::Number(4_096, 1 << 40),
         is_per_node: false,
         help: "bytes/s that repair, sweep and scrub together may read or write at one node; live",
     },
     Setting {
         name: "scrub_every_seconds",
         default: "none",
-        range: (10, 366 * 86_400),
+        kind: Kind::Number(10, 366 * 86_400),
         is_per_node: false,
         help: "seconds between two scrubs of a placement group; live",
     },
     Setting {
         name: "pagepool_bytes",
         default: "268435456",
-        range: (16 << 20, 1 << 40),
+        kind: Kind::Number(16 << 20, 1 << 40),
         is_per_node: true,
         help: "bytes of the page pool of each file system that a node uses; from the daemon's next start",
+    },
+    Setting {
+        name: "cipher_list",
+        default: "AUTHONLY",
+        kind: Kind::Ciphers,
+        is_per_node: false,
+        help: "how connections between nodes are protected: AUTHONLY (file data can be read on the way, nothing can be changed), \
+               ciphers of TLS 1.3 joined by colons (nothing can be read), EMPTY (not at all; for laboratories); live",
     },
 ];
 
@@ -113,6 +134,9 @@ impl InCluster {
         if let Some(value) = &change.value {
             check(setting, value)?;
         }
+        if matches!(setting.kind, Kind::Ciphers) {
+            return self.set_cipher_list(change.value.as_deref()).await;
+        }
         let facts = self.member().coordination();
         if let Place::Node(node) = place
             && facts.node_facts(NodeId(node)).await?.is_none()
@@ -125,6 +149,12 @@ impl InCluster {
 
     async fn value_of(&self, setting: &Setting) -> Result<(String, String)> {
         let facts = self.member().coordination();
+        if matches!(setting.kind, Kind::Ciphers) {
+            return Ok(match self.cipher_list().await? {
+                Some(wanted) => (wanted, Place::Cluster.text()),
+                None => (DEFAULT.to_string(), "default".into()),
+            });
+        }
         let mut places = vec![Place::Cluster];
         if setting.is_per_node {
             places = vec![
@@ -187,7 +217,10 @@ fn place_of(change: &ChangeSetting) -> Result<Place> {
 }
 
 fn check(setting: &Setting, value: &str) -> Result<()> {
-    let (least, most) = setting.range;
+    let (least, most) = match setting.kind {
+        Kind::Number(least, most) => (least, most),
+        Kind::Ciphers => return mode_of(value).map(drop),
+    };
     match value.parse::<u64>() {
         Ok(number) if (least..=most).contains(&number) => Ok(()),
         _ => {
@@ -254,7 +287,21 @@ mod tests {
     fn values_have_ranges_and_names_are_known() {
         assert!(find("nothing").is_err());
         for setting in &SETTINGS {
-            let (least, most) = setting.range;
+            let Kind::Number(least, most) = setting.kind else {
+                assert_eq!(setting.default, DEFAULT.to_string());
+                for right in [
+                    "authonly",
+                    "EMPTY",
+                    "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384",
+                ] {
+                    assert!(check(setting, right).is_ok(), "{right}");
+                }
+                for wrong in ["", "none", "AUTHONLY also EMPTY", "AUTHONLY:EMPTY"] {
+                    let refused = check(setting, wrong).unwrap_err();
+                    assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{wrong}");
+                }
+                continue;
+            };
             assert!(check(setting, &least.to_string()).is_ok());
             assert!(check(setting, &most.to_string()).is_ok());
             for wrong in [

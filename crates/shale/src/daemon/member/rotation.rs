@@ -1,0 +1,457 @@
+//! `shale cluster rotate-keys`: another authority takes the place of the cluster's, and all nodes get new keys and
+//! certificates.
+//!
+//! *The steps* ([`Authorities`]): a node that has the authority's key makes the next authority, stores its key, and tells
+//! coordination of it. All nodes trust it, too, their members of etcd included, and the others that certify get its key.
+//! When all have said so, the manager's node has it certify: each node makes a new key and gets a certificate for it. When
+//! all have one, a person finishes it: nobody trusts the old authority any more, and its key is removed.
+//!
+//! *A crash* or an unknown outcome at any point: all of it is in coordination and in files, and each part can be done again.
+//! Nodes that are down are waited for, because what they haven't heard of they couldn't believe later.
+
+use super::key_ring::{KeyRing, hash_of};
+use super::{InCluster, reports::standings};
+use crate::admin::{RotationLine, RotationStep, RotationView};
+use coordination::{
+    Authorities, AuthorityFact, NextAuthority, NodeFacts, NodeSecurity, Versioned, lacking,
+};
+use model::{Error, ErrorKind, NodeId, Result};
+use rpc::security::{Authority, Certificate, Fingerprint};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Attempts of a change that collides with others'.
+const ATTEMPTS_MAX: usize = 16;
+/// Nodes that an error names at most.
+const NAMED_MAX: usize = 10;
+
+impl InCluster {
+    /// `shale cluster rotate-keys --status`.
+    ///
+    /// # Errors
+    /// Those of coordination.
+    pub async fn rotation(&self) -> Result<RotationView> {
+        self.read_soon(self.read_rotation()).await
+    }
+
+    async fn read_rotation(&self) -> Result<RotationView> {
+        let facts = self.member().coordination();
+        let Some(known) = facts.authorities().await? else {
+            let own = self.credentials().issuer();
+            return Ok(RotationView {
+                step: "none".into(),
+                current: own.map_or_else(String::new, |it| it.to_string()),
+                next: None,
+                waits_for: Vec::new(),
+            });
+        };
+        let known = known.value;
+        let next = known.next.as_ref();
+        let step = match next {
+            None => "none",
+            Some(next) if !next.certifies => "trust",
+            Some(_) => "certify",
+        };
+        Ok(RotationView {
+            step: step.into(),
+            current: Fingerprint(known.current.hash).to_string(),
+            next: next.map(|it| Fingerprint(it.authority.hash).to_string()),
+            waits_for: self.waits_for(&known).await?,
+        })
+    }
+
+    /// `shale cluster rotate-keys`, with or without `--finish` or `--cancel`. Each can be asked for again.
+    ///
+    /// # Errors
+    /// `NotSupported`: this node hasn't the authority's key. `NotPermitted`: connections aren't protected. `Busy`: nodes
+    /// that it names haven't made the step before. `InvalidArgument`: it is too late to cancel. Those of coordination: ask
+    /// again.
+    pub async fn rotate(&self, step: RotationStep) -> Result<RotationView> {
+        match step {
+            RotationStep::Begin => self.begin_rotation().await?,
+            RotationStep::Finish => self.finish_rotation().await?,
+            RotationStep::Cancel => self.cancel_rotation().await?,
+        }
+        self.rotation().await
+    }
+
+    async fn begin_rotation(&self) -> Result<()> {
+        let facts = self.member().coordination();
+        let Some(keys) = self.keys() else {
+            let nodes = facts.nodes().await?;
+            let nodes = nodes.values().map(|it| &it.value);
+            let names = nodes
+                .filter(|it| it.has_authority)
+                .map(|it| it.name.clone());
+            let names: Vec<_> = names.collect();
+            let text = format!(
+                "this node hasn't the key of the cluster's authority; run the command on one that has it: {}",
+                names.join(", ")
+            );
+            return Err(Error::new(ErrorKind::NotSupported, text));
+        };
+        if self.policy().takes_plain() {
+            let text = "connections between nodes aren't protected (cipher_list is EMPTY, or was until now), and the new key goes \
+                        over them: `shale config set cipher_list AUTHONLY` first";
+            return Err(Error::new(ErrorKind::NotPermitted, text));
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            let known = facts.authorities().await?;
+            if let Some(known) = &known {
+                if known.value.next.is_some() {
+                    keys.withdraw();
+                    return Ok(());
+                }
+                // What is left of one that was finished.
+                keys.keep(&known.value)?;
+            }
+            let (version, next) = self.next_authorities(keys, known)?;
+            match facts.set_authorities(version, &next).await {
+                Ok(_) => {
+                    tracing::info!("the cluster gets a new authority");
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                // It may be told all the same: the key is kept.
+                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
+                Err(error) => {
+                    keys.withdraw();
+                    return Err(error);
+                }
+            }
+        }
+        keys.withdraw();
+        Err(contended())
+    }
+
+    /// The authorities that are to count next, and the version that they must have now.
+    fn next_authorities(
+        &self,
+        keys: &Arc<KeyRing>,
+        known: Option<Versioned<Authorities>>,
+    ) -> Result<(u64, Authorities)> {
+        let (version, current) = match known {
+            Some(known) => (known.version, known.value.current),
+            None => (0, fact_of(&keys.main())),
+        };
+        let next = fact_of(&keys.offer(self.member().world().wall())?);
+        assert_ne!(next.hash, current.hash, "an authority has a key of its own");
+        let next = NextAuthority {
+            authority: next,
+            certifies: false,
+        };
+        let authorities = Authorities {
+            current,
+            next: Some(next),
+        };
+        Ok((version, authorities))
+    }
+
+    async fn finish_rotation(&self) -> Result<()> {
+        let facts = self.member().coordination();
+        for _ in 0..ATTEMPTS_MAX {
+            let Some((version, next)) = self.under_way().await? else {
+                return Ok(());
+            };
+            let finished = Authorities {
+                current: next.authority,
+                next: None,
+            };
+            match facts.set_authorities(version, &finished).await {
+                Ok(_) => {
+                    tracing::info!("the cluster's old authority isn't trusted any more");
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(contended())
+    }
+
+    /// The authority that can take the other one's place now; `None`: it has.
+    async fn under_way(&self) -> Result<Option<(u64, NextAuthority)>> {
+        let known = self.member().coordination().authorities().await?;
+        let Some(known) = known else {
+            let text = "no keys are being replaced; `shale cluster rotate-keys` begins it";
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
+        let Some(next) = known.value.next.clone() else {
+            return Ok(None);
+        };
+        let waits_for = self.waits_for(&known.value).await?;
+        if !waits_for.is_empty() {
+            return Err(Error::new(ErrorKind::Busy, unfinished(&waits_for)));
+        }
+        if !next.certifies {
+            let text = "all nodes trust the new authority, and get their certificates by it in some seconds; try again then";
+            return Err(Error::new(ErrorKind::Busy, text));
+        }
+        Ok(Some((known.version, next)))
+    }
+
+    async fn cancel_rotation(&self) -> Result<()> {
+        let facts = self.member().coordination();
+        for _ in 0..ATTEMPTS_MAX {
+            let known = facts.authorities().await?;
+            let Some(known) = known.filter(|it| it.value.next.is_some()) else {
+                return Ok(());
+            };
+            if known.value.next.is_some_and(|next| next.certifies) {
+                let text = "nodes have certificates by the new authority already: finish it (`shale cluster rotate-keys \
+                            --finish`), and begin another one if need be";
+                return Err(Error::new(ErrorKind::InvalidArgument, text));
+            }
+            let cancelled = Authorities {
+                current: known.value.current,
+                next: None,
+            };
+            match facts.set_authorities(known.version, &cancelled).await {
+                Err(error) if error.kind() == ErrorKind::Changed => {}
+                other => return other.map(drop),
+            }
+        }
+        Err(contended())
+    }
+
+    /// The nodes that haven't made the step which the authorities are at.
+    async fn waits_for(&self, authorities: &Authorities) -> Result<Vec<RotationLine>> {
+        let facts = self.member().coordination();
+        let (nodes, said) = (facts.nodes().await?, facts.said_of_security().await?);
+        let standings = standings(&self.member().roster());
+        let line = |(node, lack): (NodeId, coordination::Lack)| {
+            let is_up = standings.get(&node).is_some_and(|it| it.is_member());
+            let facts = nodes.get(&node);
+            RotationLine {
+                node: node.0,
+                name: facts.map_or_else(String::new, |it| it.value.name.clone()),
+                state: if is_up { "up" } else { "down" }.into(),
+                lacks: lack.to_string(),
+            }
+        };
+        let lacking = lacking(authorities, &nodes, &said).into_iter();
+        Ok(lacking.map(line).collect())
+    }
+
+    /// Has the next authority certify, if all nodes have said that they trust it. For the manager's node; it does no harm if
+    /// several do it.
+    ///
+    /// # Errors
+    /// Those of coordination.
+    pub async fn lead_rotation(&self, known: &Versioned<Authorities>) -> Result<()> {
+        let Some(next) = known.value.next.clone().filter(|next| !next.certifies) else {
+            return Ok(());
+        };
+        let facts = self.member().coordination();
+        let (nodes, said) = (facts.nodes().await?, facts.said_of_security().await?);
+        if !lacking(&known.value, &nodes, &said).is_empty() {
+            return Ok(());
+        }
+        tracing::info!(
+            "all nodes trust the cluster's new authority: it certifies them from now on"
+        );
+        let certifies = Authorities {
+            current: known.value.current.clone(),
+            next: Some(NextAuthority {
+                certifies: true,
+                ..next
+            }),
+        };
+        match facts.set_authorities(known.version, &certifies).await {
+            // Somebody else has, or has cancelled it.
+            Err(error) if error.kind() == ErrorKind::Changed => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Drops keys of authorities that aren't trusted any more, and gets those that this node certifies with or will.
+    ///
+    /// # Errors
+    /// `Unavailable`: no node gives one; try again. The system's error.
+    pub async fn follow_keys(&self, authorities: &Authorities) -> Result<()> {
+        let Some(keys) = self.keys() else {
+            return Ok(());
+        };
+        keys.keep(authorities)?;
+        let next = authorities.next.as_ref().map(|next| &next.authority);
+        for fact in std::iter::once(authorities.certifying()).chain(next) {
+            if keys.of(&fact.hash).is_none() {
+                keys.add(self.fetch(fact).await?)?;
+                keys.keep(authorities)?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn fetch(&self, fact: &AuthorityFact) -> Result<Authority> {
+        let own = self.member().run().node;
+        let wanted = Certificate::from_der(&fact.certificate)?;
+        let said = self.member().coordination().said_of_security().await?;
+        let mut why = Error::new(
+            ErrorKind::Unavailable,
+            "no node says that it has the key of the new authority",
+        );
+        for (node, said) in said {
+            if node == own || !said.keys.contains(&fact.hash) {
+                continue;
+            }
+            match self.fetch_authority(node, &wanted).await {
+                Ok(authority) => return Ok(authority),
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    /// Whether this node's member of etcd is the next one to be started again, so that not several are away at once.
+    ///
+    /// # Errors
+    /// Those of coordination.
+    pub async fn is_turn_of_etcd(&self) -> Result<bool> {
+        let facts = self.member().coordination();
+        let (nodes, said) = (facts.nodes().await?, facts.said_of_security().await?);
+        let standings = standings(&self.member().roster());
+        let own = self.member().run().node;
+        let trusted = self.credentials();
+        let trusted: Vec<_> = trusted
+            .authorities()
+            .iter()
+            .map(|it| it.fingerprint().0)
+            .collect();
+        let is_up = |node: NodeId| standings.get(&node).is_some_and(|it| it.is_member());
+        Ok(is_turn(own, &trusted, (&nodes, &said), is_up))
+    }
+}
+
+/// Whether all members of etcd at nodes with lower numbers that are up believe these authorities.
+fn is_turn(
+    own: NodeId,
+    trusted: &[[u8; 32]],
+    (nodes, said): (
+        &BTreeMap<NodeId, Versioned<NodeFacts>>,
+        &BTreeMap<NodeId, NodeSecurity>,
+    ),
+    is_up: impl Fn(NodeId) -> bool,
+) -> bool {
+    let before = nodes.range(..own).map(|(_, it)| &it.value);
+    let mut before = before.filter(|it| it.etcd.is_some() && !it.is_barred && is_up(it.node));
+    before.all(|it| {
+        said.get(&it.node)
+            .is_some_and(|said| said.trusts == trusted)
+    })
+}
+
+fn fact_of(authority: &Authority) -> AuthorityFact {
+    AuthorityFact {
+        hash: hash_of(authority),
+        certificate: authority.certificate().der().to_vec(),
+    }
+}
+
+fn contended() -> Error {
+    let text = format!("others changed the authorities {ATTEMPTS_MAX} times; try again");
+    Error::new(ErrorKind::Busy, text)
+}
+
+/// Why a rotation can't be finished.
+fn unfinished(waits_for: &[RotationLine]) -> String {
+    let mut text = String::from("the old authority is still needed:");
+    for (at, line) in waits_for.iter().take(NAMED_MAX).enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        let RotationLine {
+            node,
+            name,
+            state,
+            lacks,
+        } = line;
+        write!(text, "{comma} node {node} ({name}, {state}) {lacks}").expect("a string takes all");
+    }
+    if waits_for.len() > NAMED_MAX {
+        let more = waits_for.len() - NAMED_MAX;
+        write!(text, ", and {more} more").expect("a string takes all");
+    }
+    text + ". Start those that are down and wait some seconds; a node that doesn't come back is removed first (`shale node \
+            remove`), or expelled, and then joins anew later"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(node: u32) -> RotationLine {
+        RotationLine {
+            node,
+            name: format!("n{node}"),
+            state: "down".into(),
+            lacks: "doesn't trust the new authority yet".into(),
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_waited_for_are_named() {
+        let text = unfinished(&[line(3), line(5)]);
+        let named = "node 3 (n3, down) doesn't trust the new authority yet, node 5 (n5, down)";
+        assert!(text.contains(named), "{text}");
+        assert!(text.contains("shale node remove"), "{text}");
+        let many: Vec<_> = (1..=13).map(line).collect();
+        let text = unfinished(&many);
+        assert!(
+            text.contains("n10, down") && !text.contains("n11"),
+            "{text}"
+        );
+        assert!(text.contains("and 3 more"), "{text}");
+    }
+
+    /// Would be broken if two members of three were away at once: nothing could be changed in the cluster meanwhile.
+    #[test]
+    fn members_of_etcd_are_started_again_one_after_the_other() {
+        let node = |number: u32, has_etcd: bool| {
+            let value = NodeFacts {
+                node: NodeId(number),
+                name: format!("n{number}"),
+                class: "default".into(),
+                is_quorum: has_etcd,
+                has_authority: has_etcd,
+                is_barred: false,
+                etcd: has_etcd.then(|| format!("https://10.0.0.{number}:7312")),
+                address: format!("10.0.0.{number}:7311").parse().unwrap(),
+                key: [0; 32],
+            };
+            (NodeId(number), Versioned { value, version: 1 })
+        };
+        let nodes = BTreeMap::from([node(1, true), node(2, false), node(3, true), node(4, true)]);
+        let trusted = [[1; 32], [2; 32]];
+        let said = |trusting: &[u32]| -> BTreeMap<NodeId, NodeSecurity> {
+            let said = |node: u32| {
+                let trusts = match trusting.contains(&node) {
+                    true => trusted.to_vec(),
+                    false => trusted[..1].to_vec(),
+                };
+                let said = NodeSecurity {
+                    trusts,
+                    ..NodeSecurity::default()
+                };
+                (NodeId(node), said)
+            };
+            [1, 3, 4].map(said).into_iter().collect()
+        };
+        let turns = |trusting: &[u32], down: &[u32]| -> Vec<u32> {
+            let said = said(trusting);
+            let is_turn = |node: &u32| {
+                let is_up = |node: NodeId| !down.contains(&node.0);
+                is_turn(NodeId(*node), &trusted, (&nodes, &said), is_up)
+            };
+            [1, 3, 4].into_iter().filter(is_turn).collect()
+        };
+        assert_eq!(turns(&[], &[]), [1]);
+        assert_eq!(turns(&[1], &[]), [1, 3]);
+        assert_eq!(turns(&[1, 3], &[]), [1, 3, 4]);
+        assert_eq!(
+            turns(&[1], &[3]),
+            [1, 3, 4],
+            "one that is down is away already"
+        );
+        assert_eq!(turns(&[], &[1]), [1, 3]);
+    }
+}
