@@ -4,13 +4,17 @@ use crate::options::effective_user;
 use crate::table::{self, TableLine};
 use model::{Error, ErrorKind, Result};
 use rustix::fs::{Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Where fusectl is, if it is mounted. Distributions with systemd do that.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+/// The file there that ends a connection.
+const ABORT: &str = "abort";
 
 /// Ends one mount's connection, whatever the daemon that serves it does: it may be stopped.
 ///
@@ -19,6 +23,7 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 #[derive(Debug)]
 pub struct AbortFile {
     file: File,
+    waiting: File,
     mountpoint: PathBuf,
 }
 
@@ -42,14 +47,19 @@ impl AbortFile {
             table::lines().into_iter().find(is_it)
         };
         let before = find().ok_or_else(missing)?;
-        let file = open(before.number.minor).map_err(|error| {
-            let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
-            Error::new(ErrorKind::NotSupported, text).while_doing(doing())
-        })?;
+        let opened = |name, flags| {
+            open(before.number.minor, name, flags).map_err(|error| {
+                let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
+                Error::new(ErrorKind::NotSupported, text).while_doing(doing())
+            })
+        };
+        let file = opened(ABORT, OFlags::WRONLY)?;
+        let waiting = opened("waiting", OFlags::RDONLY)?;
         // Had it ended meanwhile, its number could have been another's.
         match find() {
             Some(after) if after == before => Ok(Self {
                 file,
+                waiting,
                 mountpoint: before.mountpoint,
             }),
             _ => Err(missing()),
@@ -70,22 +80,43 @@ impl AbortFile {
     pub fn abort(&self) -> io::Result<()> {
         (&self.file).write_all(b"1")
     }
+
+    /// Whether requests of programs are still unanswered. Over io_uring an abort can't end those that the kernel has
+    /// assigned to threads of a stopped daemon. False once the connection is gone. Doesn't wait for the daemon.
+    #[must_use]
+    pub fn has_requests(&self) -> bool {
+        let mut text = [0; 16];
+        let length = self.waiting.read_at(&mut text, 0).unwrap_or(0);
+        text[..length]
+            .iter()
+            .any(|digit| (b'1'..=b'9').contains(digit))
+    }
 }
 
-/// Opens the file that ends the connection with this number: in /sys, or, without fusectl there and for root only, in
-/// a mount of our own that nobody else sees.
-pub(crate) fn open(number: u32) -> io::Result<File> {
-    let place = format!("{CONNECTIONS}/{number}/abort");
-    match OpenOptions::new().write(true).open(place) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        opened => return opened,
+/// Opens the file that ends the connection with this number.
+pub(crate) fn open_abort(number: u32) -> io::Result<File> {
+    open(number, ABORT, OFlags::WRONLY)
+}
+
+/// Opens a file of a connection: in /sys, or, without fusectl there and for root only, in a mount of our own that nobody
+/// else sees.
+fn open(number: u32, name: &str, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::CLOEXEC;
+    let path = format!("{CONNECTIONS}/{number}/{name}");
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT) => {}
+        opened => return Ok(opened?.into()),
     }
     let fusectl = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(&fusectl)?;
-    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
-    let connections = fsmount(&fusectl, flags, MountAttrFlags::empty())?;
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = openat(connections, format!("{number}/abort"), flags, Mode::empty())?;
+    let mount_flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let connections = fsmount(&fusectl, mount_flags, MountAttrFlags::empty())?;
+    let file = openat(
+        connections,
+        format!("{number}/{name}"),
+        flags,
+        Mode::empty(),
+    )?;
     Ok(file.into())
 }
 
@@ -148,6 +179,9 @@ mod tests {
         // It waits for the answer to a request that nobody reads.
         let path = mounted.path.clone();
         let program = std::thread::spawn(move || std::fs::metadata(path));
+        while !abort.has_requests() {
+            std::thread::yield_now();
+        }
         abort.abort().unwrap();
         let failed = program.join().unwrap().unwrap_err();
         let errno = failed.raw_os_error();
@@ -156,6 +190,7 @@ mod tests {
             "{failed}"
         );
         assert!(!mounted.is_connected());
+        assert!(!abort.has_requests());
         assert!(table::mount_on(&mounted.path).is_some_and(|line| line.is_shale()));
         abort.abort().unwrap();
     }

@@ -218,7 +218,7 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
 
 /// Fails all requests, including running ones, and ends the connection to the kernel.
 pub(crate) fn abort(number: DeviceNumber) -> io::Result<()> {
-    connection::open(number.minor)?.write_all(b"1")
+    connection::open_abort(number.minor)?.write_all(b"1")
 }
 
 /// Ends, as `how` says, a mount that another process serves or that is dead. Sends the file system

@@ -2,7 +2,7 @@
 
 use super::{Cluster, signal, three_nodes};
 use crate::fixture::{alive, eventually, kill_hard, within_a_minute};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -141,6 +141,34 @@ fn a_frozen_node_that_nobody_expels_mounts_again_all_that_it_had() {
     }
     assert!(has_event(&cluster, 1, "mounted-again"));
     assert!(!has_event(&cluster, 1, "node-expelled"));
+}
+
+/// Would be broken if programs waited for ever whose requests the kernel had given to a thread that is stopped.
+#[test]
+fn programs_that_begin_on_a_frozen_node_get_errors_too() {
+    let cluster = Cluster::founded();
+    let node = cluster.node(1);
+    fs::write(cluster.path(1, "file"), "written").unwrap();
+    let pid = node.pid();
+    signal(pid, Signal::STOP);
+    let programs: Vec<_> = (0..8)
+        .map(|number| {
+            let path = cluster.path(1, &format!("unknown{number}"));
+            std::thread::spawn(move || runs("cat", &path))
+        })
+        .collect();
+    for program in programs {
+        let (code, said) = program.join().unwrap();
+        assert!(code != 0 && is_told(&said), "{said}");
+    }
+    // Its watchdog may have had to kill it.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
+    eventually("it serves again", || {
+        if !alive(pid) {
+            node.must(&["up"]);
+        }
+        fs::read_to_string(cluster.path(1, "file")).is_ok_and(|text| text == "written")
+    });
 }
 
 #[test]

@@ -10,8 +10,9 @@ use model::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio, read, write};
 use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::process::{PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_signal};
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use world::host::machine_time;
@@ -41,10 +42,13 @@ pub fn run(source: PathBuf) -> Result<ExitCode> {
         ioctl_fionbio(end, true)
             .map_err(|error| failed("preparing the watchdog's pipes", error))?;
     }
+    let daemon = parent().map_err(|error| failed("finding the daemon", error))?;
     let mut watching = Watching {
         source,
+        daemon,
         rule: Rule::default(),
         aborts: BTreeMap::new(),
+        aborted: BTreeMap::new(),
     };
     let mut lines = Lines::default();
     let pause = Timespec::try_from(LOOK_EVERY).expect("it is short");
@@ -74,6 +78,18 @@ pub fn run(source: PathBuf) -> Result<ExitCode> {
                 let _ = write(&output, note);
             });
         }
+        watching.free_programs();
+    }
+}
+
+/// The process that has started this one. If that has ended, the kernel ends this one, too.
+fn parent() -> rustix::io::Result<OwnedFd> {
+    let parent = getppid().ok_or(Errno::SRCH)?;
+    let descriptor = pidfd_open(parent, PidfdFlags::empty())?;
+    // Had it ended meanwhile, its number could have been another's.
+    match getppid() == Some(parent) {
+        true => Ok(descriptor),
+        false => Err(Errno::SRCH),
     }
 }
 
@@ -81,8 +97,11 @@ pub fn run(source: PathBuf) -> Result<ExitCode> {
 struct Watching {
     /// The source of the daemon's mounts.
     source: PathBuf,
+    daemon: OwnedFd,
     rule: Rule,
     aborts: BTreeMap<u64, AbortFile>,
+    /// Those of mounts that were aborted, until the daemon runs again.
+    aborted: BTreeMap<u64, AbortFile>,
 }
 
 impl Watching {
@@ -101,12 +120,16 @@ impl Watching {
             },
             Said::Forget(mount) => {
                 self.aborts.remove(&mount);
+                self.aborted.remove(&mount);
                 self.rule.forget(mount);
             }
             Said::Beat {
                 serves_until,
                 asleep,
-            } => self.rule.beat(serves_until, asleep),
+            } => {
+                self.rule.beat(serves_until, asleep);
+                self.aborted.clear();
+            }
         }
     }
 
@@ -132,6 +155,28 @@ impl Watching {
                 Err(error) => {
                     tracing::error!(%mountpoint, %cause, %error, "the watchdog couldn't abort a mount, which hangs");
                 }
+            }
+            self.aborted.insert(*mount, abort);
+        }
+    }
+
+    /// Kills the daemon if programs wait for requests that the abort of their mount didn't end: they can't even be killed.
+    fn free_programs(&mut self) {
+        if !self.rule.are_stuck() {
+            return;
+        }
+        for (_, mount) in std::mem::take(&mut self.aborted) {
+            if !mount.has_requests() {
+                continue;
+            }
+            let mountpoint = mount.mountpoint().display();
+            tracing::error!(
+                %mountpoint,
+                "programs wait for a daemon that can't run, also after their mount was aborted: the watchdog kills the \
+                 daemon, so that they get errors; start it again with `shale up`"
+            );
+            if let Err(error) = pidfd_send_signal(&self.daemon, Signal::KILL) {
+                tracing::error!(%mountpoint, %error, "the watchdog couldn't kill the daemon: programs hang");
             }
         }
     }

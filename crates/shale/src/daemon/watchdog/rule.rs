@@ -16,6 +16,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// Most time between two looks that counts as silence: a watchdog that couldn't run itself knows of no more, and the
 /// machine may have kept both from running.
 const GAP_MAX: Duration = Duration::from_secs(1);
+/// Requests that are unanswered so long after the abort, while the daemon still can't run, are never answered: the
+/// kernel ends all others at once.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// Clocks don't agree better than that on for how long the machine has slept.
 const SLEPT_MIN: Duration = Duration::from_secs(1);
 
@@ -34,6 +37,8 @@ pub struct Rule {
     /// For how long no beat has come, as far as this process could see.
     silence: Duration,
     looked: Option<Duration>,
+    /// How long the silence was when mounts were aborted, if no beat has come since.
+    aborted_at: Option<Duration>,
 }
 
 /// The daemon's mounts are to be aborted.
@@ -77,6 +82,7 @@ impl Rule {
         self.mounts.insert(mount);
         // It could run just now.
         self.silence = Duration::ZERO;
+        self.aborted_at = None;
     }
 
     /// A mount has ended.
@@ -89,6 +95,7 @@ impl Rule {
         self.serves_until = serves_until;
         self.asleep = asleep;
         self.silence = Duration::ZERO;
+        self.aborted_at = None;
     }
 
     /// What to do now. All that the daemon has said was heard before.
@@ -108,10 +115,18 @@ impl Rule {
         } else {
             return None;
         };
+        self.aborted_at = Some(self.silence);
         Some(Verdict {
             mounts: std::mem::take(&mut self.mounts),
             cause,
         })
+    }
+
+    /// Whether requests that are unanswered now have outlived the abort of their mounts, and only the daemon's end ends
+    /// them. To be asked after each look.
+    pub fn are_stuck(&self) -> bool {
+        self.aborted_at
+            .is_some_and(|at| self.silence >= at + ENDS_WITHIN)
     }
 }
 
@@ -240,6 +255,25 @@ mod tests {
         case.beat(NODE_LEASE);
         case.now += NODE_LEASE;
         assert_eq!(case.look(), None);
+    }
+
+    #[test]
+    fn what_outlives_the_abort_is_stuck_unless_the_daemon_beats() {
+        let mut case = Case::new();
+        case.silent_for(NODE_LEASE * 10).unwrap();
+        assert!(!case.rule.are_stuck());
+        case.silent_for(ENDS_WITHIN - LOOK_EVERY);
+        assert!(!case.rule.are_stuck());
+        // Nobody could run.
+        case.now += Duration::from_secs(3_600);
+        case.look();
+        case.beat(Duration::ZERO);
+        case.silent_for(SILENCE_MAX * 2);
+        assert!(!case.rule.are_stuck(), "nothing is aborted since it beat");
+        case.rule.watch(MOUNT);
+        case.silent_for(NODE_LEASE * 10).unwrap();
+        case.silent_for(ENDS_WITHIN);
+        assert!(case.rule.are_stuck());
     }
 
     #[test]
