@@ -156,13 +156,22 @@ impl JoinToken {
             Some(SocketAddr::new(ip, u16::from_le_bytes(take(&mut bytes)?)))
         };
         let addresses: Vec<_> = (0..count).map(address).collect::<Option<_>>()?;
-        let token = Self {
+        let (authority, secret) = (
+            Fingerprint(take(&mut bytes)?),
+            JoinSecret(take(&mut bytes)?),
+        );
+        let seconds = i64::from_le_bytes(take(&mut bytes)?);
+        let expires = Timestamp::from_timespec(seconds, 0);
+        // Times that a timestamp doesn't reach become its last one.
+        if !bytes.is_empty() || expires.seconds() != seconds {
+            return None;
+        }
+        Some(Self {
             addresses,
-            authority: Fingerprint(take(&mut bytes)?),
-            secret: JoinSecret(take(&mut bytes)?),
-            expires: Timestamp::from_timespec(i64::from_le_bytes(take(&mut bytes)?), 0),
-        };
-        bytes.is_empty().then_some(token)
+            authority,
+            secret,
+            expires,
+        })
     }
 
     /// Whether it can't be used any more, by this machine's clock. The cluster's clock decides in the

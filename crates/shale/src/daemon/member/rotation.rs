@@ -135,7 +135,8 @@ impl InCluster {
             Some(known) => (known.version, known.value.current),
             None => (0, fact_of(&keys.main())),
         };
-        let next = fact_of(&keys.offer(self.member().world().wall())?);
+        let offered = keys.offer(self.member().world().wall())?;
+        let next = fact_of(&offered);
         assert_ne!(next.hash, current.hash, "an authority has a key of its own");
         let next = NextAuthority {
             authority: next,
