@@ -85,8 +85,8 @@ impl KeyRing {
         })
     }
 
-    /// A new authority, whose key is stored here and that the cluster may be told of: the same one until
-    /// [`KeyRing::withdraw`], or until it is told.
+    /// A new authority, whose key is stored here and that the cluster may be told of: the same one until it is told, or
+    /// withdrawn ([`KeyRing::withdraw_unknown`]) and dropped.
     ///
     /// # Errors
     /// Those of [`Authority::found`]; the system's error.
@@ -104,9 +104,13 @@ impl KeyRing {
         Ok(next)
     }
 
-    /// The cluster doesn't know the authority that was offered, and won't.
-    pub fn withdraw(&self) {
-        self.held.lock().is_offered = false;
+    /// These count now: if the authority that was offered is none of them, the cluster doesn't know it, and won't. If it is
+    /// one, it is kept although [`KeyRing::keep`] may be told older ones next.
+    pub fn withdraw_unknown(&self, authorities: &Authorities) {
+        let mut held = self.held.lock();
+        let offered = held.next.as_deref().map(hash_of);
+        let is_known = |hash: [u8; 32]| authorities.trusted().any(|it| it.hash == hash);
+        held.is_offered &= offered.is_some_and(is_known);
     }
 
     /// Stores a key that another node has given: that of an authority which the cluster trusts.
@@ -201,7 +205,10 @@ mod tests {
         // Nobody has been told yet.
         assert!(!keys.keep(&authorities(old, None)).unwrap());
         assert_eq!(ring(dir).hashes(), [old, new], "it is stored");
-        keys.withdraw();
+        // Two people begin at once: the second one is told of it before this node has heard of it.
+        keys.withdraw_unknown(&authorities(old, Some((new, false))));
+        assert!(!keys.keep(&authorities(old, None)).unwrap());
+        keys.withdraw_unknown(&authorities(old, Some(([9; 32], false))));
         assert!(keys.keep(&authorities(old, None)).unwrap());
         assert_eq!((keys.hashes(), ring(dir).hashes()), (vec![old], vec![old]));
     }

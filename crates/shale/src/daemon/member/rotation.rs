@@ -100,7 +100,8 @@ impl InCluster {
             let known = facts.authorities().await?;
             if let Some(known) = &known {
                 if known.value.next.is_some() {
-                    keys.withdraw();
+                    // It may be the one that this node has offered, also for somebody else who has asked at the same time.
+                    keys.withdraw_unknown(&known.value);
                     return Ok(());
                 }
                 // What is left of one that was finished.
@@ -113,15 +114,10 @@ impl InCluster {
                     return Ok(());
                 }
                 Err(error) if error.kind() == ErrorKind::Changed => {}
-                // It may be told all the same: the key is kept.
-                Err(error) if error.kind() == ErrorKind::Unavailable => return Err(error),
-                Err(error) => {
-                    keys.withdraw();
-                    return Err(error);
-                }
+                // It may be told all the same, or by somebody else who has asked: the key is kept.
+                Err(error) => return Err(error),
             }
         }
-        keys.withdraw();
         Err(contended())
     }
 
