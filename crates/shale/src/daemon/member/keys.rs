@@ -81,15 +81,25 @@ pub fn replace(dir: &Path, credentials: &Credentials) -> Result<()> {
     let (key, certificate) = (credentials.key_pem(), credentials.certificate_pem());
     write(dir, NEXT, &(key + &certificate))?;
     write(dir, AUTHORITIES, &credentials.authorities_pem())?;
-    finish(dir)
+    finish_key(dir)
 }
 
-/// Puts a node's new key and certificate where they belong, if an attempt to replace them broke off. Only for whoever has
-/// the directory's lock.
+/// Puts a node's new key and certificate where they belong, and those of an authority that had begun to take the place of
+/// another one, if an attempt to replace them broke off. Only for whoever has the directory's lock.
 ///
 /// # Errors
 /// The system's error; `Corrupt` if they can't be read.
 pub fn finish(dir: &Path) -> Result<()> {
+    if let Some((_, certificate)) = read_pair(dir, NEXT_AUTHORITY)?
+        && read(dir, AUTHORITY).is_ok_and(|it| it == certificate)
+    {
+        // Otherwise the authority after it would be written over its key.
+        promote_authority(dir)?;
+    }
+    finish_key(dir)
+}
+
+fn finish_key(dir: &Path) -> Result<()> {
     let Some((key, certificate)) = read_pair(dir, NEXT)? else {
         return Ok(());
     };

@@ -122,6 +122,11 @@ fn an_authority_takes_the_place_of_another_one_wherever_that_breaks_off() {
             2 => assert_eq!(found, [next, next], "it is there twice"),
             _ => assert_eq!(found, [next]),
         }
+        // Whoever starts goes on with what had begun, and begins nothing.
+        finish(dir).unwrap();
+        assert_eq!(path(dir, NEXT_AUTHORITY).exists(), steps == 0);
+        let left = load_authorities(dir).unwrap().len();
+        assert_eq!(left, if steps == 0 { 2 } else { 1 }, "{steps}");
         for _ in 0..2 {
             promote_authority(dir).unwrap();
             let found = load_authorities(dir).unwrap();
