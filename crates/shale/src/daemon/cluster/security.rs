@@ -145,14 +145,12 @@ async fn start_again_in_turn(here: &InCluster, etcd: &EtcdHandle) -> Result<bool
     if !here.is_turn_of_etcd().await? {
         return Ok(false);
     }
-    match here.check_may_start_again().await {
-        // Others are away at the moment.
-        Err(error) if error.kind() == ErrorKind::Busy => {
-            tracing::debug!(%error, "this node's member of etcd isn't started again yet");
-            return Ok(false);
-        }
-        checked => checked?,
-    }
+    // Others may be away for good: then people must hear why the rotation stands still.
+    here.check_may_start_again().await.map_err(|error| {
+        error.while_doing(
+            "starting this node's member of etcd again, so that it believes other authorities",
+        )
+    })?;
     let (world, before) = (here.member().world(), etcd.starts());
     let deadline = Deadline::after(world, ETCD_MAX);
     etcd.start_again();
