@@ -51,7 +51,7 @@ fn how_connections_are_protected_is_changed_by_command_while_nodes_work() {
     let set = |more: &[&str]| {
         cluster
             .node(1)
-            .run(&[&["config", "set", "cipher_list"], more].concat())
+            .run(&[&["config", "set", "cipher_list"][..], more].concat())
     };
     assert!(refused(&set(&["DES"])).contains(TLS));
     let why = refused(&set(&["EMPTY", "--node", "n2"]));
