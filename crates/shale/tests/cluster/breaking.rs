@@ -89,8 +89,10 @@ fn a_frozen_node_is_expelled_its_programs_get_errors_and_it_joins_again() {
                 .is_some_and(|it| it > 0)
     });
     held.metadata().unwrap_err();
-    let text = fs::read_to_string(cluster.path(frozen, "held")).unwrap();
-    assert_eq!(text, "changed");
+    // It mounts again a moment after it has joined.
+    eventually("it shows what others wrote", || {
+        fs::read_to_string(cluster.path(frozen, "held")).is_ok_and(|text| text == "changed")
+    });
     let events = cluster.node(frozen).ask(&["events"]);
     let events = events.as_array().unwrap();
     assert!(

@@ -53,6 +53,7 @@ fn is_told(said: &str) -> bool {
         "Transport endpoint is not connected",
         "Software caused connection abort",
         "Input/output error",
+        "Operation canceled",
     ];
     errors.iter().any(|error| said.contains(error))
 }

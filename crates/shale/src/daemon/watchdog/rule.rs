@@ -16,9 +16,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// Most time between two looks that counts as silence: a watchdog that couldn't run itself knows of no more, and the
 /// machine may have kept both from running.
 const GAP_MAX: Duration = Duration::from_secs(1);
-/// Requests that are unanswered so long after the abort, while the daemon still can't run, are never answered: the
-/// kernel ends all others at once.
-const ENDS_WITHIN: Duration = Duration::from_secs(2);
+/// Requests that are unanswered so long after the abort, while the daemon still can't run, wait for its end: the kernel
+/// ended all others at once. A daemon that goes on before serves again by itself; also the kernel's own requests, for
+/// which no program waits, may be left.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Clocks don't agree better than that on for how long the machine has slept.
 const SLEPT_MIN: Duration = Duration::from_secs(1);
 

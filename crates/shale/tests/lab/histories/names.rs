@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// How many names there are; they have numbers.
 pub(super) const SLOTS: usize = 12;
+/// Most operations that are shown of those near one that nothing explains.
+const NEAR: usize = 60;
 /// The inode of a name that isn't there.
 const NOBODY: u64 = 0;
 
@@ -26,6 +28,19 @@ pub(super) enum Ask {
     Unlink(usize),
     Rename { from: usize, to: usize, how: How },
     Lookup(usize),
+}
+
+impl Ask {
+    fn names(self) -> [usize; 2] {
+        match self {
+            Self::Create(slot) | Self::Unlink(slot) | Self::Lookup(slot) => [slot; 2],
+            Self::Rename { from, to, .. } => [from, to],
+        }
+    }
+
+    fn shares_a_name(self, other: Self) -> bool {
+        self.names().iter().any(|name| other.names().contains(name))
+    }
 }
 
 /// What it is answered.
@@ -109,15 +124,22 @@ pub(super) fn explain(all: impl IntoIterator<Item = Did>) -> Result<(), String> 
     order::explain(&steps, [NOBODY; SLOTS], after).map_err(|failed| match failed {
         Failed::GivenUp => format!("the search was given up: {} steps", steps.len()),
         Failed::At(slots, open) => {
-            let first = open[0].saturating_sub(20);
-            let open: Vec<_> = open.iter().map(|step| steps[*step].what).collect();
-            let near: Vec<_> = steps
-                .iter()
-                .skip(first)
-                .take(40)
-                .map(|it| it.what)
-                .collect();
-            format!("none of {open:#?} can come next, with {slots:?}; near it: {near:#?}")
+            let names: Vec<_> = open.iter().map(|step| steps[*step].what.ask).collect();
+            let is_near = |did: &Did| names.iter().any(|ask| ask.shares_a_name(did.ask));
+            // What is under way at the same time began before or after it.
+            let until = (open[0] + NEAR / 2).min(steps.len());
+            let near = steps[..until].iter().rev().map(|it| it.what);
+            let mut near: Vec<_> = near.filter(is_near).take(NEAR).collect();
+            near.reverse();
+            let lines = |all: Vec<Did>| {
+                let lines = all.iter().map(|did| format!("\n  {did:?}"));
+                lines.collect::<String>()
+            };
+            let open = open.iter().map(|step| steps[*step].what).collect();
+            let (open, near) = (lines(open), lines(near));
+            format!(
+                "with {slots:?}, none of these can come next: {open}\nwith the same names: {near}"
+            )
         }
     })
 }
