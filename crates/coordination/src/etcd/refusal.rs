@@ -40,12 +40,14 @@ pub(super) enum Meaning {
 
 /// Texts of etcd's errors (`rpctypes/error.go`, the same in 3.4 to 3.6) and what they mean. The codes
 /// are coarser.
-const MEANINGS: [(&str, Meaning); 22] = [
+const MEANINGS: [(&str, Meaning); 23] = [
     // Refused by the member before it hands the request on.
     ("no leader", Meaning::NotHere),
     ("rpc not supported for learner", Meaning::NotHere),
     ("not capable", Meaning::NotHere),
     ("too many requests", Meaning::NotHere),
+    // By its raft, which hands the lead over to another member at this moment or knows of no leader.
+    ("raft proposal dropped", Meaning::NotHere),
     ("requested lease not found", Meaning::LeaseEnded),
     ("required revision has been compacted", Meaning::Compacted),
     ("database space exceeded", Meaning::Full),
@@ -177,6 +179,10 @@ mod tests {
         );
         assert_eq!(other.meaning, Meaning::Other);
         assert_eq!(other.into_error().kind(), ErrorKind::Unavailable);
+        // Answered while the lead was handed over: nothing was done, so the next member is asked.
+        let dropped =
+            br#"{"error":"raft proposal dropped","message":"raft proposal dropped","code":2}"#;
+        assert_eq!(Refusal::of_status(500, dropped).meaning, Meaning::NotHere);
         let learner = "etcdserver: can only promote a learner member";
         let in_sync = format!("{learner} which is in sync with leader");
         for (message, meaning) in [(learner, Meaning::NoLearner), (&in_sync, Meaning::NotNow)] {
