@@ -150,7 +150,10 @@ mod tests {
             world.sleep(UNSTARTED_MAX - Duration::from_millis(1)).await;
             assert_eq!(tending.overdue(&members, world.now()), []);
             world.sleep(Duration::from_millis(1)).await;
-            assert_eq!(tending.overdue(&members, world.now()), [newcomer.clone()]);
+            assert_eq!(
+                tending.overdue(&members, world.now()),
+                std::slice::from_ref(&newcomer)
+            );
             // The next one at its place has its own time.
             assert_eq!(tending.overdue(&members[..2], world.now()), []);
             assert_eq!(tending.overdue(&members, world.now()), []);

@@ -134,6 +134,10 @@ mod tests {
     }
 
     #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "no tasks: the real world wants a runtime to be there"
+    )]
     fn certificates_of_others_are_read_or_refused_with_what_is_wrong() {
         let [trusted, certificate, key] = files();
         let runtime = tokio::runtime::Runtime::new().unwrap();
