@@ -425,9 +425,8 @@ fn first_request(
 }
 
 #[cfg(test)]
-#[path = "../../shale/tests/fixture/skipped.rs"]
-#[allow(unreachable_pub, reason = "shared with the tests of the program")]
-mod skipped;
+#[path = "../../shale/tests/fixture/noted.rs"]
+mod noted;
 
 #[cfg(test)]
 mod tests {
@@ -452,7 +451,7 @@ mod tests {
                     .refuse()
                     .expect("the kernel gives up io_uring");
             }
-            _ => skipped::skipped(
+            _ => noted::skipped(
                 "a_mount_goes_on_by_the_device_if_registering_with_the_kernel_fails",
                 "no FUSE over io_uring here: only the device is tested",
             ),

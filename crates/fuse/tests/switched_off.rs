@@ -1,7 +1,7 @@
 //! A kernel on which FUSE may not use io_uring. The switch affects the whole kernel, so tests that
 //! need io_uring don't run meanwhile.
 
-use crate::mounted::{SWITCH, TURN, skipped::skipped};
+use crate::mounted::{SWITCH, TURN, skipped};
 use fuse::{Mount, MountOptions, TransportChoice, Unmount};
 use std::fs;
 use std::sync::Arc;

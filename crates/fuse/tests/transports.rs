@@ -1,8 +1,6 @@
 //! Promises of both transports: locks, waiting, falling back.
 
-use crate::mounted::{
-    self, Mounted, Waiter, io_uring, memory, on_both_transports, skipped::skipped,
-};
+use crate::mounted::{self, Mounted, Waiter, io_uring, memory, on_both_transports, skipped};
 use fuse::{Mount, MountOptions, Transport, TransportChoice, Unmount};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;

@@ -3,8 +3,7 @@
 use crate::fixture::{
     Node,
     bounded::{event, must_be_sound, run, shale, wait_for, wait_healthy, wait_until},
-    must_run, pattern,
-    skipped::skipped,
+    must_run, pattern, skipped,
 };
 use std::{
     collections::BTreeSet,

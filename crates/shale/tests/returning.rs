@@ -5,8 +5,7 @@
 use crate::fixture::{
     Node,
     bounded::{event, must_be_sound, must_not_have_panicked, shale, wait_for, wait_healthy},
-    must_run, pattern,
-    skipped::skipped,
+    must_run, pattern, skipped,
 };
 use std::{
     fs::{self, OpenOptions},

@@ -1,9 +1,7 @@
 //! Users and each other's files: rights that a program file gives to everyone who runs it, and who
 //! may open, change and name files.
 
-use crate::fixture::{
-    self, Node, mounted_as, must_run, once_idle, skipped::skipped, within_a_minute,
-};
+use crate::fixture::{self, Node, mounted_as, must_run, once_idle, skipped, within_a_minute};
 use std::{
     ffi::CString,
     fs::{self, File, FileTimes},

@@ -1,6 +1,6 @@
 //! Many programs at the same time on five nodes; a witness explains what they saw.
 
-use crate::figures::figure;
+use crate::noted::figure;
 use sim::by_suite;
 use sim::cluster::{Coverage, CrowdScenario, Relation, run_crowd};
 use sim::seeds::{Kind, run_all};

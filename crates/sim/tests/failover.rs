@@ -1,7 +1,7 @@
 //! How long others pause when a node dies or falls silent that has everything: the shard, the manager's
 //! place, and a client with tokens. Nobody assigns anything by hand.
 
-use crate::figures::figure;
+use crate::noted::figure;
 use crate::stories::make;
 use client::Client;
 use coordination::Roster;

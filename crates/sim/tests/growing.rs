@@ -1,7 +1,7 @@
 //! A pool grows from one NSD to those of eight nodes, changes its scheme and block size, and shrinks to one
 //! NSD, while programs read and write and nodes fail.
 
-use crate::figures::figure;
+use crate::noted::figure;
 use crate::stories::{find, make};
 use client::Client;
 use model::map::NsdState;

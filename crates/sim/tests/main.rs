@@ -6,10 +6,11 @@
 mod catalogue;
 mod crowd;
 mod failover;
-mod figures;
 mod file_systems;
 mod growing;
 mod jobs;
+#[path = "../../shale/tests/fixture/noted.rs"]
+mod noted;
 mod planted;
 mod power_cut;
 mod racks;

@@ -183,7 +183,7 @@ impl World {
         F::Output: Send + 'static,
     {
         // Boxed, so that the runtime's code for tasks is compiled once for each type of result instead
-        // of once for each future: a fifth of a test program's build.
+        // of once for each future: that was two fifths of a test program's functions.
         let future: BoxFuture<'static, F::Output> = Box::pin(future);
         match &self.inner {
             Inner::Real(world) => Task::new(world.handle.spawn(future)),

@@ -3,9 +3,11 @@
 #[path = "../../../shale/tests/fixture/poll.rs"]
 #[allow(unreachable_pub, reason = "shared with the tests of the program")]
 mod poll;
-#[path = "../../../shale/tests/fixture/skipped.rs"]
-#[allow(unreachable_pub, reason = "shared with the tests of the program")]
-pub(crate) mod skipped;
+
+#[path = "../../../shale/tests/fixture/noted.rs"]
+mod noted;
+
+pub(crate) use noted::skipped;
 
 use fuse::{FileSystem, Mount, MountOptions, TransportChoice};
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -153,7 +155,7 @@ pub(crate) fn io_uring(test: &str) -> Option<RwLockReadGuard<'static, ()>> {
     }
     if !is_on() {
         let test = format!("{test} over io_uring");
-        skipped::skipped(&test, &format!("{SWITCH} isn't Y"));
+        skipped(&test, &format!("{SWITCH} isn't Y"));
         return None;
     }
     Some(as_it_is)

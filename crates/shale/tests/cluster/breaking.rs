@@ -1,7 +1,7 @@
 //! Nodes that die, freeze and come back, under load.
 
 use super::{content, signal, three_nodes};
-use crate::fixture::{eventually, figures::figure};
+use crate::fixture::{eventually, figure};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;

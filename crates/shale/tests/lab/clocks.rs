@@ -9,7 +9,7 @@ use super::{
     load::Load,
     roles::{Role, Roles},
 };
-use crate::fixture::skipped::skipped;
+use crate::fixture::skipped;
 use serde_json::Value;
 use std::{
     fs,
@@ -169,10 +169,7 @@ fn a_calendar_that_is_an_hour_off_and_jumps_costs_no_lease_and_no_byte() {
         calendars.push(Calendar::start(&lab, node, &library));
         until_whole(&lab);
     }
-    let runs = match std::env::var_os("SHALE_LONG") {
-        Some(_) => RUNS,
-        None => 1,
-    };
+    let runs = sim::by_suite(1, RUNS);
     for _ in 0..runs {
         let roles = Roles::of(&lab);
         let owner = roles.one_with(Role::Owner);

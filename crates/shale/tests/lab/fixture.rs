@@ -5,8 +5,7 @@
 
 use crate::fixture::{
     bounded::{self, Ended},
-    poll,
-    skipped::skipped,
+    poll, skipped,
 };
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;

@@ -6,7 +6,7 @@ use super::{
     fixture::Lab,
     load::{Load, Pauses},
 };
-use crate::{cluster::signal, fixture::figures::figure};
+use crate::{cluster::signal, fixture::figure};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -127,10 +127,7 @@ fn a_lost_member_of_etcd_holds_nobody_up_and_without_a_quorum_work_waits() {
     };
     until_whole(&lab);
     let nodes = lab.nodes();
-    let runs = match std::env::var_os("SHALE_LONG") {
-        Some(_) => RUNS,
-        None => 1,
-    };
+    let runs = sim::by_suite(1, RUNS);
     let mut worst = Pauses::default();
     for _ in 0..runs {
         worst.add(&lose_one(&lab, &nodes));

@@ -8,15 +8,11 @@ use super::{
     load::Pauses,
     roles::{Role, Roles, gather},
 };
-use crate::fixture::figures::figure;
+use crate::fixture::figure;
+use sim::by_suite;
 
 /// Runs of each row when there is time.
 const RUNS: usize = 10;
-
-/// Whether `make test-all` runs.
-fn is_long() -> bool {
-    std::env::var_os("SHALE_LONG").is_some()
-}
 
 /// Whom a fault hits.
 #[derive(Clone, Copy)]
@@ -56,7 +52,7 @@ impl Target {
 }
 
 fn rows() -> Vec<(Fault, Target)> {
-    if !is_long() {
+    if !by_suite(false, true) {
         // The first one's roles are together when a lab is new.
         return vec![
             (Fault::Stop, Target::Everything),
@@ -95,7 +91,7 @@ fn others_go_on_whoever_is_killed_falls_silent_or_is_cut_off() {
         return;
     };
     until_whole(&lab);
-    let runs = if is_long() {
+    let runs = if by_suite(false, true) {
         make_client(&lab, 5);
         until_whole(&lab);
         RUNS
@@ -134,10 +130,7 @@ fn two_of_six_nodes_may_go_at_the_same_time() {
         (Fault::Stop, [2, 4]),
         (Fault::Partition, [1, 6]),
     ];
-    let (rows, runs) = match is_long() {
-        true => (&all[..], RUNS),
-        false => (&all[..1], 1),
-    };
+    let (rows, runs) = by_suite((&all[..1], 1), (&all[..], RUNS));
     for (fault, nodes) in rows {
         let mut worst = Pauses::default();
         for _ in 0..runs {

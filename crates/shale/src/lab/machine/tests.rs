@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-#[path = "../../../tests/fixture/skipped.rs"]
-mod skipped;
+#[path = "../../../tests/fixture/noted.rs"]
+mod noted;
 
 /// Nothing takes longer, even on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ impl Drop for Own {
 fn machines(count: u32, link_mbit: Option<u32>) -> Option<Own> {
     if !rustix::process::geteuid().is_root() {
         let test = thread::current().name().unwrap_or("lab").to_owned();
-        skipped::skipped(&test, "networks need root");
+        noted::skipped(&test, "networks need root");
         return None;
     }
     // The path makes the names unique.

@@ -9,7 +9,7 @@ mod naming;
 mod order;
 
 use super::{actors, fixture::Lab};
-use crate::fixture::figures::figure;
+use crate::fixture::figure;
 use names::Reply;
 use naming::Names;
 use serde::{Deserialize, Serialize};

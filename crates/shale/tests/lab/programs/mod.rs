@@ -7,7 +7,7 @@ mod locking;
 mod neighbours;
 
 use super::{actors, fixture::Lab};
-use crate::fixture::figures::figure;
+use crate::fixture::figure;
 use sim::by_suite;
 use std::fs;
 
