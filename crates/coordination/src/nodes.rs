@@ -74,7 +74,7 @@ impl NodeFacts {
         }
     }
 
-    fn is_forgotten(&self) -> bool {
+    pub(crate) fn is_forgotten(&self) -> bool {
         self.name.is_empty()
     }
 }

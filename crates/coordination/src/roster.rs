@@ -47,6 +47,8 @@ pub struct Roster {
     pub manager: Option<Versioned<Place>>,
     /// The nodes that were expelled by hand.
     pub barred: BTreeSet<NodeId>,
+    /// What people call the nodes. Those that were removed have no name any more.
+    pub names: BTreeMap<NodeId, String>,
     /// The authorities that count; `None`: the one that the cluster was founded with.
     pub authorities: Option<Versioned<Authorities>>,
     /// How connections are protected; `None`: nobody has said.
@@ -107,11 +109,7 @@ impl Roster {
             }
         } else if let Some(node) = number(key, NODES) {
             let facts = value.map(|value| facts::decode::<NodeFacts>(key, &value));
-            let is_barred = facts.transpose()?.is_some_and(|it| it.is_barred);
-            match is_barred {
-                true => self.barred.insert(NodeId(node)),
-                false => self.barred.remove(&NodeId(node)),
-            };
+            self.put_node(NodeId(node), facts.transpose()?);
         } else if key == MEMBERSHIP {
             self.membership = versioned(key, version, value)?;
         } else if key == PLACE {
@@ -122,6 +120,17 @@ impl Roster {
             self.ciphers = versioned(key, version, value)?;
         }
         Ok(())
+    }
+
+    fn put_node(&mut self, node: NodeId, facts: Option<NodeFacts>) {
+        match facts.as_ref().is_some_and(|it| it.is_barred) {
+            true => self.barred.insert(node),
+            false => self.barred.remove(&node),
+        };
+        match facts.filter(|it| !it.is_forgotten()) {
+            Some(facts) => drop(self.names.insert(node, facts.name)),
+            None => drop(self.names.remove(&node)),
+        }
     }
 
     /// The run that owns the shard or shall take it over.
@@ -306,23 +315,52 @@ mod tests {
         run.finished();
     }
 
+    fn node_3() -> NodeFacts {
+        NodeFacts {
+            node: NodeId(3),
+            name: "n3".into(),
+            class: "default".into(),
+            is_quorum: false,
+            has_authority: false,
+            is_barred: false,
+            etcd: None,
+            key: [0; 32],
+            address: "10.0.0.3:7311".parse().unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_node_is_known_until_it_is_removed() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            let mut followed = Roster::read(&coordination).await.unwrap();
+            let mut watch = coordination.watch("", followed.revision);
+            for name in [Some("n3"), None] {
+                match name {
+                    Some(_) => coordination.add_first_node(&node_3()).await.unwrap(),
+                    None => coordination.forget_node(NodeId(3)).await.unwrap(),
+                }
+                let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await
+                else {
+                    panic!("it has changed");
+                };
+                followed.change(revision, events).unwrap();
+                let known = followed.names.get(&NodeId(3)).map(String::as_str);
+                assert_eq!(known, name);
+                let read = Roster::read(&coordination).await.unwrap();
+                assert_eq!(read.names, followed.names);
+            }
+        });
+        run.finished();
+    }
+
     #[test]
     fn nodes_that_were_expelled_by_hand_are_known_until_they_are_let_in() {
         let run = Simulation::new(1).run(|world| async move {
             let store = Simulated::new(&world, 1);
             let coordination = store.connect(NodeId(1), &world);
-            let facts = NodeFacts {
-                node: NodeId(3),
-                name: "n3".into(),
-                class: "default".into(),
-                is_quorum: false,
-                has_authority: false,
-                is_barred: false,
-                etcd: None,
-                key: [0; 32],
-                address: "10.0.0.3:7311".parse().unwrap(),
-            };
-            coordination.add_first_node(&facts).await.unwrap();
+            coordination.add_first_node(&node_3()).await.unwrap();
             let mut followed = Roster::read(&coordination).await.unwrap();
             let mut watch = coordination.watch("", followed.revision);
             for is_barred in [true, false] {

@@ -441,9 +441,15 @@ pub struct CheckResult {
 pub struct NsdLine {
     /// Its number.
     pub nsd: u32,
-    /// The node that has it; `None` on a node that is alone.
+    /// The node that has it and serves it to the others; `None` on a node that is alone.
     #[serde(default)]
     pub node: Option<u32>,
+    /// The name of that node; `None` if it was removed.
+    #[serde(default)]
+    pub node_name: Option<String>,
+    /// Where the newest daemon of that node listens.
+    #[serde(default)]
+    pub address: Option<String>,
     /// Where its region is.
     pub path: String,
     /// The name of its failure group; `None`: it fails alone.

@@ -371,6 +371,8 @@ mod tests {
         let line = |node, state: &str| NsdLine {
             nsd: 1,
             node,
+            node_name: None,
+            address: None,
             path: String::new(),
             failure_group: None,
             state: state.into(),

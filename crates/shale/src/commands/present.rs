@@ -339,6 +339,7 @@ pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
         .map(|nsd| {
             vec![
                 nsd.nsd.to_string(),
+                home_of(nsd),
                 nsd.failure_group.clone().unwrap_or_else(|| "-".into()),
                 nsd.state.clone(),
                 nsd.health.clone(),
@@ -352,6 +353,7 @@ pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
     table(
         &[
             "nsd",
+            "served by",
             "fails with",
             "state",
             "health",
@@ -363,6 +365,17 @@ pub(super) fn nsds(nsds: &Vec<NsdLine>) -> ExitCode {
         &rows,
     );
     ExitCode::SUCCESS
+}
+
+/// The node that serves it: `n2 (10.0.0.2:7311)`; `-` on a node that is alone.
+fn home_of(nsd: &NsdLine) -> String {
+    let named = nsd.node_name.clone();
+    let node = named.or_else(|| nsd.node.map(|number| format!("node {number}")));
+    match (node, &nsd.address) {
+        (None, _) => "-".into(),
+        (Some(node), None) => node,
+        (Some(node), Some(address)) => format!("{node} ({address})"),
+    }
 }
 
 #[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]

@@ -1,11 +1,11 @@
 //! The node behind the admin API: one that is alone, or a member of a cluster.
 
 use super::file_systems::FileSystems;
-use super::member::InCluster;
+use super::member::{Home, InCluster};
 use client::Client;
 use futures::future::BoxFuture;
 use metanode::{MemoryUse, Metanode};
-use model::{Error, ErrorKind, FileSystemName, InodeId, NodeId, NsdId, Result};
+use model::{Error, ErrorKind, FileSystemName, InodeId, NsdId, Result};
 use node::{FIRST_FILE_SYSTEM, GenerationView, Node, NsdView, PoolChange, ROOT_SHARD, Removal};
 use pool::Pool;
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -141,10 +141,10 @@ impl Running {
     }
 
     /// Which node has each NSD; empty on a node that is alone.
-    pub fn homes(&self) -> BTreeMap<NsdId, NodeId> {
+    pub fn homes(&self) -> BTreeMap<NsdId, Home> {
         match self {
             Self::Alone(_) => BTreeMap::new(),
-            Self::InCluster(here) => here.member().roster().homes.clone(),
+            Self::InCluster(here) => here.homes(),
         }
     }
 

@@ -347,10 +347,15 @@ impl Serving {
 
     /// `shale nsd list`.
     pub fn nsds(&self) -> Vec<NsdLine> {
-        let nodes = self.running.homes();
-        let line = |view: &NsdView| NsdLine {
-            node: nodes.get(&view.nsd).map(|node| node.0),
-            ..nsd_line(view)
+        let homes = self.running.homes();
+        let line = |view: &NsdView| {
+            let home = homes.get(&view.nsd);
+            NsdLine {
+                node: home.map(|it| it.node.0),
+                node_name: home.and_then(|it| it.name.clone()),
+                address: home.and_then(|it| it.address.clone()),
+                ..nsd_line(view)
+            }
         };
         self.running.nsds().iter().map(line).collect()
     }
@@ -532,6 +537,8 @@ fn nsd_line(view: &NsdView) -> NsdLine {
     NsdLine {
         nsd: view.nsd.0,
         node: None,
+        node_name: None,
+        address: None,
         path: view.path.display().to_string(),
         failure_group: view.failure_group.clone(),
         state: state.into(),

@@ -148,7 +148,19 @@ fn a_cluster_has_several_file_systems_and_any_node_runs_commands_for_another() {
         .unwrap()
         .iter()
         .filter(|line| line["node"] == 2);
-    assert_eq!(of_two.count(), 2, "{nsds}");
+    assert_eq!(of_two.clone().count(), 2, "{nsds}");
+    let address = format!("{}:7311", cluster.address(2));
+    for line in of_two {
+        assert_eq!(line["node_name"], "n2", "{nsds}");
+        assert_eq!(line["address"], address.as_str(), "{nsds}");
+    }
+    let table = one.must(&["nsd", "list"]);
+    assert!(
+        table.lines().next().unwrap().contains("served by"),
+        "{table}"
+    );
+    let served = format!("n2 ({address})");
+    assert_eq!(table.matches(&served).count(), 2, "{table}");
     assert_eq!(one.ask(&["status", "--node", "2"])["cluster"]["node"], 2);
     let all = two.ask(&["status", "--all"]);
     assert_eq!(all.as_array().unwrap().len(), 2, "{all}");

@@ -25,3 +25,4 @@ pub mod rotation;
 mod settings;
 
 pub use here::InCluster;
+pub use reports::Home;

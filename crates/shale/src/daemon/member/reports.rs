@@ -5,10 +5,26 @@ use crate::admin::{ClusterStatus, ClusterView, FileSystemLine, NodeLine};
 use crate::daemon::health::ClusterFacts;
 use coordination::Roster;
 use model::member::{Cause, Standing};
-use model::{NodeId, Result};
+use model::{NodeId, NsdId, Result};
 use std::collections::BTreeMap;
 
+/// The node that has an NSD, as people are told of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Home {
+    /// Its number.
+    pub node: NodeId,
+    /// Its name; `None`: it was removed.
+    pub name: Option<String>,
+    /// Where its newest daemon listens; `None`: it never ran, or was removed.
+    pub address: Option<String>,
+}
+
 impl InCluster {
+    /// For `shale nsd list`: the node that has each NSD.
+    pub fn homes(&self) -> BTreeMap<NsdId, Home> {
+        homes(&self.member().roster())
+    }
+
     /// For `shale status`.
     pub fn status(&self) -> ClusterStatus {
         let member = self.member();
@@ -93,6 +109,16 @@ impl InCluster {
     }
 }
 
+fn homes(roster: &Roster) -> BTreeMap<NsdId, Home> {
+    let home = |node: NodeId| Home {
+        node,
+        name: roster.names.get(&node).cloned(),
+        address: address_of(roster, node),
+    };
+    let all = roster.homes.iter();
+    all.map(|(nsd, node)| (*nsd, home(*node))).collect()
+}
+
 /// One line of `shale node list`.
 fn node_line(roster: &Roster, facts: &node::NodeFacts) -> NodeLine {
     let node = facts.node;
@@ -156,4 +182,39 @@ pub fn manager_of(roster: &Roster) -> Option<NodeId> {
 fn address_of(roster: &Roster, node: NodeId) -> Option<String> {
     let known = roster.addresses.get(&node)?;
     Some(known.address.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coordination::NodeAddress;
+    use model::NodeRun;
+
+    #[test]
+    fn the_home_of_an_nsd_has_the_name_and_the_address_of_its_node() {
+        let run = NodeRun {
+            node: NodeId(2),
+            incarnation: 5,
+        };
+        let address = "10.0.0.2:7311".parse().unwrap();
+        let roster = Roster {
+            addresses: BTreeMap::from([(NodeId(2), NodeAddress { run, address })]),
+            names: BTreeMap::from([(NodeId(2), "n2".into())]),
+            homes: BTreeMap::from([(NsdId(1), NodeId(2)), (NsdId(4), NodeId(3))]),
+            ..Roster::default()
+        };
+        let known = Home {
+            node: NodeId(2),
+            name: Some("n2".into()),
+            address: Some("10.0.0.2:7311".into()),
+        };
+        // Node 3 was removed after it had an NSD that is lost.
+        let removed = Home {
+            node: NodeId(3),
+            name: None,
+            address: None,
+        };
+        let expected = BTreeMap::from([(NsdId(1), known), (NsdId(4), removed)]);
+        assert_eq!(homes(&roster), expected);
+    }
 }
