@@ -22,6 +22,7 @@ mod decode;
 mod following;
 mod gateway;
 mod members;
+mod newcomer;
 mod refusal;
 mod server;
 mod settings;

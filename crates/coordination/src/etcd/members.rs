@@ -24,8 +24,6 @@ pub(super) const CHANGE_MAX: Duration = Duration::from_secs(15);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Most entries that a member may lack that is to lead.
 const BEHIND_MAX: u64 = 1_000;
-/// Pause after an attempt to add a member whose outcome is unknown.
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// An etcd itself: its members and their state. Cheap to clone.
 #[derive(Clone)]
@@ -63,6 +61,12 @@ impl EtcdMember {
     #[must_use]
     pub fn was_never_started(&self) -> bool {
         self.is_learner && self.name.is_empty()
+    }
+
+    /// Whether others reach it at this URL.
+    #[must_use]
+    pub fn is_at(&self, peer_url: &str) -> bool {
+        self.peer_urls.iter().any(|it| it == peer_url)
     }
 }
 
@@ -146,50 +150,6 @@ impl Etcd {
         Ok(self.when_ready(add, deadline).await?.member.into())
     }
 
-    /// Adds the member of a machine that has no data of one, as [`Etcd::add_learner`] does, until the deadline. A
-    /// learner at this URL that was never started is this machine's, from an attempt before, and taken over. Any other
-    /// member at this URL has lost its data, and is removed first: started again without its log it would vote, and
-    /// not know what it had agreed to, so that etcd could forget what it has acknowledged.
-    ///
-    /// # Errors
-    /// As [`Etcd::add_learner`] and [`Etcd::remove`].
-    pub async fn add_fresh(&self, peer_url: &str, deadline: Deadline) -> Result<EtcdMember> {
-        let world = self.client.world();
-        loop {
-            match self.try_to_add(peer_url, deadline).await {
-                // What the attempt did, the list of the members will say.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        ErrorKind::Unavailable | ErrorKind::Exists | ErrorKind::NotFound
-                    ) && deadline.rest(world) > AGAIN_AFTER =>
-                {
-                    world.sleep(AGAIN_AFTER).await;
-                }
-                done => return done,
-            }
-        }
-    }
-
-    async fn try_to_add(&self, peer_url: &str, deadline: Deadline) -> Result<EtcdMember> {
-        let known = self.members().await?;
-        let at_url = |member: &&EtcdMember| member.peer_urls.iter().any(|url| url == peer_url);
-        for member in known.iter().filter(at_url) {
-            if member.was_never_started() {
-                return Ok(member.clone());
-            }
-            tracing::warn!(
-                member = %member.id,
-                name = member.name,
-                url = peer_url,
-                "a member of etcd is removed: its machine joins anew, without its data"
-            );
-            self.remove(member.id, deadline).await?;
-        }
-        let url = [peer_url.to_owned()];
-        self.add_learner(&url, deadline).await
-    }
-
     /// Gives a learner its vote as soon as it has been started and has all data, until the deadline;
     /// nothing if it has one.
     ///
@@ -231,6 +191,19 @@ impl Etcd {
         let id = Id::of(member.0);
         let remove = || self.change::<Done>(gateway::MEMBER_REMOVE, &id, deadline);
         self.when_ready(remove, deadline).await.map(drop)
+    }
+
+    /// As [`Etcd::remove`], and nothing if there is no such member.
+    ///
+    /// # Errors
+    /// As [`Etcd::remove`], but `NotFound`.
+    pub async fn remove_if_there(&self, member: EtcdMemberId, deadline: Deadline) -> Result<()> {
+        match self.remove(member, deadline).await {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error.while_doing(format!("removing member {member} of etcd")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Asks again while etcd says that it isn't ready, and so did nothing.

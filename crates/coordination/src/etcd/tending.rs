@@ -7,7 +7,7 @@
 use super::members::{Etcd, EtcdMember, EtcdMemberId};
 use super::settings::{ENDPOINTS_MAX, EtcdEndpoint, EtcdSettings};
 use super::upkeep::EtcdAlarm;
-use model::{ErrorKind, Result};
+use model::Result;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use world::{Deadline, Instant, World};
@@ -63,14 +63,8 @@ impl EtcdTending {
         let mut done = Vec::new();
         for member in self.overdue(&members, self.world.now()) {
             let deadline = Deadline::after(&self.world, REMOVE_MAX);
-            match etcd.remove(member.id, deadline).await {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(
-                        error.while_doing("removing a member of etcd that was never started")
-                    );
-                }
-                _ => done.push(EtcdTended::Removed(member)),
-            }
+            etcd.remove_if_there(member.id, deadline).await?;
+            done.push(EtcdTended::Removed(member));
         }
         let alarms = etcd.alarms().await?;
         let is_full = alarms.iter().any(|it| matches!(it, EtcdAlarm::NoSpace(_)));

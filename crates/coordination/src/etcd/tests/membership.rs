@@ -97,15 +97,18 @@ fn a_machine_that_lost_its_disk_is_another_member_at_its_old_address() {
             .unwrap();
         let url = servers.peer_url(2);
         let before = etcd.members().await.unwrap();
-        let old = before.iter().find(|it| it.peer_urls[0] == url).unwrap();
+        let old = before.iter().find(|it| it.is_at(&url)).unwrap();
         assert!(!old.was_never_started());
         servers.lose(2);
-        let added = etcd.add_fresh(&url, deadline).await.unwrap();
+        let add = async || {
+            let all = etcd.add_newcomer("member-2", &url, deadline).await.unwrap();
+            all.into_iter().find(|it| it.is_at(&url)).unwrap()
+        };
+        let added = add().await;
         assert_ne!(added.id, old.id, "the old one has a vote, and no log");
         assert!(added.was_never_started());
         // Its answer was lost: the machine asks again, and is the same one.
-        let again = etcd.add_fresh(&url, deadline).await.unwrap();
-        assert_eq!(again, added);
+        assert_eq!(add().await, added);
         assert_eq!(etcd.members().await.unwrap().len(), 3);
         servers.joins_again(2);
         servers.join(&world, 2).await;
