@@ -649,8 +649,8 @@ fn etcd_events(etcd: &EtcdFacts) -> Vec<HealthEvent> {
     }
     if etcd.is_full {
         let what = "etcd's database is full: nothing can be changed in the cluster, and nodes that die aren't replaced";
-        let remedy = "an etcd that Shale runs drops its history by itself within a minute, once all its members answer; \
-                      if it stays full, or others run it: compact and defragment it (`etcdctl`), or raise its \
+        let remedy = "an etcd that Shale runs drops its history by itself within a minute, once most of its members \
+                      answer; if it stays full, or others run it: compact and defragment it (`etcdctl`), or raise its \
                       --quota-backend-bytes";
         events.push(event(CRITICAL, "coordination", what, remedy));
     }

@@ -61,11 +61,16 @@ async fn tend_once(
         *tending = EtcdTending::new(world);
         return Ok(());
     }
-    if here.member().is_manager()
-        && let Some(next) = etcd.lead_elsewhere().await?
-    {
-        tracing::info!(%next, "another member leads etcd, because the manager is here");
-        return Ok(());
+    if here.member().is_manager() {
+        match etcd.lead_elsewhere().await {
+            Ok(Some(next)) => {
+                tracing::info!(%next, "another member leads etcd, because the manager is here");
+                return Ok(());
+            }
+            Ok(None) => {}
+            // Nobody else looks after etcd as long as this member leads.
+            Err(error) => tracing::warn!(%error, "etcd couldn't be given another leader"),
+        }
     }
     if !is_due {
         return Ok(());

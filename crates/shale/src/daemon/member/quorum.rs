@@ -15,8 +15,8 @@ const VOTERS_TO_SPARE: usize = 3;
 type Statuses = Vec<(EtcdEndpoint, Result<EtcdStatus>)>;
 
 impl InCluster {
-    /// Asks all members of etcd how they are, for `shale health`, and makes room in a full one that is the cluster's own.
-    /// Takes some seconds if one doesn't answer, up to minutes if room is made.
+    /// Asks all members of etcd how they are, for `shale health`. Takes some seconds if one doesn't answer. Whoever leads
+    /// etcd mends what can be mended: `tending` of the daemon.
     ///
     /// # Errors
     /// `Unavailable`: no member says how etcd is.
@@ -32,23 +32,8 @@ impl InCluster {
             .iter()
             .filter_map(|alarm| complaint_of(alarm, &statuses));
         seen.complaints = complaints.collect();
-        let has_trouble = seen.members.iter().any(|(_, trouble)| trouble.is_some());
-        let is_full = seen.is_full;
         self.set_etcd_seen(seen);
-        if is_full && !has_trouble && self.makes_room(&statuses) {
-            tracing::warn!("etcd is full: its history is dropped");
-            etcd.make_room().await?;
-            tracing::info!("there is room in etcd again");
-        }
         Ok(())
-    }
-
-    /// Of the nodes that run members, one makes room: that of the first endpoint. None does for an etcd that others run.
-    fn makes_room(&self, statuses: &Statuses) -> bool {
-        let first = statuses.iter().map(|(endpoint, _)| endpoint.to_string());
-        first
-            .min()
-            .is_some_and(|first| Some(first) == self.own_endpoint())
     }
 
     /// Whether coordination goes on without this node's member of etcd.
