@@ -20,7 +20,7 @@
 
 pub mod content;
 mod largest;
-mod linear;
+pub mod order;
 mod replay;
 mod times;
 mod tree;

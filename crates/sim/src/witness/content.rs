@@ -9,12 +9,14 @@
 //! in what is read of the cell afterwards.
 
 mod copies;
+mod what;
 
-use super::linear::{self, Failed, Step, What};
+use super::order::{self, Failed};
 use super::{Answer, Call, ClientNumber, Event, History, NEVER, NOW, Tick};
 use model::InodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use what::What;
 
 /// Cells of the longest file.
 pub const CELLS_MAX: usize = 64;
@@ -27,6 +29,11 @@ enum Object {
     Time,
     Cell(usize),
 }
+
+/// Most places that a search for an order visits before it gives up.
+const VISITS_MAX: usize = 300_000;
+
+type Step = order::Step<What>;
 
 /// The objects of a file, with their steps.
 type File = BTreeMap<Object, Vec<Step>>;
@@ -84,8 +91,9 @@ pub(super) fn explain(history: &History) -> Result<usize, String> {
     for (inode, file) in files {
         for (object, steps) in file {
             count += steps.len();
-            linear::explain(steps.clone(), 0).map_err(|failed| match failed {
-                Failed::At(event) => describe(history, inode, object, &steps, event),
+            let explained = order::explain(steps.clone(), 0, VISITS_MAX);
+            explained.map_err(|failed| match failed {
+                Failed::At(_, events) => describe(history, inode, object, &steps, events[0]),
                 Failed::GivenUp => format!(
                     "the search for an order of {object:?} of inode {inode} was given up: {} steps",
                     steps.len()

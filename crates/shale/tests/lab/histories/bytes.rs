@@ -3,7 +3,7 @@
 use super::cells::{
     CELL, CELLS_AT_ONCE, CELLS_OF_PAGE, FILES, Kind, Pages, number, value_of, word,
 };
-use super::order::now;
+use super::clock::now;
 use crate::mapping::Mapping;
 use rustix::{
     fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek},

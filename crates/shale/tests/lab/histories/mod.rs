@@ -3,10 +3,10 @@
 
 mod bytes;
 mod cells;
+mod clock;
 mod history;
 mod names;
 mod naming;
-mod order;
 
 use super::{actors, fixture::Lab};
 use crate::fixture::figure;

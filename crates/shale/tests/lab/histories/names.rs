@@ -1,12 +1,14 @@
 //! Names that several programs make, move and remove at the same time: which answers one order of all of it explains.
 
-use super::order::{self, Failed, Step};
 use serde::{Deserialize, Serialize};
+use sim::witness::order::{self, Failed, Operation, Step};
 
 /// How many names there are; they have numbers.
 pub(super) const SLOTS: usize = 12;
 /// Most operations that are shown of those near one that nothing explains.
 const NEAR: usize = 60;
+/// Most places that a search for an order visits before it gives up.
+const VISITS_MAX: usize = 2_000_000;
 /// The inode of a name that isn't there.
 const NOBODY: u64 = 0;
 
@@ -53,8 +55,8 @@ pub(super) enum Reply {
     Missing,
 }
 
-/// An operation with its answer; times as of [`order::now`].
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// An operation with its answer; times as of [`super::clock::now`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Did {
     pub(super) begun: u64,
     pub(super) ended: u64,
@@ -107,35 +109,50 @@ fn after(slots: &Slots, did: &Did) -> Option<Slots> {
     is_so.then_some(next)
 }
 
+impl Operation for Did {
+    type State = Slots;
+
+    fn leaves(&self, slots: &Slots) -> bool {
+        after(slots, self).is_some_and(|next| next == *slots)
+    }
+
+    fn changes(&self, slots: &Slots, each: impl FnMut(Slots)) {
+        let next = after(slots, self).filter(|next| next != slots);
+        next.into_iter().for_each(each);
+    }
+}
+
 /// Searches one order of all that programs did, beginning without names.
 ///
 /// # Errors
 /// What no order explains.
 pub(super) fn explain(all: impl IntoIterator<Item = Did>) -> Result<(), String> {
-    let mut steps: Vec<_> = all
-        .into_iter()
-        .map(|did| Step {
-            begun: did.begun,
-            ended: did.ended,
-            what: did,
-        })
-        .collect();
-    steps.sort_by_key(|step| step.begun);
-    order::explain(&steps, [NOBODY; SLOTS], after).map_err(|failed| match failed {
-        Failed::GivenUp => format!("the search was given up: {} steps", steps.len()),
+    let mut all: Vec<Did> = all.into_iter().collect();
+    all.sort_by_key(|did| did.begun);
+    let steps = all.iter().enumerate().map(|(event, did)| Step {
+        begun: did.begun,
+        ended: did.ended,
+        is_optional: false,
+        what: *did,
+        event,
+    });
+    let explained = order::explain(steps.collect(), [NOBODY; SLOTS], VISITS_MAX);
+    explained.map_err(|failed| match failed {
+        Failed::GivenUp => format!("the search was given up: {} steps", all.len()),
         Failed::At(slots, open) => {
-            let names: Vec<_> = open.iter().map(|step| steps[*step].what.ask).collect();
+            let names: Vec<_> = open.iter().map(|event| all[*event].ask).collect();
             let is_near = |did: &Did| names.iter().any(|ask| ask.shares_a_name(did.ask));
             // What is under way at the same time began before or after it.
-            let until = (open[0] + NEAR / 2).min(steps.len());
-            let near = steps[..until].iter().rev().map(|it| it.what);
+            let first = open.iter().min().expect("something couldn't come next");
+            let until = (first + NEAR / 2).min(all.len());
+            let near = all[..until].iter().rev().copied();
             let mut near: Vec<_> = near.filter(is_near).take(NEAR).collect();
             near.reverse();
             let lines = |all: Vec<Did>| {
                 let lines = all.iter().map(|did| format!("\n  {did:?}"));
                 lines.collect::<String>()
             };
-            let open = open.iter().map(|step| steps[*step].what).collect();
+            let open = open.iter().map(|event| all[*event]).collect();
             let (open, near) = (lines(open), lines(near));
             format!(
                 "with {slots:?}, none of these can come next: {open}\nwith the same names: {near}"

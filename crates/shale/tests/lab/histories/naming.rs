@@ -9,7 +9,7 @@
 //! that each creation is one step, files are made without a name (O_TMPFILE), and then get it.
 
 use super::names::{Ask, Did, How, Reply, SLOTS};
-use super::order::now;
+use super::clock::now;
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
 use sim::action::Draw;
 use std::{
