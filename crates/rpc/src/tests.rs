@@ -5,4 +5,5 @@ mod any_bytes;
 mod bytes_of_frames;
 mod older_builds;
 mod registry;
+mod sides;
 mod two_sides;

@@ -5,22 +5,17 @@ mod answering;
 mod asking;
 mod strangers;
 
-use crate::frame::{Ending, Frame, HEADER_BYTES, Outgoing};
-use crate::hello::{Credit, Credits, Hello, Identity, Lanes};
+use super::sides::{NO_LANES, bytes_of, few, hello_from_to};
+use crate::frame::{Ending, Frame, HEADER_BYTES};
+use crate::hello::{Credit, Credits, Hello, Lanes};
 use crate::receive::Receiver;
 use crate::seal::{FrameKeys, SECRET_BYTES, Sealer};
 use fuzzing::{Memory, Source};
 use model::call::{BODY_BYTES_MAX, Call, Class, Method, Reply};
 use model::checksum::crc32c;
-use model::{NodeId, NodeRun};
 use std::time::Duration;
-use world::sim::Simulation;
-use world::{Instant, World};
 
-const CREDITS: Credits = [Credit {
-    requests: 3,
-    bytes: 300_000,
-}; 4];
+const CREDITS: Credits = few(300_000);
 
 /// What a connection may take: its inbox, one frame's encoded part, and its payload, which is counted
 /// below 2 MiB. Credits bound payloads, but those of requests that cross a goodbye hold none.
@@ -28,20 +23,6 @@ const CONNECTION: Memory = Memory {
     fixed: BODY_BYTES_MAX as u64 + (2 << 20) + (256 << 10),
     per_byte: 16,
 };
-
-fn identity(node: u32) -> Identity {
-    let run = NodeRun {
-        node: NodeId(node),
-        incarnation: 1,
-    };
-    Identity { cluster: 1, run }
-}
-
-fn now() -> Instant {
-    Simulation::new(1)
-        .run(async |world: World| world.now())
-        .finished()
-}
 
 /// Mostly the same one, so that replies are of their requests' classes.
 fn class(source: &mut Source<'_>) -> Class {
@@ -86,11 +67,7 @@ fn lanes(source: &mut Source<'_>) -> Option<Lanes> {
 }
 
 fn hello_of(source: &mut Source<'_>, from: u32, to: u32, credits: Credits) -> Hello {
-    let none = Lanes {
-        lane: 0,
-        connections: 0,
-    };
-    let mut hello = Hello::new(identity(from), NodeId(to), credits, none);
+    let mut hello = hello_from_to(from, to, credits, NO_LANES);
     hello.lanes = lanes(source);
     hello
 }
@@ -173,15 +150,10 @@ fn sent(source: &mut Source<'_>, frame: Frame, sealer: Option<&mut Sealer>) -> V
         header[60..].copy_from_slice(&crc.to_le_bytes());
         out.header = header.into();
     }
-    let Outgoing {
-        header,
-        body,
-        payload,
-    } = match sealer {
+    bytes_of(match sealer {
         Some(sealer) => sealer.seal(&out),
         None => out,
-    };
-    [header, body, payload].concat()
+    })
 }
 
 /// A stream of such frames, in portions, to the one who opens them.

@@ -1,11 +1,12 @@
 //! Builds from before there were lanes: their hello has 88 bytes, and they have one connection for
 //! everything.
 
+use super::sides::{NO_LANES, bytes_of, hello_from_to, identity, identity_of_run};
 use crate::admission::Admission;
 use crate::channel::Channel;
 use crate::dial::{Dial, Place};
-use crate::frame::{Ending, Frame, Outgoing};
-use crate::hello::{Credit, Hello, Identity, Lanes};
+use crate::frame::{Ending, Frame};
+use crate::hello::{Credit, Credits, Hello, Lanes};
 use crate::lanes::{Connections, Lane};
 use crate::peer::Peer;
 use crate::receive::Receiver;
@@ -28,21 +29,8 @@ const CREDIT: Credit = Credit {
     bytes: 4 << 20,
 };
 
-fn identity(node: u32, incarnation: u64) -> Identity {
-    let run = NodeRun {
-        node: NodeId(node),
-        incarnation,
-    };
-    Identity { cluster: 1, run }
-}
-
 async fn write(stream: &mut DuplexStream, frame: Frame) {
-    let Outgoing {
-        header,
-        body,
-        payload,
-    } = frame.encode();
-    let bytes = [header, body, payload].concat();
+    let bytes = bytes_of(frame.encode());
     // The other side may have left.
     let _ = stream.write_all(&bytes).await;
 }
@@ -86,7 +74,7 @@ impl Dial for OtherBuild {
         let is_open = Arc::new(Mutex::new(true));
         self.opened.lock().push((place.lane, is_open.clone()));
         let lanes = *self.lanes.lock();
-        let identity = identity(2, *self.incarnation.lock());
+        let identity = identity_of_run(2, *self.incarnation.lock());
         let answering = async move {
             let mut receiver = Receiver::new(None);
             while let Some(frame) = read(&mut far, &mut receiver).await {
@@ -94,11 +82,7 @@ impl Dial for OtherBuild {
                     Frame::Hello(hello) => {
                         let lanes_asked = hello.lanes.expect("this build knows lanes");
                         assert_eq!(lanes_asked.lane, place.lane.number());
-                        let none = Lanes {
-                            lane: 0,
-                            connections: 0,
-                        };
-                        let mut answer = Hello::new(identity, NodeId(1), [CREDIT; 4], none);
+                        let mut answer = Hello::new(identity, NodeId(1), [CREDIT; 4], NO_LANES);
                         answer.lanes = lanes;
                         write(&mut far, Frame::Hello(answer)).await;
                     }
@@ -141,7 +125,7 @@ fn a_node_that_knows_no_lanes_is_called_over_one_connection_until_it_is_upgraded
                 opened: Mutex::default(),
                 tasks: Mutex::default(),
             });
-            let peer = Peer::new(&world, identity(1, 1), NodeId(2), other.clone());
+            let peer = Peer::new(&world, identity(1), NodeId(2), other.clone());
             let most = Connections {
                 max: 8,
                 ..Connections::default()
@@ -204,15 +188,11 @@ fn a_caller_that_knows_no_lanes_has_one_connection_for_all_classes() {
                 running: [4; 4],
                 connections: 10,
             };
-            let server = Server::new(&world, identity(2, 1), admission, Arc::new(Echo));
+            let server = Server::new(&world, identity(2), admission, Arc::new(Echo));
             let greet = async || {
                 let (mut near, far) = duplex(64 << 10);
                 server.accept(far);
-                let none = Lanes {
-                    lane: 0,
-                    connections: 0,
-                };
-                let mut hello = Hello::new(identity(1, 1), NodeId(2), [Credit::default(); 4], none);
+                let mut hello = hello_from_to(1, 2, Credits::default(), NO_LANES);
                 hello.lanes = None;
                 write(&mut near, Frame::Hello(hello)).await;
                 let mut receiver = Receiver::new(None);

@@ -1,39 +1,28 @@
 //! A lane's asking side and the answering sides of its connections, which talk in any order: each
 //! call ends once, with its own answer, over whichever connection it went.
 
+use super::sides::{assert_within, few, hello_from_to, identity, now, taken_by};
 use crate::Fault;
 use crate::answerer::{Answerer, Task};
 use crate::caller::{Ended, News, Outcome};
 use crate::frame::{Ending, Frame, Header, Outgoing};
-use crate::hello::{Credit, Credits, Hello, Identity, Lanes};
+use crate::hello::{Credits, Hello, Lanes};
 use crate::traffic::{Step as Next, Todo, Traffic};
 use bytes::Bytes;
+use model::NodeId;
 use model::call::{Call, Class, Method, NoAnswer, Reply};
-use model::{NodeId, NodeRun};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-use world::sim::Simulation;
 use world::{Deadline, Instant};
 
-const CREDITS: Credits = [Credit {
-    requests: 3,
-    bytes: 400_000,
-}; 4];
+const CREDITS: Credits = few(400_000);
 
 const LANES: Lanes = Lanes {
     lane: 2,
     connections: 4,
 };
-
-fn identity(node: u32) -> Identity {
-    let run = NodeRun {
-        node: NodeId(node),
-        incarnation: 1,
-    };
-    Identity { cluster: 1, run }
-}
 
 fn header_of(frame: &Frame) -> Header {
     let Outgoing { header, .. } = frame.clone().encode();
@@ -147,7 +136,7 @@ impl Scene {
             let todo = self.traffic.not_opened("refused", self.now, 7);
             return self.perform(todo);
         }
-        let hello = Hello::new(identity(1), NodeId(2), Credits::default(), LANES);
+        let hello = hello_from_to(1, 2, Credits::default(), LANES);
         let Some(link) = self.traffic.opened(hello, self.now) else {
             return;
         };
@@ -229,13 +218,7 @@ impl Scene {
             }
             Task::Stop(number) => drop(wire.running.remove(&number)),
         }
-        for (class, credits) in Class::ALL.into_iter().zip(CREDITS) {
-            let of_class = |call: &&Call| call.class == class;
-            let running: Vec<_> = wire.running.values().filter(of_class).collect();
-            let bytes: usize = running.iter().map(|call| call.payload.len()).sum();
-            assert!(running.len() <= credits.requests as usize);
-            assert!(bytes as u64 <= credits.bytes);
-        }
+        assert_within(CREDITS, wire.running.values().map(taken_by));
         Ok(())
     }
 
@@ -404,11 +387,7 @@ fn some_step() -> impl Strategy<Value = Step> {
 }
 
 fn with_time<T>(scenario: impl FnOnce(Instant) -> T) -> T {
-    let outcome = Simulation::new(1).run(|world| async move { scenario(world.now()) });
-    match outcome {
-        world::sim::Outcome::Finished(value) => value,
-        world::sim::Outcome::Crashed => unreachable!("no power cut was asked for"),
-    }
+    scenario(now())
 }
 
 proptest! {
@@ -682,7 +661,7 @@ fn no_frame_comes_before_hello() {
         for frame in [Frame::Alive, Frame::Cancel { number: 1 }] {
             assert!(stranger.allow(&header_of(&frame)).is_err());
         }
-        let hello = Frame::Hello(Hello::new(identity(1), NodeId(2), CREDITS, LANES));
+        let hello = Frame::Hello(hello_from_to(1, 2, CREDITS, LANES));
         let mut scene = greeted(now, 1);
         let wire = scene.wires.get_mut(&1).unwrap();
         assert!(wire.answerer.allow(&header_of(&hello)).is_err(), "twice");

@@ -1,9 +1,10 @@
 //! Whatever comes to the side that answers.
 
-use super::{CONNECTION, CREDITS, Stream, hello_of, identity, now};
+use super::{CONNECTION, CREDITS, Stream, hello_of};
 use crate::answerer::{Answerer, Task};
-use crate::frame::{Ending, cost};
+use crate::frame::Ending;
 use crate::hello::Credits;
+use crate::tests::sides::{assert_within, identity, now, taken_by};
 use bytes::Bytes;
 use fuzzing::{ROUNDS, Seen, Source, fuzz, within};
 use model::call::{Class, Reply};
@@ -39,18 +40,13 @@ fn whatever_arrives_at_the_answering_side_ends_the_connection_or_is_within_its_c
                     }
                     Ok(Task::Run(number, from, call, _)) => {
                         assert_eq!(Some(from), greeted, "who was let in asks");
-                        let before = running.insert(number, (call.class, cost(&call)));
+                        let before = running.insert(number, taken_by(&call));
                         assert_eq!(before, None, "a number is used once");
                         ran.note();
                     }
                     Ok(Task::Stop(number)) => drop(running.remove(&number)),
                 }
-                for (class, credit) in Class::ALL.into_iter().zip(CREDITS) {
-                    let of_class = running.values().filter(|it| it.0 == class);
-                    let costs: Vec<u64> = of_class.map(|it| it.1).collect();
-                    assert!(costs.len() <= credit.requests as usize);
-                    assert!(costs.iter().sum::<u64>() <= credit.bytes);
-                }
+                assert_within(CREDITS, running.values().copied());
                 if source.chance()
                     && let Some((number, _)) = running.pop_first()
                 {

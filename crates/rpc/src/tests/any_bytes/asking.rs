@@ -1,8 +1,9 @@
 //! Whatever comes to the side that asks.
 
-use super::{CONNECTION, CREDITS, Stream, any_credits, call, hello_of, now};
+use super::{CONNECTION, CREDITS, Stream, any_credits, call, hello_of};
 use crate::caller::{Ended, News, Outcome};
 use crate::hello::Credits;
+use crate::tests::sides::now;
 use crate::traffic::{Step, Traffic};
 use fuzzing::{ROUNDS, Seen, Source, fuzz, within};
 use model::NodeId;
