@@ -102,9 +102,14 @@ fn median(values: &[f64]) -> f64 {
 /// Prints the heading.
 pub fn heading() {
     println!(
-        "{:<44} {:>12} {:>12} {:>7} {:>15}  {:<20} goal",
+        "{:<52} {:>12} {:>12} {:>7} {:>15}  {:<20} goal",
         "what", "measured", "floor", "ratio", "(least..most)", "floor is"
     );
+}
+
+/// Prints what explains the lines before.
+pub fn note(text: &str) {
+    println!("    {text}");
 }
 
 /// Measures a line in pairs and prints it.
@@ -149,7 +154,7 @@ pub fn print(line: &Line) {
         Goal::None => String::new(),
     };
     println!(
-        "{:<44} {:>12} {:>12} {:>7.2} {:>15}  {:<20} {goal}",
+        "{:<52} {:>12} {:>12} {:>7.2} {:>15}  {:<20} {goal}",
         line.name,
         show(value, line.unit),
         show(median(&line.floor), line.unit),
@@ -164,6 +169,7 @@ fn show(value: f64, unit: Unit) -> String {
         Unit::Seconds => format!("{value:.3} s"),
         Unit::Microseconds => format!("{value:.1} µs"),
         Unit::Times => format!("{value:.2}"),
+        Unit::Bytes if value < 10.0 * 1_048_576.0 => format!("{:.0} KiB", value / 1024.0),
         Unit::Bytes => format!("{:.0} MiB", value / 1_048_576.0),
         Unit::PerSecond if value >= 10_000.0 => format!("{:.0} k/s", value / 1000.0),
         Unit::PerSecond => format!("{value:.0} /s"),

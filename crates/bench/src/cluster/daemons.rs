@@ -1,6 +1,7 @@
 //! Daemons of the installed program: one alone, or several that make a cluster on this machine, each at a loopback
 //! address of its own.
 
+use super::processes;
 use model::{Error, ErrorKind, Result};
 use serde_json::Value;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -84,19 +85,35 @@ impl Daemon {
             .map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))
     }
 
+    /// The daemon's process.
+    ///
+    /// # Errors
+    /// `Unavailable` if it doesn't answer.
+    pub fn pid(&self) -> Result<u32> {
+        let status = self.ask(&["status"])?;
+        let pid = status["pid"].as_u64().and_then(|pid| pid.try_into().ok());
+        pid.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("no process is named in {status}"),
+            )
+        })
+    }
+
     /// Resident bytes of the daemon, without its etcd.
     ///
     /// # Errors
     /// `Unavailable` if it has ended.
     pub fn resident(&self) -> Result<f64> {
-        let status = self.ask(&["status"])?;
-        let path = format!("/proc/{}/status", status["pid"]);
-        let text = std::fs::read_to_string(&path)
-            .map_err(|e| Error::new(ErrorKind::Unavailable, format!("reading {path}: {e}")))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        let kib = kib.and_then(|kib| kib.trim().parse::<f64>().ok());
-        Ok(kib.unwrap_or_default() * 1024.0)
+        processes::resident(self.pid()?)
+    }
+
+    /// The processes that the daemon has started and that have this name.
+    ///
+    /// # Errors
+    /// `Unavailable` if it has ended.
+    pub fn children(&self, name: &str) -> Result<Vec<u32>> {
+        processes::children(self.pid()?, name)
     }
 }
 
@@ -118,9 +135,13 @@ pub fn end_stale(dir: &Path) {
     }
 }
 
-/// A cluster of real daemons. The first three are quorum nodes, if there are so many.
+/// A cluster of real daemons. The first three are quorum nodes, if it begins with so many.
 pub struct Cluster {
     nodes: Vec<Daemon>,
+    dir: PathBuf,
+    /// The first three bytes of the nodes' addresses.
+    net: [u8; 3],
+    nsd_size: String,
 }
 
 impl Cluster {
@@ -129,43 +150,87 @@ impl Cluster {
     /// # Errors
     /// What a command said; `Unavailable` if the scheme's change doesn't come to its end.
     pub fn of(dir: &Path, count: u8, scheme: &str, nsd_size: &str) -> Result<Self> {
-        let net = free_net();
-        let address = |number: u8| Ipv4Addr::new(net[0], net[1], net[2], number).to_string();
-        let first = Daemon::alone(&dir.join("n1"), "replicate(1)", 1, nsd_size)?;
-        first.run(&["cluster", "create", "--address", &address(1)])?;
-        let mut nodes = vec![first];
-        for number in 2..=count {
-            let is_quorum = count >= 3 && number <= 3;
-            let mut make = vec!["cluster", "join-token"];
-            make.extend(is_quorum.then_some("--quorum"));
-            let token = nodes[0].run(&make)?;
-            let node = Daemon::new(&dir.join(format!("n{number}")));
-            let at = address(number);
-            let mut join = vec![
-                "node",
-                "join",
-                token.trim(),
-                "--address",
-                &at,
-                "--nsd-size",
-                nsd_size,
-            ];
-            join.extend(is_quorum.then_some("--quorum"));
-            node.run(&join)?;
-            nodes.push(node);
+        Self::with(dir, &vec![1; count.into()], scheme, nsd_size)
+    }
+
+    /// Nodes with so many NSDs each, at least one in front, all data in the given scheme.
+    ///
+    /// # Errors
+    /// As [`Cluster::of`].
+    pub fn with(dir: &Path, nsds: &[u32], scheme: &str, nsd_size: &str) -> Result<Self> {
+        let first = Daemon::alone(&dir.join("n1"), "replicate(1)", nsds[0], nsd_size)?;
+        let mut cluster = Self {
+            nodes: vec![first],
+            dir: dir.to_owned(),
+            net: free_net(),
+            nsd_size: nsd_size.to_owned(),
+        };
+        let address = cluster.address(1);
+        let create = ["cluster", "create", "--address", &address];
+        cluster.first().run(&create)?;
+        for (at, count) in nsds.iter().enumerate().skip(1) {
+            cluster.join_as(*count, nsds.len() >= 3 && at < 3)?;
         }
-        let cluster = Self { nodes };
         if scheme != "replicate(1)" {
             cluster
                 .first()
                 .run(&["pool", "change", "--scheme", scheme])?;
         }
         // One generation: new data lies on all NSDs.
-        cluster.wait(|cluster| {
+        cluster.wait("the pool's change isn't over", |cluster| {
             let pools = cluster.first().ask(&["pool", "list"])?;
             Ok(pools.as_array().is_some_and(|all| all.len() == 1))
         })?;
         Ok(cluster)
+    }
+
+    /// One more node, which isn't a quorum node, with so many NSDs.
+    ///
+    /// # Errors
+    /// What a command said.
+    pub fn join(&mut self, nsds: u32) -> Result<()> {
+        self.join_as(nsds, false)
+    }
+
+    fn join_as(&mut self, nsds: u32, is_quorum: bool) -> Result<()> {
+        let mut make = vec!["cluster", "join-token"];
+        make.extend(is_quorum.then_some("--quorum"));
+        let token = self.first().run(&make)?;
+        let number = self.nodes.len() + 1;
+        let node = Daemon::new(&self.dir.join(format!("n{number}")));
+        let (address, nsds) = (self.address(number), nsds.to_string());
+        let mut join = vec!["node", "join", token.trim(), "--address", &address];
+        join.extend(["--nsds", &nsds, "--nsd-size", &self.nsd_size]);
+        join.extend(is_quorum.then_some("--quorum"));
+        node.run(&join)?;
+        self.nodes.push(node);
+        Ok(())
+    }
+
+    fn address(&self, number: usize) -> String {
+        let [a, b, c] = self.net;
+        let last = u8::try_from(number).expect("a cluster of this bench is small");
+        Ipv4Addr::new(a, b, c, last).to_string()
+    }
+
+    /// Has connections between nodes protected in this way, and waits until all nodes have it so.
+    ///
+    /// # Errors
+    /// What a command said; `Unavailable` if a node doesn't follow.
+    pub fn protect(&self, cipher_list: &str) -> Result<()> {
+        let set = ["config", "set", "cipher_list", cipher_list];
+        self.first().run(&set)?;
+        self.wait(
+            "connections aren't protected as they should be",
+            |cluster| {
+                for node in &cluster.nodes {
+                    if node.ask(&["status"])?["cluster"]["cipher_list"] != cipher_list {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
+            },
+        )
     }
 
     /// The node that began the cluster.
@@ -178,30 +243,50 @@ impl Cluster {
         &self.nodes
     }
 
+    /// Where the node that owns the file system's metadata is among the nodes, and where the manager is.
+    ///
+    /// # Errors
+    /// `Unavailable` if there is none.
+    pub fn owner_and_manager(&self) -> Result<(usize, usize)> {
+        let view = self.first().ask(&["cluster", "show"])?;
+        let place = |node: &Value| {
+            let at = usize::try_from(node.as_u64()?).ok()?.checked_sub(1)?;
+            (at < self.nodes.len()).then_some(at)
+        };
+        let owner = place(&view["file_systems"][0]["owner"]);
+        owner.zip(place(&view["manager"])).ok_or_else(|| {
+            let text = format!("nobody owns the file system, or is the manager: {view}");
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    }
+
+    /// The same once there are both, for instance after one of them has ended.
+    ///
+    /// # Errors
+    /// `Unavailable` if there aren't in time.
+    pub fn until_owner_and_manager(&self) -> Result<(usize, usize)> {
+        self.wait("somebody is missing", |cluster| {
+            Ok(cluster.owner_and_manager().is_ok())
+        })?;
+        self.owner_and_manager()
+    }
+
     /// The node that owns the file system's metadata, and those that don't.
     ///
     /// # Errors
     /// `Unavailable` if none does.
     pub fn owner_and_others(&self) -> Result<(&Daemon, Vec<&Daemon>)> {
-        let view = self.first().ask(&["cluster", "show"])?;
-        let owner = view["file_systems"][0]["owner"].as_u64();
-        let at = owner
-            .and_then(|owner| owner.checked_sub(1))
-            .map(|at| at as usize);
-        let Some(at) = at.filter(|at| *at < self.nodes.len()) else {
-            let text = format!("nobody owns the file system: {view}");
-            return Err(Error::new(ErrorKind::Unavailable, text));
-        };
+        let (at, _) = self.until_owner_and_manager()?;
         let others = self.nodes.iter().enumerate();
         let others = others.filter(|(other, _)| *other != at);
         Ok((&self.nodes[at], others.map(|(_, node)| node).collect()))
     }
 
-    fn wait(&self, is_so: impl Fn(&Self) -> Result<bool>) -> Result<()> {
+    fn wait(&self, if_not: &str, is_so: impl Fn(&Self) -> Result<bool>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !is_so(self)? {
             if Instant::now() > until {
-                let text = format!("the pool's change isn't over after {PATIENCE:?}");
+                let text = format!("{if_not} after {PATIENCE:?}");
                 return Err(Error::new(ErrorKind::Unavailable, text));
             }
             std::thread::sleep(Duration::from_millis(200));

@@ -5,6 +5,8 @@
 //! more about CPU time than about networks.
 
 mod daemons;
+mod memory;
+mod processes;
 
 use crate::measure::{Goal, Line, Unit, pairs, pairs_of, per_second, print};
 use crate::paths;
@@ -33,9 +35,6 @@ const NSD_OF_SIX: &str = "2G";
 const FOLDER: &str = "clusters";
 const ONE_COPY: &str = "replicate(1)";
 const ERASURE: &str = "erasure(4+2)";
-/// Resident bytes that an idle daemon may have: one that only serves an NSD and a mount, and one that owns metadata too.
-const IDLE_MAX: f64 = 256.0 * 1024.0 * 1024.0;
-const OWNER_MAX: f64 = 512.0 * 1024.0 * 1024.0;
 
 /// What the lines have in common.
 pub struct Clusters {
@@ -135,7 +134,8 @@ pub fn lines(dir: &Path, runs: usize, only: &str) -> Result<()> {
     };
     clusters.owners_mount()?;
     clusters.remote_mount()?;
-    clusters.erasure()
+    clusters.erasure()?;
+    clusters.memory()
 }
 
 const ONE_NODE: &str = "one node";
@@ -195,17 +195,7 @@ impl Clusters {
             Unit::PerSecond,
             Goal::Ratio(2.0),
         );
-        const IDLE: Wanted = (
-            "idle daemon with a mount and an NSD, resident",
-            Unit::Bytes,
-            Goal::AtMost(IDLE_MAX),
-        );
-        const OWNER: Wanted = (
-            "idle daemon that owns the metadata, resident",
-            Unit::Bytes,
-            Goal::AtMost(OWNER_MAX),
-        );
-        let own = [SYNCED_CREATE.0, TOGETHER.0, IDLE.0, OWNER.0];
+        let own = [SYNCED_CREATE.0, TOGETHER.0];
         if !self.wanted(&[&REMOTE.names()[..], &own].concat()) {
             return Ok(());
         }
@@ -213,14 +203,6 @@ impl Clusters {
         let alone = Daemon::alone(&dir.join("alone"), ONE_COPY, 1, NSD)?;
         let cluster = Cluster::of(&dir, 3, ONE_COPY, NSD)?;
         let (owner, others) = cluster.owner_and_others()?;
-        // Before they have done much.
-        let idle: Vec<f64> = others
-            .iter()
-            .map(|it| it.resident())
-            .collect::<Result<_>>()?;
-        let one = vec![alone.resident()?; idle.len()];
-        self.print(IDLE, (idle, one));
-        self.print(OWNER, (vec![owner.resident()?], vec![alone.resident()?]));
         let (remote, third) = (others[0].mount(), others[1].mount());
         // The one that lists hasn't seen the files before.
         self.compare(&REMOTE, (&remote, &third), &alone.mount());
