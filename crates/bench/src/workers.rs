@@ -52,14 +52,30 @@ pub fn work(what: &str, folder: &Path, count: u64, number: u64) {
     }
 }
 
-/// Runs all workers with the same work, each in the folder and with the number given.
+/// Runs all workers with the same work, each in the folder and with the number given, and waits until this process is idle
+/// again.
+///
+/// # Errors
+/// As [`run_all`].
+pub fn crowd(what: &str, folders: &[&Path], count: u64) -> Result<Cost> {
+    let (begun, cpu) = (Instant::now(), own_cpu());
+    let wall = run_all(what, folders, count)?;
+    let until_idle = wait_until_idle(begun);
+    Ok(Cost {
+        wall,
+        until_idle: until_idle.max(wall),
+        cpu: own_cpu().saturating_sub(cpu),
+    })
+}
+
+/// Runs all workers with the same work, each in the folder and with the number given; returns how long they took.
 ///
 /// # Errors
 /// A worker that couldn't start or failed.
-pub fn crowd(what: &str, folders: &[&Path], count: u64) -> Result<Cost> {
+pub fn run_all(what: &str, folders: &[&Path], count: u64) -> Result<Duration> {
     let failed = |what: String| Error::new(ErrorKind::Unavailable, what);
     let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
-    let (begun, cpu) = (Instant::now(), own_cpu());
+    let begun = Instant::now();
     let children: std::io::Result<Vec<Child>> = folders
         .iter()
         .zip(1u64..)
@@ -79,13 +95,7 @@ pub fn crowd(what: &str, folders: &[&Path], count: u64) -> Result<Cost> {
             return Err(failed(format!("the worker for {what} failed: {status}")));
         }
     }
-    let wall = begun.elapsed();
-    let until_idle = wait_until_idle(begun);
-    Ok(Cost {
-        wall,
-        until_idle: until_idle.max(wall),
-        cpu: own_cpu().saturating_sub(cpu),
-    })
+    Ok(begun.elapsed())
 }
 
 /// Waits until this process has used almost no CPU for a second; returns the time from `begun` to

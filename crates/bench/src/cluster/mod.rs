@@ -7,6 +7,7 @@
 mod daemons;
 mod memory;
 mod processes;
+mod remote;
 
 use crate::measure::{Goal, Line, Unit, pairs, pairs_of, per_second, print};
 use crate::paths;
@@ -16,18 +17,19 @@ use model::{Error, ErrorKind, Result};
 use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 const GIB: u64 = 1 << 30;
 /// Files of the metadata lines, for all workers together.
 const FILES: u64 = 20_000;
 /// Bytes of a stream.
 const STREAM: u64 = GIB;
+/// Bytes of another file, which take the place of the stream's in a client's memory: more than its page pool has.
+const OTHER: u64 = GIB / 2;
 /// Number of random reads, and how many at once.
 const READS: u64 = 20_000;
 const DEPTH: u64 = 16;
 /// Files fsynced one by one.
-const SYNCED: u64 = 300;
+const SYNCED_FILES: u64 = 300;
 /// Size of each NSD of small clusters, and of those with six.
 const NSD: &str = "6G";
 const NSD_OF_SIX: &str = "2G";
@@ -66,7 +68,7 @@ const OWNERS: Compared = Compared {
     ),
     unlink: ("owner's mount: unlink", Unit::PerSecond, Goal::Ratio(0.9)),
     list: (
-        "owner's mount: ls -l, cold, entries",
+        "owner's mount: ls -l of 20,000 files, cold",
         Unit::PerSecond,
         Goal::Ratio(0.9),
     ),
@@ -81,38 +83,9 @@ const OWNERS: Compared = Compared {
         Goal::Ratio(0.9),
     ),
     random: (
-        "owner's mount: read random 4 KiB, depth 16",
+        "owner's mount: read random 4 KiB, depth 16, cold",
         Unit::PerSecond,
         Goal::Ratio(0.9),
-    ),
-};
-
-const REMOTE: Compared = Compared {
-    create: (
-        "remote mount: create+close",
-        Unit::PerSecond,
-        Goal::Value(8_000.0),
-    ),
-    unlink: ("remote mount: unlink", Unit::PerSecond, Goal::None),
-    list: (
-        "remote mount: ls -l of 20,000 files, cold, entries",
-        Unit::PerSecond,
-        Goal::Value(25_000.0),
-    ),
-    write: (
-        "remote mount: write stream 1 MiB, fsync",
-        Unit::BytesPerSecond,
-        Goal::Ratio(0.6),
-    ),
-    read: (
-        "remote mount: read stream 1 MiB, cold",
-        Unit::BytesPerSecond,
-        Goal::Ratio(0.6),
-    ),
-    random: (
-        "remote mount: read random 4 KiB, depth 16",
-        Unit::PerSecond,
-        Goal::Ratio(0.5),
     ),
 };
 
@@ -157,11 +130,20 @@ impl Clusters {
         root.join(format!("run{}", self.next.get()))
     }
 
-    fn print(&self, (name, unit, goal): Wanted, (measured, floor): (Vec<f64>, Vec<f64>)) {
+    fn print(&self, line: Wanted, values: (Vec<f64>, Vec<f64>)) {
+        self.print_beside(ONE_NODE, line, values);
+    }
+
+    fn print_beside(
+        &self,
+        floor_name: &'static str,
+        (name, unit, goal): Wanted,
+        (measured, floor): (Vec<f64>, Vec<f64>),
+    ) {
         if self.wanted(&[name]) {
             print(&Line {
                 name: name.into(),
-                floor_name: ONE_NODE,
+                floor_name,
                 unit,
                 measured,
                 floor,
@@ -172,66 +154,23 @@ impl Clusters {
 
     /// The only mount of a cluster, on its owner's node.
     fn owners_mount(&self) -> Result<()> {
-        if !self.wanted(&OWNERS.names()) {
+        const SYNCED: Wanted = (
+            "owner's mount: create, write 4 KiB, fsync",
+            Unit::PerSecond,
+            Goal::Ratio(0.9),
+        );
+        if !self.wanted(&[&OWNERS.names()[..], &[SYNCED.0]].concat()) {
             return Ok(());
         }
         let dir = self.folder("owner")?;
         let alone = Daemon::alone(&dir.join("alone"), ONE_COPY, 1, NSD)?;
         let cluster = Cluster::of(&dir, 1, ONE_COPY, NSD)?;
-        let mount = cluster.first().mount();
-        self.compare(&OWNERS, (&mount, &mount), &alone.mount());
-        Ok(())
-    }
-
-    /// Mounts of nodes that don't own the file system.
-    fn remote_mount(&self) -> Result<()> {
-        const SYNCED_CREATE: Wanted = (
-            "remote mount: create, write 4 KiB, fsync; longer by",
-            Unit::Microseconds,
-            Goal::AtMost(300.0),
-        );
-        const TOGETHER: Wanted = (
-            "three mounts: create+close, own directories",
-            Unit::PerSecond,
-            Goal::Ratio(2.0),
-        );
-        let own = [SYNCED_CREATE.0, TOGETHER.0];
-        if !self.wanted(&[&REMOTE.names()[..], &own].concat()) {
-            return Ok(());
-        }
-        let dir = self.folder("remote")?;
-        let alone = Daemon::alone(&dir.join("alone"), ONE_COPY, 1, NSD)?;
-        let cluster = Cluster::of(&dir, 3, ONE_COPY, NSD)?;
-        let (owner, others) = cluster.owner_and_others()?;
-        let (remote, third) = (others[0].mount(), others[1].mount());
-        // The one that lists hasn't seen the files before.
-        self.compare(&REMOTE, (&remote, &third), &alone.mount());
-        if self.wanted(&[SYNCED_CREATE.0]) {
-            let each = |root: &Path| 1e6 / paths::synced_files(&self.fresh(root), SYNCED);
-            let (remote, local) = pairs(self.runs, || each(&remote), || each(&owner.mount()));
-            let longer = remote.iter().zip(&local).map(|(a, b)| a - b).collect();
-            self.print(SYNCED_CREATE, (longer, local));
-        }
-        if self.wanted(&[TOGETHER.0]) {
-            let mounts: Vec<PathBuf> = cluster.nodes().iter().map(Daemon::mount).collect();
-            let create = |mounts: &[PathBuf]| {
-                let folders: Vec<PathBuf> = mounts.iter().map(|it| self.fresh(it)).collect();
-                let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
-                let each = FILES / 4;
-                let made = crowd("create", &folders, each).expect("works");
-                per_second(each * folders.len() as u64, made.wall)
-            };
-            let values = pairs(self.runs, || create(&mounts), || create(&mounts[..1]));
-            if self.wanted(&[TOGETHER.0]) {
-                print(&Line {
-                    name: TOGETHER.0.into(),
-                    floor_name: "one mount",
-                    unit: TOGETHER.1,
-                    measured: values.0,
-                    floor: values.1,
-                    goal: TOGETHER.2,
-                });
-            }
+        let (mount, alone) = (cluster.first().mount(), alone.mount());
+        self.compare(&OWNERS, (&mount, &mount), &alone);
+        if self.wanted(&[SYNCED.0]) {
+            let synced = |root: &Path| paths::synced_files(&self.fresh(root), SYNCED_FILES);
+            let values = pairs(self.runs, || synced(&mount), || synced(&alone));
+            self.print(SYNCED, values);
         }
         Ok(())
     }
@@ -263,41 +202,53 @@ impl Clusters {
 
     /// All lines of a mount beside one of a node alone. Files are listed through the second mount.
     fn compare(&self, lines: &Compared, (mount, lister): (&Path, &Path), alone: &Path) {
-        let [create, unlink, list] = pairs_of(
-            self.runs,
-            || self.life_of_files(mount, lister),
-            || self.life_of_files(alone, alone),
-        );
-        self.print(lines.create, create);
-        self.print(lines.unlink, unlink);
-        self.print(lines.list, list);
+        if self.wanted(&[lines.create.0, lines.unlink.0]) {
+            let both = |root: &Path| self.create_and_unlink(root);
+            let [create, unlink] = pairs_of(self.runs, || both(mount), || both(alone));
+            self.print(lines.create, create);
+            self.print(lines.unlink, unlink);
+        }
+        if self.wanted(&[lines.list.0]) {
+            let remote = || self.list(mount, lister);
+            let values = pairs(self.runs, remote, || self.list(alone, alone));
+            self.print(lines.list, values);
+        }
         if !self.wanted(&[lines.write.0, lines.read.0, lines.random.0]) {
             return;
         }
         let [write, read] = self.streams(mount, alone);
         self.print(lines.write, write);
         self.print(lines.read, read);
-        let random = |root: &Path| paths::read_random(&root.join("stream"), STREAM, READS, DEPTH);
-        let random = pairs(self.runs, || random(mount), || random(alone));
-        self.print(lines.random, random);
+        if self.wanted(&[lines.random.0]) {
+            for root in [mount, alone] {
+                paths::write_stream(&root.join("other"), OTHER);
+            }
+            let values = pairs(self.runs, || read_random(mount), || read_random(alone));
+            self.print(lines.random, values);
+        }
     }
 
-    /// Create and unlink by two processes, each in its own folder, and a listing of the files of both.
-    fn life_of_files(&self, root: &Path, lister: &Path) -> [f64; 3] {
+    /// Create and unlink by two processes, each in its own folder.
+    fn create_and_unlink(&self, root: &Path) -> [f64; 2] {
         let folders: Vec<PathBuf> = (0..WORKERS).map(|_| self.fresh(root)).collect();
         let folders: Vec<&Path> = folders.iter().map(PathBuf::as_path).collect();
         let run = |what| crowd(what, &folders, FILES / WORKERS).expect("works");
         let created = run("create").wall;
         paths::settle(root);
-        paths::drop_kernel_caches();
-        let begun = Instant::now();
-        for folder in &folders {
-            let name = folder.file_name().expect("it has a name");
-            paths::scan(&lister.join(name));
-        }
-        let listed = begun.elapsed();
         let removed = run("unlink").wall;
-        [created, removed, listed].map(|time| per_second(FILES, time))
+        [created, removed].map(|time| per_second(FILES, time))
+    }
+
+    /// `ls -l` of one folder with all files, through a mount that may be another one than made them; entries per second.
+    fn list(&self, root: &Path, lister: &Path) -> f64 {
+        let folder = self.fresh(root);
+        paths::create(&folder, FILES);
+        paths::settle(root);
+        paths::drop_kernel_caches();
+        let name = folder.file_name().expect("it has a name");
+        let listed = paths::scan(&lister.join(name));
+        paths::unlink(&folder, FILES);
+        listed
     }
 
     fn streams(&self, mount: &Path, alone: &Path) -> [(Vec<f64>, Vec<f64>); 2] {
@@ -308,6 +259,13 @@ impl Clusters {
         };
         pairs_of(self.runs, || both(mount), || both(alone))
     }
+}
+
+/// Random reads of the stream, none of which the client has in memory; a second.
+fn read_random(root: &Path) -> f64 {
+    // It keeps what was read last; each run reads at the same places as the one before.
+    paths::read_stream(&root.join("other"), OTHER);
+    paths::read_random(&root.join("stream"), STREAM, READS, DEPTH)
 }
 
 impl Compared {
