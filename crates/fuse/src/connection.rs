@@ -123,10 +123,18 @@ fn open(number: u32, name: &str, flags: OFlags) -> io::Result<File> {
 mod tests {
     use super::*;
     use crate::device::{Device, Received};
+    use crate::mount::noted::skipped;
     use crate::mounting;
     use crate::options::{MountOptions, Unmount};
+    use rustix::mount::{MountFlags, UnmountFlags};
+    use std::ffi::CStr;
+    use std::process::Command;
 
     const SOURCE: &str = "/srv/a node";
+    /// Environment variable of a test's process that has a mount namespace of its own.
+    const OWN: &str = "SHALE_TEST_OWN_MOUNTS";
+    /// How many seconds such a process may take.
+    const OWN_MAX: &str = "120";
 
     struct Mounted {
         device: Device,
@@ -170,9 +178,67 @@ mod tests {
         }
     }
 
+    /// Whether this process has a mount namespace of its own; if not, runs the test in one that does before returning.
+    fn is_among_own_mounts(test: &str) -> bool {
+        if std::env::var_os(OWN).is_some() {
+            // Mounts of other tests, which would last as long as their copies here.
+            for other in table::lines().iter().filter(|line| line.is_shale()) {
+                let _ = rustix::mount::unmount(&other.mountpoint, UnmountFlags::DETACH);
+            }
+            return true;
+        }
+        if !rustix::process::geteuid().is_root() {
+            skipped(test, "only root makes mount namespaces");
+            return false;
+        }
+        let (_, module) = module_path!().split_once("::").unwrap();
+        let output = Command::new("timeout")
+            .args([OWN_MAX, "unshare", "--mount", "--propagation", "private"])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
+            .env(OWN, test)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{output:?}"
+        );
+        false
+    }
+
+    /// Has fusectl in its place in /sys, or not.
+    fn put_fusectl(is_there: bool) {
+        while rustix::mount::unmount(CONNECTIONS, UnmountFlags::DETACH).is_ok() {}
+        if is_there {
+            let (flags, data) = (MountFlags::empty(), None::<&CStr>);
+            rustix::mount::mount("none", CONNECTIONS, "fusectl", flags, data).unwrap();
+        }
+    }
+
+    /// On most machines fusectl is in its place, in many containers it isn't; other tests see what this machine has.
+    #[test]
+    fn requests_are_seen_and_ended_with_fusectl_in_its_place_and_without_it() {
+        let test = "requests_are_seen_and_ended_with_fusectl_in_its_place_and_without_it";
+        if !is_among_own_mounts(test) {
+            return;
+        }
+        for is_there in [true, false] {
+            put_fusectl(is_there);
+            let mounted = Mounted::new();
+            let number = mounted.line.number.minor.to_string();
+            let in_its_place = Path::new(CONNECTIONS).join(number);
+            assert_eq!(in_its_place.exists(), is_there, "{in_its_place:?}");
+            is_ended_by_its_abort_file(&mounted);
+        }
+    }
+
     #[test]
     fn the_mount_of_a_daemon_that_does_nothing_is_ended_and_stays_in_its_place() {
-        let mounted = Mounted::new();
+        is_ended_by_its_abort_file(&Mounted::new());
+    }
+
+    fn is_ended_by_its_abort_file(mounted: &Mounted) {
         let abort = AbortFile::of_mount(mounted.line.id, Path::new(SOURCE)).unwrap();
         assert_eq!(abort.mountpoint(), mounted.path);
         // It waits for the answer to a request that nobody reads.

@@ -426,7 +426,7 @@ fn first_request(
 
 #[cfg(test)]
 #[path = "../../shale/tests/fixture/noted.rs"]
-mod noted;
+pub(crate) mod noted;
 
 #[cfg(test)]
 mod tests {
