@@ -19,8 +19,11 @@ use std::{
 
 /// Runs when there is time.
 const RUNS: usize = 10;
-/// Files that each program makes under a wrong calendar: leases are renewed several times meanwhile.
-const FILES: u64 = 40;
+/// Files that each program makes under a calendar that is ahead, and under one that is behind. With the pauses between them
+/// both together take longer than a lease, which is renewed several times meanwhile. In a long run twice as many.
+const FILES: u64 = 25;
+/// The same when it is right again.
+const FILES_AFTERWARDS: u64 = 10;
 const RIGHT: &str = "+0";
 const AHEAD: &str = "+3600";
 const BEHIND: &str = "-3600";
@@ -44,17 +47,37 @@ struct Calendar {
 }
 
 impl Calendar {
-    /// Starts a node's daemon anew, with a calendar that is right.
+    /// Starts the daemons of all nodes anew, all at once, each with a calendar that is right.
     #[track_caller]
-    fn start(lab: &Lab, node: u32, library: &Path) -> Self {
-        let mut calendar = Self {
-            file: lab.dir.with_file_name(format!("n{node}.calendar")),
-            shared: Vec::new(),
+    fn start_all(lab: &Lab, library: &Path) -> Vec<Self> {
+        let nodes = lab.nodes();
+        let new = |node: &u32| {
+            let calendar = Self {
+                file: lab.dir.with_file_name(format!("n{node}.calendar")),
+                shared: Vec::new(),
+            };
+            calendar.set(RIGHT);
+            calendar
         };
-        calendar.set(RIGHT);
-        lab.must(&["kill", &node.to_string()]);
+        let mut calendars: Vec<_> = nodes.iter().map(new).collect();
+        let names: Vec<_> = nodes.iter().map(u32::to_string).collect();
+        let mut kill = vec!["kill"];
+        kill.extend(names.iter().map(String::as_str));
+        lab.must(&kill);
+        // None of them serves before most of them run.
+        std::thread::scope(|scope| {
+            for (node, calendar) in nodes.iter().zip(&mut calendars) {
+                scope.spawn(move || calendar.start(lab, *node, library));
+            }
+        });
+        calendars
+    }
+
+    /// Starts a node's daemon that was killed.
+    #[track_caller]
+    fn start(&mut self, lab: &Lab, node: u32, library: &Path) {
         let preload = format!("LD_PRELOAD={}", library.display());
-        let file = format!("FAKETIME_TIMESTAMP_FILE={}", calendar.file.display());
+        let file = format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display());
         // Only the calendar, of processes; what files say of themselves stays.
         let rest = [
             "FAKETIME_CACHE_DURATION=1",
@@ -64,8 +87,7 @@ impl Calendar {
         let start = [env!("CARGO_BIN_EXE_shale"), "up"];
         let command = [&["env", &preload, &file][..], &rest, &start].concat();
         lab.exec(node, &command);
-        calendar.shared = shared(lab.state(node)["pid"].as_i64().expect("it runs"));
-        calendar
+        self.shared = shared(lab.state(node)["pid"].as_i64().expect("it runs"));
     }
 
     /// From the next second on.
@@ -128,6 +150,7 @@ fn incarnations(lab: &Lab, nodes: &[u32]) -> Vec<Value> {
 fn go_wrong(lab: &Lab, node: u32, calendar: &Calendar, is_owner: bool) {
     let nodes = lab.nodes();
     let before = incarnations(lab, &nodes);
+    let files = sim::by_suite(FILES, 2 * FILES);
     let mut load = Load::start(lab, &nodes);
     calendar.set(AHEAD);
     if is_owner {
@@ -137,16 +160,16 @@ fn go_wrong(lab: &Lab, node: u32, calendar: &Calendar, is_owner: bool) {
             seconds => Err(format!("{seconds} s")),
         });
     }
-    load.gets_on(&nodes, FILES);
+    load.gets_on(&nodes, files);
     set_back(lab, node);
     calendar.set(BEHIND);
     lab.until("its calendar was set back", || match set_back(lab, node) {
         seconds if seconds > TWO_HOURS => Ok(()),
         seconds => Err(format!("{seconds} s")),
     });
-    load.gets_on(&nodes, FILES);
+    load.gets_on(&nodes, files);
     calendar.set(RIGHT);
-    load.gets_on(&nodes, FILES);
+    load.gets_on(&nodes, FILES_AFTERWARDS);
     load.end(&nodes);
     load.must_be_seen(lab, &nodes);
     load.remove(lab, nodes[0]);
@@ -164,11 +187,8 @@ fn a_calendar_that_is_an_hour_off_and_jumps_costs_no_lease_and_no_byte() {
         return;
     };
     until_whole(&lab);
-    let mut calendars = Vec::new();
-    for node in lab.nodes() {
-        calendars.push(Calendar::start(&lab, node, &library));
-        until_whole(&lab);
-    }
+    let calendars = Calendar::start_all(&lab, &library);
+    until_whole(&lab);
     let runs = sim::by_suite(1, RUNS);
     for _ in 0..runs {
         let roles = Roles::of(&lab);

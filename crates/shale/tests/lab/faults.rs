@@ -6,11 +6,12 @@ use super::{
 };
 use crate::fixture::poll;
 use serde_json::Value;
+use sim::by_suite;
 use std::time::Duration;
 
-/// After nodes are given up, each program elsewhere makes so many more files: what was sent to a silent NSD is waited for
-/// later than its node.
-const FILES_AFTER: u64 = 20;
+/// After nodes are given up, each program elsewhere makes so many more files, in a long run twice as many: what was sent to a
+/// silent NSD is waited for later than its node.
+const FILES_AFTER: u64 = 10;
 /// Nodes come back and are repaired, beside a load and other tests.
 const WHOLE_MAX: Duration = Duration::from_secs(400);
 /// What `shale health` tells for some time after all is well.
@@ -97,7 +98,7 @@ pub(crate) fn survive(
     lab.until("the others give the nodes up", || {
         are_out(lab, others[0], victims)
     });
-    load.gets_on(&others, FILES_AFTER);
+    load.gets_on(&others, by_suite(FILES_AFTER, 2 * FILES_AFTER));
     let pauses = load.pauses(&others);
     load.end(&others);
     load.must_be_seen(lab, &others);

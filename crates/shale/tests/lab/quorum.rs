@@ -17,6 +17,8 @@ const RUNS: usize = 10;
 const WAITS: Duration = Duration::from_secs(2);
 /// Files that each program makes while a member is away: elections take one or two seconds.
 const FILES: u64 = 20;
+/// Files that each program makes when all members are back.
+const FILES_AFTERWARDS: u64 = 5;
 
 /// One member gets no more time, the one that leads: the others go on without it.
 #[track_caller]
@@ -112,7 +114,7 @@ fn lose_most(lab: &Lab, nodes: &[u32]) -> (Duration, Duration) {
     }
     load.gets_on(nodes, 1);
     let waited = back.elapsed();
-    load.gets_on(nodes, FILES);
+    load.gets_on(nodes, FILES_AFTERWARDS);
     load.end(nodes);
     load.must_be_seen(lab, nodes);
     load.remove(lab, nodes[0]);

@@ -5,8 +5,9 @@ use super::{
     fixture::Lab,
 };
 use crate::fixture::pattern;
+use sim::by_suite;
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs::{self, File},
     io::{self, Write},
 };
@@ -17,7 +18,9 @@ const BYTES: usize = 32 << 20;
 const FULL_PERCENT: u64 = 10;
 /// Of those of the others so much is free then: they are three times as large.
 const ROOM_PERCENT: u64 = 30;
-/// The node with the small NSD.
+/// How many nodes there are, ...
+const NODES: u32 = 3;
+/// ... and the one with the small NSD.
 const SMALL: u32 = 3;
 /// Files that fill the small NSD have twice its bytes, and it has less than 16 files'.
 const FILES_MAX: u64 = 40;
@@ -53,11 +56,17 @@ fn write(lab: &Lab, node: u32, number: u64) -> io::Result<()> {
     written
 }
 
+/// Each file is as it was written, on a node so many after the one that has written it; in a long run on all nodes.
+/// `files`: which node has written each.
 #[track_caller]
-fn must_show(lab: &Lab, node: u32, files: &BTreeSet<u64>) {
-    for number in files {
-        let found = fs::read(lab.path(node, &name_of(*number))).unwrap();
-        assert!(found == pattern(*number, BYTES), "file{number} on n{node}");
+fn must_be_seen(lab: &Lab, files: &BTreeMap<u64, u32>, after: u32) {
+    for (number, writer) in files {
+        let bytes = pattern(*number, BYTES);
+        let another = (writer - 1 + after) % NODES + 1;
+        for node in by_suite(another..=another, 1..=NODES) {
+            let found = fs::read(lab.path(node, &name_of(*number))).unwrap();
+            assert!(found == bytes, "file{number} of n{writer} on n{node}");
+        }
     }
 }
 
@@ -76,11 +85,12 @@ fn a_full_nsd_on_one_node_loses_nothing_and_deleting_makes_room() {
     }
     until_whole(&lab);
 
-    let (mut files, mut next) = (BTreeSet::new(), 0);
+    let (mut files, mut next) = (BTreeMap::new(), 0);
     while free_percent(&lab, SMALL) >= FULL_PERCENT {
         assert!(next < FILES_MAX, "n{SMALL} is never full");
-        write(&lab, 1 + (next % 3) as u32, next).unwrap();
-        files.insert(next);
+        let node = 1 + next as u32 % NODES;
+        write(&lab, node, next).unwrap();
+        files.insert(next, node);
         next += 1;
     }
     for node in [1, 2] {
@@ -88,21 +98,19 @@ fn a_full_nsd_on_one_node_loses_nothing_and_deleting_makes_room() {
         assert!(free > ROOM_PERCENT, "{free} % of n{node} are free");
     }
     // Each piece of a segment is on another node, and there are three: one of the pieces has no place now.
-    for node in lab.nodes() {
+    for node in 1..=NODES {
         match write(&lab, node, next) {
             Ok(()) => {
-                files.insert(next);
+                files.insert(next, node);
             }
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{error}"),
         }
         next += 1;
     }
-    for node in lab.nodes() {
-        must_show(&lab, node, &files);
-    }
+    must_be_seen(&lab, &files, 1);
 
     // Every other one goes, through the node that is full.
-    let gone: Vec<u64> = files.iter().copied().step_by(2).collect();
+    let gone: Vec<u64> = files.keys().copied().step_by(2).collect();
     for number in gone {
         fs::remove_file(lab.path(SMALL, &name_of(number))).unwrap();
         files.remove(&number);
@@ -113,14 +121,14 @@ fn a_full_nsd_on_one_node_loses_nothing_and_deleting_makes_room() {
             .then_some(())
             .ok_or_else(|| format!("{free} %"))
     });
-    for node in lab.nodes() {
+    for node in 1..=NODES {
         write(&lab, node, next).unwrap();
-        files.insert(next);
+        files.insert(next, node);
         next += 1;
     }
     until_whole(&lab);
-    for node in lab.nodes() {
-        must_show(&lab, node, &files);
+    must_be_seen(&lab, &files, 2);
+    for node in 1..=NODES {
         let listed = fs::read_dir(lab.path(node, "")).unwrap().count();
         assert_eq!(listed, files.len(), "on n{node}");
     }
