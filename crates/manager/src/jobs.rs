@@ -18,7 +18,7 @@ mod waiting;
 mod worker;
 
 pub use groups::{GroupFact, NsdFact, Slot};
-pub use planner::{Planner, Status};
+pub use planner::{Planner, Share, Status};
 pub use waiting::Settings;
 pub use worker::Worker;
 

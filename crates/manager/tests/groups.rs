@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Of each group.
 pub(crate) const UNITS: u64 = 12;
-const UNIT_BYTES: u64 = 1_000;
+pub(crate) const UNIT_BYTES: u64 = 1_000;
 const ALL: u64 = (1 << UNITS) - 1;
 const COPIES: u32 = 3;
 const STEP: Duration = Duration::from_millis(100);
@@ -435,6 +435,15 @@ impl Pool {
                 *idle += usize::from(job.kind != Kind::Repair);
                 *bytes += share;
             }
+        }
+        let shares = self.planner().shares();
+        let told: usize = shares.values().map(|it| it.led).sum();
+        let is_told = |(node, (all, _, bytes)): (&NodeId, &(usize, usize, u64))| {
+            let share = shares.get(node).copied().unwrap_or_default();
+            (share.taking_part, share.bytes_per_second) == (*all, *bytes)
+        };
+        if told != led.values().sum::<usize>() || !jobs.iter().all(is_told) {
+            return Err(format!("{shares:?} is told of {jobs:?}, led: {led:?}"));
         }
         for (node, (all, idle, bytes)) in jobs {
             if all > SHARED_MAX || idle > IDLE_MAX || bytes > BUDGET {

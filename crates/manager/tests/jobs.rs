@@ -2,9 +2,13 @@
 //! wrong: servers die, NSDs are lost, messages are lost and overtake each other, managers change.
 
 use super::chance::Chance;
-use super::groups::{Message, Pool, UNITS};
-use manager::Planted;
-use manager::jobs::Kind;
+use super::groups::{Message, Pool, UNIT_BYTES, UNITS};
+use manager::jobs::{GroupFact, Kind, NsdFact, Outcome, Planner, Settings, Slot, Worker};
+use manager::{Moment, Planted};
+use model::member::Term;
+use model::{GroupId, GroupVersion, NodeId, NodeRun, NsdId};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 const RUNS: u64 = 150;
 const RUNS_LONG: u64 = 5_000;
@@ -144,7 +148,7 @@ fn what_a_dead_server_had_done_isnt_done_again() {
 fn the_expected_end_is_told_and_comes() {
     let mut pool = Pool::new(8, 60, None);
     pool.come_to_rest().unwrap_or_else(|why| panic!("{why}"));
-    assert_eq!(pool.status().done_in, Some(std::time::Duration::ZERO));
+    assert_eq!(pool.status().done_in, Some(Duration::ZERO));
     pool.lose(0);
     let mut told = Vec::new();
     while !pool.is_at_rest() {
@@ -160,4 +164,90 @@ fn the_expected_end_is_told_and_comes() {
     let wrong = middle.1.abs_diff(end);
     assert!(wrong < (end - begun) * 2, "{middle:?} {end:?}");
     assert!(!matches!(pool.messages.first(), Some(Message::Orders(..))));
+}
+
+/// Would be broken if sweeps and scrubs made repair look quicker, or if the most endangered data wasn't told apart.
+#[test]
+fn what_is_left_and_how_fast_it_goes_is_told_of_repairs_alone() {
+    let mut pool = Pool::new(8, 60, None);
+    pool.come_to_rest().unwrap_or_else(|why| panic!("{why}"));
+    pool.calm_round().unwrap_or_else(|why| panic!("{why}"));
+    let status = pool.status();
+    let told = (status.bytes_left, status.bytes_per_second);
+    assert_eq!((told, status.repairs), ((0, 0), 0), "{status:?}");
+
+    // The first group is on the first three NSDs: it has one left.
+    let moved = pool.lose(0);
+    [1, 2].into_iter().for_each(|at| pool.kill_quietly(at));
+    pool.learn();
+    let status = pool.status();
+    let bytes_of = |groups: u64| groups * UNITS * UNIT_BYTES;
+    assert_eq!(status.repairs as u64, moved, "{status:?}");
+    assert_eq!(status.bytes_left, bytes_of(moved), "{status:?}");
+    let critical = status.critical as u64;
+    assert_eq!(status.bytes_critical, bytes_of(critical), "{status:?}");
+    assert!((1..moved).contains(&critical), "{status:?}");
+
+    [1, 2].into_iter().for_each(|at| pool.start(at));
+    let mut fastest = 0;
+    while !pool.is_at_rest() {
+        pool.calm_round().unwrap_or_else(|why| panic!("{why}"));
+        fastest = fastest.max(pool.status().bytes_per_second);
+    }
+    assert!(fastest > 0, "{:?}", pool.status());
+    pool.calm_round().unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(pool.status().bytes_per_second, 0);
+}
+
+#[test]
+fn a_repair_that_ends_before_it_has_said_how_far_it_is_counts_for_the_expected_end() {
+    let run = NodeRun {
+        node: NodeId(1),
+        incarnation: 1,
+    };
+    let nsd = NsdFact {
+        home: run.node,
+        serves: true,
+        opened: 1,
+    };
+    let group = |number: u32| GroupFact {
+        group: GroupId(number),
+        version: GroupVersion(1),
+        tolerance: 1,
+        slots: vec![Slot {
+            current: NsdId(1),
+            next: None,
+        }],
+        bytes: 6_000,
+    };
+    let settings = Settings {
+        sweep_every: Duration::from_secs(200),
+        scrub_every: Duration::from_secs(300),
+        node_bytes_per_second: 1_000_000,
+    };
+    let at = |seconds: u64| Moment(Duration::from_secs(seconds));
+    let mut planner = Planner::begin(Term(1), settings, at(0));
+    planner.learn_map(vec![group(0), group(1)]);
+    planner.learn_nsds(BTreeMap::from([(NsdId(1), nsd)]));
+    planner.begin_server(run);
+    let mut worker = Worker::default();
+    // It hears of the manager, says that it has nothing, and is ordered to repair.
+    for second in 1..=3 {
+        planner.tick(at(second));
+        let orders = planner.hear(run, &worker.state(at(second)), at(second));
+        worker.ordered(&orders.expect("it is a server"));
+    }
+    let is_repair = |kind: Kind| kind == Kind::Repair;
+    let ordered = worker.jobs().find(|(it, _)| is_repair(it.job.kind));
+    let (ordered, _) = ordered.expect("both groups want one");
+    worker.end(ordered.job, ordered.attempt, Outcome::Complete, at(4));
+    planner.hear(run, &worker.state(at(4)), at(4));
+    planner.tick(at(5));
+    let status = planner.status();
+    assert_eq!((status.repairs, status.bytes_left), (1, 6_000));
+    assert_eq!(status.bytes_per_second, 1_500, "in four seconds");
+    assert_eq!(status.done_in, Some(Duration::from_secs(4)));
+    let share = planner.shares()[&run.node];
+    assert_eq!(share.led, share.taking_part);
+    assert!(share.led > 0 && share.bytes_per_second <= 1_000_000);
 }

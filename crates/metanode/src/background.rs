@@ -44,7 +44,7 @@ use crate::background::unreadable::Unreadable;
 use crate::host::Host;
 use crate::judging::Judging;
 use crate::progress::Progress;
-use crate::report::{Counters, RepairStatus, ScrubOutcome, UnreadableData};
+use crate::report::{Counters, Moves, RepairStatus, ScrubOutcome, UnreadableData};
 use crate::room::Room;
 use crate::sessions::Decided;
 use model::owner::{Mended, Verdict};
@@ -253,6 +253,14 @@ impl Background {
     /// Progress of repair.
     pub(crate) fn repair_status(&self) -> RepairStatus {
         self.repair.status()
+    }
+
+    /// What the owner moves by itself.
+    pub(crate) fn moves(&self) -> Moves {
+        Moves {
+            to_rewrite: self.emptying.left(),
+            is_balancing: self.balance.is_moving(),
+        }
     }
 
     /// As [`crate::Metanode::scrub_showing`].

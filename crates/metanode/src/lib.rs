@@ -68,7 +68,7 @@ pub use crate::locks::Locks;
 pub use crate::metanode::{Metanode, Opening};
 pub use crate::progress::{Progress, Stage};
 pub use crate::report::{
-    BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, InUse, RepairStatus,
-    ScrubOutcome, ShardStatus, UnreadableData,
+    BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, InUse, Moves,
+    RepairStatus, ScrubOutcome, ShardStatus, UnreadableData,
 };
 pub use shard::{MemoryUse, ShardMemory};

@@ -142,8 +142,10 @@ pub struct RepairStatus {
     pub narrow: bool,
     /// Generations of the pool's groups that are being emptied.
     pub closed_generations: u64,
-    /// Segments in them that still hold data, as far as they were looked for.
+    /// Segments in them that still hold data; 0 as well until they are counted, which is done first.
     pub segments_to_move: u64,
+    /// Data is being moved to NSDs that hold less than others.
+    pub balancing: bool,
     /// Segments that readers or writers found incomplete and that wait for repair.
     pub segments_queued: u64,
     /// Live segments examined in the running or last scan.
@@ -168,6 +170,15 @@ pub struct RepairStatus {
     pub running: bool,
     /// A full scan since the last change of the NSDs found nothing to repair.
     pub complete: bool,
+}
+
+/// What an owner moves by itself of its shard's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moves {
+    /// Segments in generations of the pool's groups that are being emptied. `None`: they aren't counted yet.
+    pub to_rewrite: Option<u64>,
+    /// Data is being moved to NSDs that hold less than others.
+    pub is_balancing: bool,
 }
 
 /// How thorough a check is.

@@ -17,6 +17,8 @@ const FILES: u64 = 10;
 const FILE_BYTES: usize = 300_000;
 /// Files that are written while an NSD is away.
 const AWAY_FILES: u64 = 70;
+/// Files with more segments than an owner rewrites at once.
+const MANY_FILES: u64 = 150;
 const WIDE: Scheme = Scheme::Erasure { k: 4, m: 2 };
 
 /// A pool of one NSD with files, to which five more are added.
@@ -349,6 +351,43 @@ fn what_files_share_stays_where_it_is_and_moving_ends() {
             }
             assert_eq!(rig.metanode.counters().segments_cleaned, written);
             rig.must_be_clean("shared").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if nobody could see how much of a change of the scheme is left, or if that began to be told before it
+/// was known.
+#[test]
+fn what_is_left_to_rewrite_is_counted_first_and_goes_down_to_nothing() {
+    let simulation = Simulation::new(66);
+    simulation
+        .run(|world| async move {
+            let rig = grown(&world).await;
+            for number in 0..MANY_FILES {
+                let file = rig.file(ROOT, &format!("m{number}")).await;
+                rig.write(file, 0, &pattern(number, 20_000)).await;
+            }
+            assert_eq!(rig.metanode.moves().to_rewrite, Some(0));
+            change(&rig, WIDE).await;
+            assert_eq!(rig.metanode.moves().to_rewrite, None);
+            rig.metanode.start_background();
+            let mut seen = Vec::new();
+            for _ in 0..60_000 {
+                let left = rig.metanode.moves().to_rewrite;
+                if let Some(left) = left.filter(|it| seen.last() != Some(it)) {
+                    seen.push(left);
+                }
+                if left == Some(0) {
+                    break;
+                }
+                world.sleep(Duration::from_millis(1)).await;
+            }
+            assert!(seen.first() >= Some(&MANY_FILES), "{seen:?}");
+            assert!(seen.len() > 2, "no progress was shown: {seen:?}");
+            assert!(seen.is_sorted_by(|a, b| a > b), "{seen:?}");
+            assert_eq!(seen.last(), Some(&0));
+            must_have_files(&rig).await;
             rig.close().await;
         })
         .finished();

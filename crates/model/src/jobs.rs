@@ -6,7 +6,7 @@
 
 use crate::call::{Class, Method};
 use crate::member::Term;
-use crate::{GroupId, GroupVersion, NsdId};
+use crate::{GroupId, GroupVersion, NodeId, NsdId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ pub const STATED_MAX: usize = 64;
 
 /// Most NSDs of a node in a statement.
 pub const STATED_NSDS_MAX: usize = 1_024;
+
+/// Most nodes in a [`RepairReport`].
+pub const REPORTED_NODES_MAX: usize = 4_096;
 
 /// What is done to a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -172,6 +175,19 @@ pub struct Rebuilt {
     pub bytes: u64,
 }
 
+/// What the owners of the shards on a node have to do with the pool's data by themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct OwnersWork {
+    /// The first group of the newest generation, as they know the map.
+    pub newest: GroupId,
+    /// Shards whose owners have counted what they have to rewrite into it.
+    pub counted: u64,
+    /// Segments that they have to rewrite: those in generations of groups that are being emptied.
+    pub to_rewrite: u64,
+    /// Shards whose owners move data to NSDs that hold less than others.
+    pub balancing: u64,
+}
+
 /// What the manager is asked.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum JobsRequest {
@@ -183,6 +199,8 @@ pub enum JobsRequest {
         nsds: Vec<StatedNsd>,
         /// What it has done.
         rebuilt: Rebuilt,
+        /// What its owners do.
+        owners: OwnersWork,
     },
     /// How repair is. → `Status`
     Status,
@@ -201,7 +219,32 @@ pub enum JobsReply {
         is_calm: bool,
     },
     /// How repair is.
-    Status(RepairProgress),
+    Status(RepairReport),
+}
+
+/// How repair of a cluster's pool is, and which part the nodes have in it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct RepairReport {
+    /// Of the whole pool.
+    pub progress: RepairProgress,
+    /// Of each node that has said what it does, or has a part in a job, in the order of their numbers: at most
+    /// [`REPORTED_NODES_MAX`].
+    pub nodes: Vec<NodePart>,
+}
+
+/// A node's part in repair, sweep and scrub.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct NodePart {
+    /// The node.
+    pub node: NodeId,
+    /// Jobs that it leads.
+    pub led: u64,
+    /// Jobs that one of its NSDs takes part in.
+    pub taking_part: u64,
+    /// What these may read or write there together, per second.
+    pub bytes_per_second: u64,
+    /// What it has rebuilt since this manager began, on any NSD.
+    pub rebuilt: Rebuilt,
 }
 
 /// How repair of a cluster's pool is, as its manager knows.
@@ -221,8 +264,14 @@ pub struct RepairProgress {
     pub repairs: u64,
     /// Jobs of all kinds that run.
     pub running: u64,
+    /// Sweeps among them.
+    pub sweeps: u64,
+    /// Scrubs among them.
+    pub scrubs: u64,
     /// Servers that lead them.
     pub servers: u64,
+    /// What all jobs together may read or write at one node, per second.
+    pub limit: u64,
     /// Slots that are moving to another NSD.
     pub slots_moving: u64,
     /// Slots that have moved since this manager began.
@@ -231,10 +280,21 @@ pub struct RepairProgress {
     pub rebuilt: Rebuilt,
     /// Bytes that repairs still have to look at, about.
     pub bytes_left: u64,
-    /// Bytes that jobs looked at in the last minute, for each second of it.
+    /// Those of groups that can't lose anything more, among them.
+    pub bytes_critical: u64,
+    /// Bytes that repairs looked at in the last minute, or since the first of those that are left was wanted, for
+    /// each second of it.
     pub bytes_per_second: u64,
     /// When all repairs will be done, if it goes on like this. `None` while nobody knows.
     pub done_in: Option<Duration>,
     /// All groups were repaired since they last changed, and lack nothing.
     pub is_complete: bool,
+    /// Generations of groups that are being emptied: what is in them is rewritten into the newest one.
+    pub closed: u64,
+    /// Segments in them that owners still have to rewrite. `None`: not all owners have counted them.
+    pub to_rewrite: Option<u64>,
+    /// When that will be done, if it goes on as in the last minute. `None` while nobody knows.
+    pub rewritten_in: Option<Duration>,
+    /// Shards whose owners move data to NSDs that hold less than others.
+    pub balancing: u64,
 }

@@ -54,12 +54,30 @@ pub struct Status {
     pub repairs: usize,
     /// Jobs of all kinds that run.
     pub running: usize,
+    /// Sweeps among them.
+    pub sweeps: usize,
+    /// Scrubs among them.
+    pub scrubs: usize,
     /// Bytes that repairs still have to look at, about.
     pub bytes_left: u64,
-    /// Bytes that jobs looked at in the last minute, for each second of it.
+    /// Those of groups that can't lose anything more, among them.
+    pub bytes_critical: u64,
+    /// Bytes that repairs looked at in the last minute, or since the first of those that are left was wanted, for
+    /// each second of it.
     pub bytes_per_second: u64,
     /// When all repairs will be done, if it goes on like this. `None` while nobody knows.
     pub done_in: Option<Duration>,
+}
+
+/// What a node has to do with the jobs that run now.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Share {
+    /// Jobs that it leads.
+    pub led: usize,
+    /// Jobs that one of its NSDs takes part in.
+    pub taking_part: usize,
+    /// What these may read or write there together, per second.
+    pub bytes_per_second: u64,
 }
 
 /// The jobs of one pool.
@@ -78,6 +96,7 @@ pub struct Planner {
     shared: BTreeMap<NodeId, (usize, usize)>,
     attempts: u64,
     orders: u64,
+    /// That repairs have looked at.
     bytes: u64,
     samples: VecDeque<(Moment, u64)>,
     planted: Option<Planted>,
@@ -176,7 +195,14 @@ impl Planner {
     fn finished(&mut self, from: NodeRun, finished: &Finished, now: Moment) {
         let job = finished.job;
         let assigned = self.running.get(&job);
-        if assigned.is_some_and(|it| it.leader == from && it.attempt == finished.attempt) {
+        let its = assigned.filter(|it| it.leader == from && it.attempt == finished.attempt);
+        if let Some(assigned) = its {
+            let group = self.groups.known.get(&job.group);
+            // What it has looked at since it said so last: short jobs never said anything.
+            let rest = group.map_or(0, |it| it.bytes.saturating_sub(assigned.bytes));
+            if job.kind == Kind::Repair && finished.outcome == Outcome::Complete {
+                self.bytes = self.bytes.saturating_add(rest);
+            }
             self.stop(job);
         }
         let Some(group) = self.groups.known.get(&job.group) else {
@@ -209,7 +235,9 @@ impl Planner {
         if let Some(assigned) = self.running.get_mut(&job) {
             if assigned.leader == from && assigned.attempt == running.attempt {
                 let more = running.bytes.saturating_sub(assigned.bytes);
-                self.bytes = self.bytes.saturating_add(more);
+                if job.kind == Kind::Repair {
+                    self.bytes = self.bytes.saturating_add(more);
+                }
                 assigned.bytes = running.bytes;
                 assigned.at = assigned.at.max(running.at);
             }
@@ -239,6 +267,10 @@ impl Planner {
 
     /// Time has passed: assigns what is wanted and has room. Wanted every second.
     pub fn tick(&mut self, now: Moment) {
+        if !self.has_repairs() {
+            // The next ones aren't slower because nothing was done before.
+            self.samples.clear();
+        }
         let last = self.samples.back();
         if last.is_none_or(|(at, _)| now.since(*at) >= SAMPLE_EVERY) {
             self.samples.push_back((now, self.bytes));
@@ -495,6 +527,12 @@ impl Planner {
         done.is_some_and(|done| done.stamp == group.stamp && done.outcome == Outcome::Complete)
     }
 
+    /// A repair that can be done isn't done.
+    fn has_repairs(&self) -> bool {
+        let mut groups = self.groups.known.iter();
+        groups.any(|(id, group)| group.left >= 0 && !self.is_whole(*id, group))
+    }
+
     /// The job is to be done, and nobody does it.
     #[must_use]
     pub fn is_waiting(&self, job: JobId, now: Moment) -> bool {
@@ -511,19 +549,28 @@ impl Planner {
             running: self.running.len(),
             ..Status::default()
         };
+        for job in self.running.keys() {
+            match job.kind {
+                Kind::Repair => {}
+                Kind::Sweep => status.sweeps += 1,
+                Kind::Scrub => status.scrubs += 1,
+            }
+        }
         for (id, group) in &self.groups.known {
             status.unreadable += usize::from(group.left < 0);
             status.degraded += usize::from(group.missing > 0);
-            if self.is_whole(*id, group) && group.left > 0 {
+            if group.left < 0 || self.is_whole(*id, group) {
                 continue;
             }
-            status.critical += usize::from(group.left == 0 && !self.is_whole(*id, group));
-            if !self.is_whole(*id, group) && group.left >= 0 {
-                let kind = Kind::Repair;
-                let running = self.running.get(&JobId { kind, group: *id });
-                let bytes = running.map_or(0, |it| it.bytes);
-                status.repairs += 1;
-                status.bytes_left += group.bytes.saturating_sub(bytes);
+            let kind = Kind::Repair;
+            let running = self.running.get(&JobId { kind, group: *id });
+            let done = running.map_or(0, |it| it.bytes);
+            let left = group.bytes.saturating_sub(done);
+            status.repairs += 1;
+            status.bytes_left += left;
+            if group.left == 0 {
+                status.critical += 1;
+                status.bytes_critical += left;
             }
         }
         if let (Some((first, before)), Some((last, after))) =
@@ -539,6 +586,21 @@ impl Planner {
             _ => seconds.map(Duration::from_secs),
         };
         status
+    }
+
+    /// What each node has to do with the jobs that run now. Nodes that have nothing to do with any aren't in it.
+    #[must_use]
+    pub fn shares(&self) -> BTreeMap<NodeId, Share> {
+        let mut shares: BTreeMap<NodeId, Share> = BTreeMap::new();
+        for (_, leader, nodes, bytes) in self.running() {
+            shares.entry(leader.node).or_default().led += 1;
+            for node in nodes {
+                let share = shares.entry(*node).or_default();
+                share.taking_part += 1;
+                share.bytes_per_second += bytes;
+            }
+        }
+        shares
     }
 
     /// What runs now: job, leader, nodes that take part, and bytes per second at each of them.

@@ -1,7 +1,8 @@
 //! Empties closed generations of the pool: rewrites what lives in them into the newest one, says so in
 //! coordination, and takes an empty one out of the map. `docs/protocols/generations.md` has the rules.
 //!
-//! Nothing of it is remembered but the shard's floor in coordination: a crash only repeats a pass.
+//! The first pass only counts, so that people see how much is left. Nothing of it is remembered but the shard's floor
+//! in coordination: a crash only repeats a pass.
 
 mod dropping;
 mod walk;
@@ -39,10 +40,22 @@ struct Progress {
     pass: Option<Pass>,
     /// Nothing is done until then.
     not_before: Option<Instant>,
-    /// Segments in closed generations that the last whole pass found.
-    left: u64,
+    /// How many segments are still to be moved into the generation that begins with this group, once they were
+    /// counted.
+    left: Option<(GroupId, u64)>,
     /// No record names a group below this, by this owner's word in coordination.
     told: GroupId,
+}
+
+/// What a pass is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aim {
+    /// To tell how much there is to do.
+    Count,
+    /// To move what is in closed generations.
+    Move,
+    /// The same, begun after publishes into those groups were refused: it proves that nothing is there.
+    Confirm,
 }
 
 /// A pass over all segments of the shard.
@@ -51,12 +64,15 @@ struct Pass {
     epoch: ShardEpoch,
     /// Groups below this are to be left.
     target: GroupId,
-    /// It began after publishes into those groups were refused.
-    confirms: bool,
+    aim: Aim,
     /// Where it continues.
     from: Key,
+    /// Segments that were to be moved when it began, as far as that was known.
+    before: u64,
     /// Segments in closed generations.
     found: u64,
+    /// Those that nothing should be in any more.
+    moved: u64,
     /// Extents that were replaced.
     replaced: u64,
     /// Some bytes are shared with files that the segments' records don't name.
@@ -75,11 +91,15 @@ impl Emptying {
         }
     }
 
-    /// Segments of this shard in closed generations, as the last pass found them.
-    pub(super) fn left(&self) -> u64 {
-        let progress = self.progress.lock();
-        let running = progress.pass.as_ref().map_or(0, |pass| pass.found);
-        progress.left.max(running)
+    /// Segments of this shard that are still to be moved out of closed generations. `None`: they aren't counted yet.
+    pub(super) fn left(&self) -> Option<u64> {
+        let map = self.host.pool().map();
+        if map.closed().is_empty() {
+            return Some(0);
+        }
+        let left = self.progress.lock().left;
+        let (of, left) = left?;
+        (of == map.newest().first_group).then_some(left)
     }
 
     /// Moves some data out of closed generations. Returns how many extents or maps it changed.
@@ -136,9 +156,13 @@ impl Emptying {
             let mut progress = self.progress.lock();
             let running = progress.pass.take();
             let is_current = |pass: &Pass| pass.epoch == shard.epoch() && pass.target == target;
+            let next = match progress.left {
+                Some((of, left)) if of == target => (Aim::Move, left),
+                _ => (Aim::Count, 0),
+            };
             running
                 .filter(is_current)
-                .unwrap_or_else(|| Pass::new(shard.epoch(), target, false))
+                .unwrap_or_else(|| Pass::new(shard.epoch(), target, next))
         };
         if pass.walk.is_some() {
             let replaced = self.walk_some(&mut pass).await?;
@@ -151,6 +175,13 @@ impl Emptying {
             };
         }
         for _ in 0..pages {
+            if pass.aim == Aim::Count {
+                if self.count_some(&mut pass).await? {
+                    self.progress.lock().left = Some((target, pass.found));
+                    pass = Pass::new(pass.epoch, target, (Aim::Move, pass.found));
+                }
+                continue;
+            }
             let (replaced, ended) = self.segments_some(&mut pass).await?;
             if ended {
                 if pass.is_shared && pass.replaced == 0 {
@@ -168,6 +199,20 @@ impl Emptying {
         Ok(1)
     }
 
+    /// Counts the segments of a page that are to be moved. Returns whether there are no more.
+    async fn count_some(&self, pass: &mut Pass) -> Result<bool> {
+        let (found, target) = (&mut pass.found, pass.target);
+        let count = |_, segment: &Segment| {
+            *found += u64::from(segment.place.group < target);
+            false
+        };
+        let mut none = Vec::new();
+        let page = self
+            .segments
+            .choose_from_page(&mut pass.from, &mut none, count);
+        page.await
+    }
+
     /// Rewrites some of the segments of a page. Returns the number of extents replaced, and whether
     /// there are no more segments.
     async fn segments_some(&self, pass: &mut Pass) -> Result<(u64, bool)> {
@@ -179,18 +224,24 @@ impl Emptying {
             .choose_from_page(&mut pass.from, &mut chosen, is_to_move);
         let ended = page.await?;
         pass.found += chosen.len() as u64;
+        let mut shared = 0;
         let rewritten = self.segments.rewrite(chosen, |_, live| {
-            pass.is_shared |= live.unfound > 0;
+            shared += u64::from(live.unfound > 0);
             true
         });
-        let replaced = rewritten.await?.replaced;
-        pass.replaced += replaced;
-        Ok((replaced, ended))
+        let done = rewritten.await?;
+        pass.is_shared |= shared > 0;
+        pass.moved += done.segments.saturating_sub(shared);
+        pass.replaced += done.replaced;
+        let left = pass.before.max(pass.found).saturating_sub(pass.moved);
+        self.progress.lock().left = Some((target, left));
+        Ok((done.replaced, ended))
     }
 
     /// Concludes from a pass over all segments.
     async fn end_pass(&self, pass: Pass) -> Result<u64> {
-        self.progress.lock().left = pass.found;
+        let left = pass.found.saturating_sub(pass.moved);
+        self.progress.lock().left = Some((pass.target, left));
         if pass.found > 0 {
             if pass.replaced == 0 {
                 return Ok(self.pause(STUCK_PAUSE));
@@ -211,11 +262,11 @@ impl Emptying {
             }
             return Ok(self.pause(WAIT_PAUSE));
         }
-        if !pass.confirms {
+        if pass.aim != Aim::Confirm {
             // Somebody may be publishing by an old map: from now on that is refused, and another
             // pass sees what came before.
             shard.refuse_below(pass.target).await;
-            let confirming = Pass::new(pass.epoch, pass.target, true);
+            let confirming = Pass::new(pass.epoch, pass.target, (Aim::Confirm, 0));
             self.progress.lock().pass = Some(confirming);
             return Ok(1);
         }
@@ -235,13 +286,16 @@ impl Emptying {
 }
 
 impl Pass {
-    fn new(epoch: ShardEpoch, target: GroupId, confirms: bool) -> Self {
+    /// `before`: how many segments are to be moved, as far as that is known.
+    fn new(epoch: ShardEpoch, target: GroupId, (aim, before): (Aim, u64)) -> Self {
         Self {
             epoch,
             target,
-            confirms,
+            aim,
             from: Segments::first(),
+            before,
             found: 0,
+            moved: 0,
             replaced: 0,
             is_shared: false,
             walk: None,

@@ -75,9 +75,10 @@ impl Repair {
         status.log_copies_wanted = self.host.pool().map().scheme().tolerance() as u64 + 1;
         status.narrow = self.clean.is_narrow_left();
         status.closed_generations = self.host.pool().map().closed().len() as u64;
-        status.segments_to_move = self.emptying.left();
+        status.segments_to_move = self.emptying.left().unwrap_or(0);
+        status.balancing = self.balance.is_moving();
         status.complete &= !status.narrow
-            && !self.balance.is_moving()
+            && !status.balancing
             && status.closed_generations == 0
             && self.clean.is_widened()
             && status.log_copies >= status.log_copies_wanted

@@ -3,7 +3,7 @@
 use crate::check::Check;
 use crate::metanode::Metanode;
 use crate::progress::Progress;
-use crate::report::{CheckOptions, CheckReport, RepairStatus, ScrubOutcome};
+use crate::report::{CheckOptions, CheckReport, Moves, RepairStatus, ScrubOutcome};
 use model::{NsdId, Result};
 
 impl Metanode {
@@ -57,6 +57,12 @@ impl Metanode {
     #[must_use]
     pub fn repair_status(&self) -> RepairStatus {
         self.background.repair_status()
+    }
+
+    /// What this owner moves by itself of its shard's data. Costs next to nothing.
+    #[must_use]
+    pub fn moves(&self) -> Moves {
+        self.background.moves()
     }
 
     /// Frees some space of removed and overwritten data, without the usual grace for readers (a

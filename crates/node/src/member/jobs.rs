@@ -12,6 +12,7 @@ mod desk;
 mod examining;
 mod group;
 mod pace;
+mod report;
 mod switching;
 mod working;
 
@@ -22,7 +23,7 @@ use desk::Desk;
 use manager::Moment;
 use manager::jobs::{Assignment, Cursor, Worker};
 use model::call::{Call, Reply};
-use model::jobs::{JOBS, JOBS_CLASS, JobsReply, JobsRequest, RepairProgress};
+use model::jobs::{JOBS, JOBS_CLASS, JobsReply, JobsRequest, RepairProgress, RepairReport};
 use model::{Error, ErrorKind, NodeRun, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -106,6 +107,16 @@ impl Member {
     /// # Errors
     /// `Unavailable`, `OldEpoch`: nobody is the manager now, or it doesn't answer; ask again.
     pub async fn repair_status(&self) -> Result<RepairProgress> {
+        let report = self.repair_report().await?;
+        Ok(report.progress)
+    }
+
+    /// How repair of the cluster's pool is, and which part each node has in it, as the manager says. Waits for it for
+    /// two seconds at most.
+    ///
+    /// # Errors
+    /// As [`Member::repair_status`].
+    pub async fn repair_report(&self) -> Result<RepairReport> {
         let parts = &self.parts;
         let manager = manager_of(&parts.roster.borrow());
         let manager = manager.ok_or_else(|| {
@@ -113,7 +124,7 @@ impl Member {
             Error::new(ErrorKind::Unavailable, text)
         })?;
         match ask(parts, manager, &JobsRequest::Status).await? {
-            JobsReply::Status(status) => Ok(status),
+            JobsReply::Status(report) => Ok(report),
             JobsReply::Orders { .. } => {
                 let text = "the manager answers something else than was asked";
                 Err(Error::new(ErrorKind::Corrupt, text))

@@ -4,6 +4,7 @@
 //! how often they were opened. So a new desk first hears from all members, for 5 s at most: their statements
 //! aren't answered so long, and what they run goes on.
 
+use super::report::{Countdown, add, parts_of_nodes, sum_of_owners, sum_of_rebuilt};
 use super::working::OPENED_BITS;
 use super::{Parts, SCRUB_EVERY, SPEED};
 use coordination::Roster;
@@ -11,8 +12,8 @@ use manager::Moment;
 use manager::jobs::{GroupFact, HEAR_FIRST, NsdFact, Planner, Settings, Slot, Statement};
 use metanode::DATA_POOL;
 use model::jobs::{
-    FINISHED_MAX, JobsReply, JobsRequest, Rebuilt, RepairProgress, STATED_MAX, STATED_NSDS_MAX,
-    StatedNsd,
+    FINISHED_MAX, JobsReply, JobsRequest, OwnersWork, Rebuilt, RepairProgress, RepairReport,
+    STATED_MAX, STATED_NSDS_MAX, StatedNsd,
 };
 use model::map::NsdState;
 use model::member::{Membership, Term};
@@ -54,6 +55,7 @@ pub(super) struct Desk {
 struct Heard {
     nsds: Vec<StatedNsd>,
     rebuilt: Rebuilt,
+    owners: OwnersWork,
 }
 
 struct Open {
@@ -66,6 +68,11 @@ struct Open {
     /// The NSDs in the map; whether each is lost.
     nsds: BTreeMap<NsdId, bool>,
     slots_moving: u64,
+    /// Generations that are being emptied, and the first group of the one that isn't.
+    closed: u64,
+    newest: GroupId,
+    /// How many shards there are.
+    shards: u64,
     /// When the planner learned the map.
     mapped: Moment,
     groups: Vec<GroupFact>,
@@ -76,7 +83,9 @@ struct Open {
     servers: BTreeSet<NodeRun>,
     settings: Settings,
     slots_moved: u64,
-    rebuilt: Rebuilt,
+    /// What each node has rebuilt since this manager heard it first.
+    rebuilt: BTreeMap<NodeId, Rebuilt>,
+    rewriting: Countdown,
     /// As of when time passed last.
     is_calm: bool,
     planner: Option<Planner>,
@@ -165,11 +174,12 @@ impl Desk {
             .as_mut()
             .ok_or_else(|| Error::new(ErrorKind::OldEpoch, "this node isn't the manager"))?;
         match asked {
-            JobsRequest::Status => Ok(JobsReply::Status(open.status())),
+            JobsRequest::Status => Ok(JobsReply::Status(open.report())),
             JobsRequest::State {
                 statement,
                 nsds,
                 rebuilt,
+                owners,
             } => {
                 let is_bounded = statement.running.len() <= STATED_MAX
                     && statement.finished.len() <= FINISHED_MAX
@@ -178,7 +188,12 @@ impl Desk {
                     let text = "a statement has more parts than allowed";
                     return Err(Error::new(ErrorKind::InvalidArgument, text));
                 }
-                if open.hear_nsds(from, nsds, rebuilt)? || !statement.finished.is_empty() {
+                let said = Heard {
+                    nsds,
+                    rebuilt,
+                    owners,
+                };
+                if open.hear_nsds(from, said)? || !statement.finished.is_empty() {
                     self.news.notify_one();
                 }
                 open.orders(from, &statement, now)
@@ -211,6 +226,8 @@ impl Desk {
                 planner.tick(now);
                 open.is_calm = planner.is_calm();
             }
+            let left = open.to_rewrite();
+            open.rewriting.note(now, left);
         }
     }
 
@@ -255,6 +272,9 @@ impl Open {
             map: MapEpoch(0),
             nsds: BTreeMap::new(),
             slots_moving: 0,
+            closed: 0,
+            newest: GroupId(0),
+            shards: 0,
             mapped: now,
             groups: Vec::new(),
             heard: BTreeMap::new(),
@@ -263,7 +283,8 @@ impl Open {
             servers: BTreeSet::new(),
             settings: SETTINGS,
             slots_moved: 0,
-            rebuilt: Rebuilt::default(),
+            rebuilt: BTreeMap::new(),
+            rewriting: Countdown::default(),
             is_calm: false,
             planner: None,
         }
@@ -275,6 +296,7 @@ impl Open {
             self.members = members.value.clone();
         }
         self.homes.clone_from(&roster.homes);
+        self.shards = roster.shards.len() as u64;
         let groups = pool.groups();
         let map = groups.map();
         let is_changed = self.map != map.epoch;
@@ -285,6 +307,8 @@ impl Open {
             let lost = nsds.map(|entry| (entry.nsd, entry.state == NsdState::Lost));
             self.nsds = lost.collect();
             self.slots_moving = groups.moving().len() as u64;
+            self.closed = map.closed().len() as u64;
+            self.newest = map.newest().first_group;
             self.groups = group_facts(pool, &self.nsds);
             if let Some(planner) = &mut self.planner {
                 planner.learn_map(self.groups.clone());
@@ -352,30 +376,30 @@ impl Open {
         }
     }
 
-    /// Takes down how a member's NSDs are. Returns whether that is news.
-    fn hear_nsds(&mut self, from: NodeRun, nsds: Vec<StatedNsd>, rebuilt: Rebuilt) -> Result<bool> {
+    /// Takes down how a member's NSDs are, and what it has done. Returns whether the former is news.
+    fn hear_nsds(&mut self, from: NodeRun, said: Heard) -> Result<bool> {
         if !self.servers.contains(&from) {
             let text = "this run isn't a member, as far as the manager knows";
             return Err(Error::new(ErrorKind::Unavailable, text));
         }
         // Of its own NSDs it says how they are, and of no others.
-        let mut nsds = nsds;
-        nsds.retain(|it| self.homes.get(&it.nsd) == Some(&from.node));
-        for it in &nsds {
+        let mut said = said;
+        said.nsds
+            .retain(|it| self.homes.get(&it.nsd) == Some(&from.node));
+        for it in &said.nsds {
             self.opened.insert(it.nsd, (from, it.opened));
         }
-        let before = self.heard.insert(from, Heard { nsds, rebuilt });
+        let before = self.heard.insert(from, said);
         let now = &self.heard[&from];
+        let sum = self.rebuilt.entry(from.node).or_default();
         // What it did before this manager isn't counted.
         if let Some(before) = &before {
             let (was, is) = (before.rebuilt, now.rebuilt);
-            let sum = &mut self.rebuilt;
-            let (pieces, bytes) = (
-                is.pieces.saturating_sub(was.pieces),
-                is.bytes.saturating_sub(was.bytes),
-            );
-            sum.pieces = sum.pieces.saturating_add(pieces);
-            sum.bytes = sum.bytes.saturating_add(bytes);
+            let more = Rebuilt {
+                pieces: is.pieces.saturating_sub(was.pieces),
+                bytes: is.bytes.saturating_sub(was.bytes),
+            };
+            add(sum, more);
         }
         let is_news = before.is_none_or(|before| before.nsds != now.nsds);
         if is_news {
@@ -417,12 +441,39 @@ impl Open {
         })
     }
 
-    fn status(&self) -> RepairProgress {
+    fn owners(&self) -> OwnersWork {
+        let all = self.heard.values().map(|it| it.owners);
+        sum_of_owners(all, self.newest)
+    }
+
+    /// Segments that owners still have to rewrite, if all of them have counted.
+    fn to_rewrite(&self) -> Option<u64> {
+        if self.closed == 0 {
+            return Some(0);
+        }
+        let owners = self.owners();
+        (owners.counted >= self.shards).then_some(owners.to_rewrite)
+    }
+
+    fn report(&self) -> RepairReport {
+        let shares = self.planner.as_ref().map(Planner::shares);
+        RepairReport {
+            progress: self.progress(),
+            nodes: parts_of_nodes(&shares.unwrap_or_default(), &self.rebuilt),
+        }
+    }
+
+    fn progress(&self) -> RepairProgress {
         let mut progress = RepairProgress {
             term: self.term,
             slots_moving: self.slots_moving,
             slots_moved: self.slots_moved,
-            rebuilt: self.rebuilt,
+            rebuilt: sum_of_rebuilt(&self.rebuilt),
+            limit: self.settings.node_bytes_per_second,
+            closed: self.closed,
+            to_rewrite: self.to_rewrite(),
+            rewritten_in: self.rewriting.done_in(),
+            balancing: self.owners().balancing,
             ..RepairProgress::default()
         };
         let Some(planner) = &self.planner else {
@@ -436,8 +487,11 @@ impl Open {
         progress.groups_degraded = status.degraded as u64;
         progress.repairs = status.repairs as u64;
         progress.running = status.running as u64;
+        progress.sweeps = status.sweeps as u64;
+        progress.scrubs = status.scrubs as u64;
         progress.servers = leaders.len() as u64;
         progress.bytes_left = status.bytes_left;
+        progress.bytes_critical = status.bytes_critical;
         progress.bytes_per_second = status.bytes_per_second;
         progress.done_in = status.done_in;
         let left = [status.repairs, status.degraded, status.unreadable];

@@ -9,7 +9,9 @@ use super::pace::Pace;
 use super::{Parts, ask, manager_of};
 use manager::jobs::{Attempt, JobId};
 use model::NsdId;
-use model::jobs::{JobsReply, JobsRequest, Rebuilt, STATED_MAX, STATED_NSDS_MAX, StatedNsd};
+use model::jobs::{
+    JobsReply, JobsRequest, OwnersWork, Rebuilt, STATED_MAX, STATED_NSDS_MAX, StatedNsd,
+};
 use model::nsd::NsdHealth;
 use nsd::Nsd;
 use parking_lot::Mutex;
@@ -126,8 +128,24 @@ fn statement(parts: &Parts, own: &mut OwnNsds) -> (JobsRequest, bool) {
             pieces: done.rebuilt_pieces,
             bytes: done.rebuilt_bytes,
         },
+        owners: owners_here(parts),
     };
     (request, has_news)
+}
+
+/// What the owners of the shards that are here move by themselves.
+fn owners_here(parts: &Parts) -> OwnersWork {
+    let mut work = OwnersWork {
+        newest: parts.nsds.pool.map().newest().first_group,
+        ..OwnersWork::default()
+    };
+    for (_, metanode) in parts.services.all_hosted() {
+        let moves = metanode.moves();
+        work.counted += u64::from(moves.to_rewrite.is_some());
+        work.to_rewrite += moves.to_rewrite.unwrap_or(0);
+        work.balancing += u64::from(moves.is_balancing);
+    }
+    work
 }
 
 /// Stops what isn't ordered any more, and begins what is.
