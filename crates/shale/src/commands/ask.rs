@@ -3,10 +3,11 @@
 use super::{
     cluster::number_of,
     present::{
-        check, df, events, health, nsds, pool, present, present_last, repair, scrub, settings,
-        status, waiters,
+        check, df, events, health, nsds, pool, present, present_last, scrub, settings, status,
+        waiters,
     },
     progress::ask_showing,
+    repair::repair,
     start::block_on,
     wait,
 };

@@ -10,6 +10,7 @@ mod lab;
 mod mount;
 mod present;
 mod progress;
+mod repair;
 mod shell;
 mod start;
 mod up;

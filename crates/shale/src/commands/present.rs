@@ -2,8 +2,8 @@
 
 use crate::{
     admin::{
-        CheckResult, Df, EventLine, Health, NodeLine, NsdLine, PoolLine, RepairStatus, ScrubLine,
-        SettingLine, Status, Waiter,
+        CheckResult, Df, EventLine, Health, NodeLine, NsdLine, PoolLine, ScrubLine, SettingLine,
+        Status, Waiter,
     },
     output::{self, bytes, say, table},
 };
@@ -439,19 +439,4 @@ pub(super) fn scrub(lines: &Vec<ScrubLine>) -> ExitCode {
     } else {
         ExitCode::from(1)
     }
-}
-
-pub(super) fn repair(repair: &RepairStatus) -> ExitCode {
-    say!(
-        "{}: {} segments to do, {} done ({} pieces, {} written)",
-        repair.state,
-        repair.segments_to_do,
-        repair.segments_done,
-        repair.pieces_done,
-        bytes(repair.bytes_done)
-    );
-    if !repair.reason.is_empty() {
-        say!("{}", repair.reason);
-    }
-    ExitCode::SUCCESS
 }

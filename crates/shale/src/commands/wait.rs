@@ -1,8 +1,9 @@
 //! Waits for the daemon's background work: repair, and emptying an NSD.
 
 use super::{
-    present::{nsds, present_last, repair},
+    present::{nsds, present_last},
     progress::{Looked, UntilInterrupted, stuck, wait_showing},
+    repair::repair,
 };
 use crate::admin::{NsdLine, Progress, RepairStatus, client::Admin};
 use hyper::Method;

@@ -12,6 +12,7 @@ pub mod member;
 pub mod mounts;
 mod own_mount;
 mod relay;
+mod repair;
 pub mod running;
 mod server;
 pub mod serving;
