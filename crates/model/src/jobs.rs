@@ -6,7 +6,7 @@
 
 use crate::call::{Class, Method};
 use crate::member::Term;
-use crate::{GroupId, GroupVersion, NodeId, NsdId};
+use crate::{GroupId, GroupVersion, MapEpoch, NodeId, NsdId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -252,6 +252,8 @@ pub struct NodePart {
 pub struct RepairProgress {
     /// The manager's: what it counts begins with it.
     pub term: Term,
+    /// The newest map that it knows: of later changes this tells nothing.
+    pub map: MapEpoch,
     /// It has heard what servers do. Until then the numbers of groups and repairs mean nothing.
     pub is_known: bool,
     /// Groups that can't lose anything more without losing data.

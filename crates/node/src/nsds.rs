@@ -77,6 +77,10 @@ pub struct NsdView {
     pub rebuilt: u64,
     /// Its region was removed; it serves until it is closed.
     pub is_removed: bool,
+    /// Bytes of pieces that this node has read from it since it has opened it, wherever it is.
+    pub bytes_read: u64,
+    /// Bytes of pieces that this node has put to it since then.
+    pub bytes_written: u64,
 }
 
 /// The NSDs of this node, in the pool and (in a cluster) served to other nodes.
@@ -341,6 +345,8 @@ impl LocalNsds {
                 ),
                 damage_found: nsd.as_ref().map_or(0, |nsd| nsd.damage_found()),
                 rebuilt: region.map_or(0, |region| region.rebuilt),
+                bytes_read: standing.bytes_read,
+                bytes_written: standing.bytes_written,
             }
         };
         standings.iter().map(view).collect()

@@ -368,6 +368,18 @@ pub enum Nsd {
         #[arg(long, group = "with")]
         own_failure_group: bool,
     },
+    /// Move all pieces off an NSD that answers to the others. It isn't used any more when it is empty; the same as
+    /// `remove` without --gone.
+    Drain {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Number of the NSD.
+        nsd: u32,
+        /// Wait until it is empty, and show progress.
+        #[arg(long)]
+        wait: bool,
+    },
     /// Take an NSD out of use: its pieces move to the others, or are rebuilt there if it is dead.
     Remove {
         /// The node's directory.
@@ -545,6 +557,9 @@ pub enum NodeCommand {
         dir: Dir,
         /// Number or name of the node.
         node: String,
+        /// Wait until they are empty, and show progress.
+        #[arg(long)]
+        wait: bool,
     },
     /// Put a node into a class: settings can be made for all nodes of a class.
     Class {

@@ -155,6 +155,54 @@ fn waiting_outlives_a_look_that_the_daemon_misses() {
     assert_eq!(lines[1]["state"], "idle");
 }
 
+/// Repair of a cluster, with so many bytes of groups and segments left.
+fn cluster_repair(state: &str, bytes: u64, segments: u64) -> Option<String> {
+    let rewrite = serde_json::json!({
+        "state": "running", "generations": u64::from(segments > 0), "segments_left": segments,
+        "seconds_left": null,
+    });
+    let repair = serde_json::json!({
+        "state": state, "groups": u64::from(bytes > 0), "groups_critical": 0, "groups_degraded": 0,
+        "groups_unreadable": 0, "critical_bytes_left": bytes / 2, "normal_bytes_left": bytes - bytes / 2,
+        "bytes_per_second": 1, "seconds_left": null, "pieces_done": 0, "bytes_done": 0,
+        "slots_moving": 0, "slots_moved": 0,
+    });
+    let status = serde_json::json!({
+        "state": state, "segments_to_do": 0, "segments_done": 0, "bytes_done": 0,
+        "segments_checked": 0, "segments_total": 0, "reason": "",
+        "cluster": {
+            "repair": repair, "rewrite": rewrite, "balancing_shards": 0, "sweeps": 0, "scrubs": 0,
+            "limit_bytes_per_second": 1000, "nodes": [],
+        },
+    });
+    Some(status.to_string())
+}
+
+#[test]
+fn waiting_for_a_cluster_shows_what_is_repaired_and_then_what_is_rewritten() {
+    let mut looks = 0;
+    let daemon = ScriptedDaemon::start(move |_| {
+        looks += 1;
+        match looks {
+            1 => cluster_repair("running", 800, 70),
+            2 => cluster_repair("running", 200, 70),
+            3 => cluster_repair("running", 0, 70),
+            4 => cluster_repair("running", 0, 20),
+            _ => cluster_repair("idle", 0, 0),
+        }
+    });
+    let lines = daemon.lines(&["repair", "status", "--wait"]);
+    let shown = |line: &serde_json::Value| {
+        let progress = &line["progress"];
+        (progress["done"].as_u64(), progress["total"].as_u64())
+    };
+    let (last, before) = lines.split_last().unwrap();
+    let before: Vec<_> = before.iter().map(shown).collect();
+    let all: [(u64, u64); 4] = [(0, 800), (600, 800), (0, 70), (50, 70)];
+    assert_eq!(before, all.map(|(done, total)| (Some(done), Some(total))));
+    assert_eq!(last["state"], "idle");
+}
+
 #[test]
 fn removing_an_nsd_with_wait_shows_how_much_is_moved() {
     let nsd = |state: &str, used: u64| {
@@ -181,6 +229,56 @@ fn removing_an_nsd_with_wait_shows_how_much_is_moved() {
     assert_eq!(lines[0]["progress"]["done"], 6);
     assert_eq!(lines[0]["progress"]["total"], 10);
     assert_eq!(lines[1][0]["state"], "lost");
+}
+
+#[test]
+fn draining_a_node_with_wait_ends_when_all_its_nsds_are_empty() {
+    let nsds = |first: &str, second: &str, used: u64| {
+        let line = |nsd: u64, state: &str, used: u64| {
+            serde_json::json!({
+                "nsd": nsd, "node": 2, "path": "", "state": state, "health": "online", "capacity": 100,
+                "used": used, "blobs": 1,
+            })
+        };
+        let lines = [
+            line(1, "active", 50),
+            line(3, first, used),
+            line(4, second, used),
+        ];
+        Some(serde_json::json!(lines).to_string())
+    };
+    let mut looks = 0;
+    let daemon = ScriptedDaemon::start(move |path| match path {
+        "/v1/cluster" => {
+            let node = serde_json::json!({
+                "node": 2, "name": "n2", "class": "default", "quorum": false, "authority": false, "etcd": null,
+                "state": "up", "cause": null, "address": null, "manager": false, "shards": [], "nsds": [3, 4],
+            });
+            let view = serde_json::json!({
+                "cluster": "0", "manager": 1, "coordination": [], "nodes": [node], "file_systems": [],
+            });
+            Some(view.to_string())
+        }
+        "/v1/nodes/2/drain" => Some(r#"{"nsds": [3, 4]}"#.to_string()),
+        "/v1/nsds" => {
+            looks += 1;
+            match looks {
+                1 => nsds("draining", "draining", 10),
+                2 => nsds("draining", "draining", 4),
+                3 => nsds("lost", "draining", 3),
+                _ => nsds("lost", "lost", 0),
+            }
+        }
+        _ => cluster_repair("idle", 0, 0),
+    });
+    let lines = daemon.lines(&["node", "drain", "n2", "--wait"]);
+    let (last, before) = lines.split_last().unwrap();
+    let done: Vec<_> = before
+        .iter()
+        .map(|it| it["progress"]["done"].as_u64())
+        .collect();
+    assert_eq!(done, [Some(12), Some(17)], "{lines:?}");
+    assert_eq!(last[2]["state"], "lost");
 }
 
 /// A pipe in which no byte has room.

@@ -111,8 +111,8 @@ impl Member {
         Ok(report.progress)
     }
 
-    /// How repair of the cluster's pool is, and which part each node has in it, as the manager says. Waits for it for
-    /// two seconds at most.
+    /// How repair of the cluster's pool is, and which part each node has in it, as the manager says. Nothing is known if
+    /// it hasn't heard yet of the pool's map that this node has. Waits for it for two seconds at most.
     ///
     /// # Errors
     /// As [`Member::repair_status`].
@@ -124,7 +124,11 @@ impl Member {
             Error::new(ErrorKind::Unavailable, text)
         })?;
         match ask(parts, manager, &JobsRequest::Status).await? {
-            JobsReply::Status(report) => Ok(report),
+            JobsReply::Status(mut report) => {
+                let progress = &mut report.progress;
+                progress.is_known &= progress.map >= parts.nsds.pool.map().epoch;
+                Ok(report)
+            }
             JobsReply::Orders { .. } => {
                 let text = "the manager answers something else than was asked";
                 Err(Error::new(ErrorKind::Corrupt, text))

@@ -1,7 +1,9 @@
 //! Requests and answers of the daemon's admin API: JSON over a UNIX socket in the node's directory.
 
 pub mod client;
+pub mod repair;
 
+use repair::ClusterRepair;
 use serde::{Deserialize, Serialize};
 
 /// The answer to a request that failed, to be shown to a person.
@@ -465,6 +467,12 @@ pub struct NsdLine {
     pub used: u64,
     /// Blobs.
     pub blobs: u64,
+    /// Bytes of pieces that the daemon that answers has read from it since it has opened it.
+    #[serde(default)]
+    pub bytes_read: u64,
+    /// Bytes of pieces that the daemon that answers has put to it since then.
+    #[serde(default)]
+    pub bytes_written: u64,
 }
 
 /// `shale nsd scrub`.
@@ -509,6 +517,9 @@ pub struct RepairStatus {
     pub segments_total: u64,
     /// Why repair waits, if it does.
     pub reason: String,
+    /// All work on the pool of a cluster; `None` on a node that is alone.
+    #[serde(default)]
+    pub cluster: Option<ClusterRepair>,
 }
 
 /// One line of `shale waiters`.
@@ -537,7 +548,7 @@ pub struct PoolLine {
     pub nsds: u64,
     /// `current`: takes new data; `emptying`: its data moves to the current ones.
     pub state: String,
-    /// Segments that are still to be moved, as far as they were counted; only while emptying.
+    /// Segments that are still to be moved, once they are counted; only while emptying.
     pub segments_left: Option<u64>,
 }
 

@@ -156,21 +156,13 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             };
             show(&dir, Method::PATCH, "/v1/nsds", body, json, nsds).await
         }
+        Nsd::Drain { dir, nsd, wait } => take_out(&dir, nsd, false, wait, json).await,
         Nsd::Remove {
             dir,
             nsd,
             gone,
-            wait: false,
-        } => {
-            let path = wait::path_to_remove(nsd, gone);
-            show(&dir, Method::DELETE, &path, (), json, nsds).await
-        }
-        Nsd::Remove {
-            dir,
-            nsd,
-            gone,
-            wait: true,
-        } => wait::for_empty(&Admin::of(&dir.absolute()), nsd, gone, json).await,
+            wait,
+        } => take_out(&dir, nsd, gone, wait, json).await,
         Nsd::Open { dir, nsd } => {
             let path = format!("/v1/nsds/{nsd}/open");
             show(&dir, Method::POST, &path, (), json, nsds).await
@@ -186,6 +178,15 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             present_last(answer, json, scrub)
         }
     }
+}
+
+/// Takes an NSD out of use; `waits`: returns when that has come to its end.
+async fn take_out(dir: &Dir, nsd: u32, gone: bool, waits: bool, json: bool) -> Result<ExitCode> {
+    if waits {
+        return wait::for_empty(&Admin::of(&dir.absolute()), nsd, gone, json).await;
+    }
+    let path = wait::path_to_remove(nsd, gone);
+    show(dir, Method::DELETE, &path, (), json, nsds).await
 }
 
 /// The path of a request for this node, or for another one.

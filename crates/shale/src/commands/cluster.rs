@@ -3,6 +3,7 @@
 use super::{
     present::{present, table_of_nodes},
     start::{ask, block_on},
+    wait,
 };
 use crate::{
     admin::{
@@ -78,7 +79,7 @@ pub fn node(command: NodeCommand, json: bool) -> Result<ExitCode> {
                 ExitCode::SUCCESS
             });
         }
-        NodeCommand::Drain { dir, node } => return drain(&dir, &node, json),
+        NodeCommand::Drain { dir, node, wait } => return drain(&dir, &node, wait, json),
         NodeCommand::Remove { dir, node } => return remove(&dir, &node, json),
         NodeCommand::Expel { dir, node } => (dir, node, barred(true)),
         NodeCommand::Unexpel { dir, node } => (dir, node, barred(false)),
@@ -154,10 +155,13 @@ fn barred(barred: bool) -> ChangeNode {
     }
 }
 
-fn drain(dir: &Dir, node: &str, json: bool) -> Result<ExitCode> {
+fn drain(dir: &Dir, node: &str, waits: bool, json: bool) -> Result<ExitCode> {
     block_on(async {
         let admin = Admin::of(&dir.absolute());
         let number = number_of(&admin, node).await?;
+        if waits {
+            return wait::for_empty_node(&admin, number, json).await;
+        }
         let path = format!("/v1/nodes/{number}/drain");
         let answer: serde_json::Value = admin.ask(Method::POST, &path, ()).await?;
         let is_empty = answer["nsds"].as_array().is_some_and(Vec::is_empty);

@@ -380,6 +380,8 @@ mod tests {
             capacity: 0,
             used: 0,
             blobs: 0,
+            bytes_read: 0,
+            bytes_written: 0,
         };
         let lines = [
             line(Some(2), "active"),

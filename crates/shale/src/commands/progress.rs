@@ -157,7 +157,7 @@ fn sentence(progress: &Progress, pace: Pace) -> String {
 }
 
 /// Time in at most two units.
-fn time(duration: Duration) -> String {
+pub(super) fn time(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -1,10 +1,10 @@
-//! What the daemon tells of repair, on a node that is alone and in a cluster.
+//! What the daemon tells of repair.
 
+use super::member::repairs::of_cluster;
 use super::running::Running;
 use super::serving::Serving;
 use crate::admin::RepairStatus;
-use crate::output::bytes;
-use model::{Result, jobs::RepairProgress};
+use model::Result;
 
 impl Serving {
     /// `shale repair status`.
@@ -14,52 +14,8 @@ impl Serving {
     pub async fn repair_status(&self) -> Result<RepairStatus> {
         match &self.running {
             Running::Alone(node) => Ok(of_node(&node.metanode().repair_status())),
-            Running::InCluster(here) => Ok(of_cluster(&here.member().repair_status().await?)),
+            Running::InCluster(here) => Ok(of_cluster(&here.member().repair_report().await?)),
         }
-    }
-}
-
-/// Repair of a cluster's pool, as its manager knows it.
-fn of_cluster(progress: &RepairProgress) -> RepairStatus {
-    let is_idle = progress.is_known && progress.is_complete && progress.slots_moving == 0;
-    let state = match (is_idle, progress.groups_unreadable) {
-        (true, _) => "idle",
-        (false, 0) => "running",
-        _ => "waiting",
-    };
-    let expected = match progress.done_in {
-        Some(time) => format!(", done in about {} s", time.as_secs()),
-        None => String::new(),
-    };
-    let reason = match (progress.is_known, state) {
-        (false, _) => "the manager has just begun and doesn't know yet what there is to do".into(),
-        (_, "idle") => String::new(),
-        (_, "waiting") => format!(
-            "{} groups have lost more than their scheme survives; bring their NSDs back (`shale nsd list`)",
-            progress.groups_unreadable
-        ),
-        _ => format!(
-            "{} groups that can't lose another NSD come first, {} lack something, {} slots moving, {} moved, {} \
-             repairs left on {} servers, {} left at {}/s{expected}",
-            progress.groups_critical,
-            progress.groups_degraded,
-            progress.slots_moving,
-            progress.slots_moved,
-            progress.repairs,
-            progress.servers,
-            bytes(progress.bytes_left),
-            bytes(progress.bytes_per_second)
-        ),
-    };
-    RepairStatus {
-        state: state.into(),
-        segments_to_do: progress.repairs,
-        segments_done: 0,
-        pieces_done: progress.rebuilt.pieces,
-        bytes_done: progress.rebuilt.bytes,
-        segments_checked: 0,
-        segments_total: 0,
-        reason,
     }
 }
 
@@ -100,8 +56,12 @@ fn of_node(status: &metanode::RepairStatus) -> RepairStatus {
                 0 => String::new(),
                 groups => format!(", first {groups} groups that can't lose another NSD"),
             };
+            let balancing = match status.balancing {
+                false => "",
+                true => ", data moves to NSDs that hold less than others",
+            };
             format!(
-                "scan {}, {}{of_total} segments checked, {} slots moving, {} moved{critical}{}{emptying}",
+                "scan {}, {}{of_total} segments checked, {} slots moving, {} moved{critical}{}{emptying}{balancing}",
                 if status.running { "running" } else { "due" },
                 status.segments_checked,
                 status.slots_moving,
@@ -115,6 +75,7 @@ fn of_node(status: &metanode::RepairStatus) -> RepairStatus {
         } else {
             String::new()
         },
+        cluster: None,
     }
 }
 

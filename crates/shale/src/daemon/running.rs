@@ -267,6 +267,19 @@ impl Running {
         }
     }
 
+    /// Segments that are still to be moved into the pool's newest groups. `None`: they aren't counted yet, or the
+    /// cluster's manager doesn't answer.
+    pub async fn segments_to_rewrite(&self) -> Option<u64> {
+        match self {
+            Self::Alone(node) => node.metanode().moves().to_rewrite,
+            Self::InCluster(here) => {
+                let progress = here.member().repair_status().await.ok()?;
+                // It may not have heard yet that there is something to do.
+                progress.to_rewrite.filter(|_| progress.closed > 0)
+            }
+        }
+    }
+
     /// Changes the pool.
     ///
     /// # Errors

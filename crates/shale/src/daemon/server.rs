@@ -86,14 +86,14 @@ pub fn routes(serving: Arc<Serving>) -> Router {
         )
         .route(
             "/v1/pool",
-            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.pool()))).post(change_pool),
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.pool().await))).post(change_pool),
         )
         .route("/v1/nsds/scrub", post(scrub))
         .route("/v1/nsds/{nsd}", delete(remove))
         .route("/v1/nsds/{nsd}/open", post(open))
         .route(
             "/v1/repair",
-            get(async |State(s): State<Arc<Serving>>| answer(s.repair_status().await)),
+            get(async |State(s): State<Arc<Serving>>| answer_or_later(s.repair_status().await)),
         )
         .route("/v1/cluster", get(cluster))
         .route("/v1/cluster/join-token", post(join_token))
@@ -377,6 +377,24 @@ where
     world.spawn(name, working).detach();
     told.await
         .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()))
+}
+
+/// As [`answer`]. What isn't known for a moment, because another node became the manager, is said in a way that makes
+/// commands which wait ask again.
+fn answer_or_later<T: Serialize>(result: Result<T>) -> Response {
+    let later = [
+        ErrorKind::Unavailable,
+        ErrorKind::Unknown,
+        ErrorKind::OldEpoch,
+    ];
+    let is_later = result
+        .as_ref()
+        .is_err_and(|error| later.contains(&error.kind()));
+    let mut response = answer(result);
+    if is_later {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    response
 }
 
 fn answer<T: Serialize>(result: Result<T>) -> Response {

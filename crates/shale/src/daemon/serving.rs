@@ -411,12 +411,13 @@ impl Serving {
     }
 
     /// `shale pool list`.
-    pub fn pool(&self) -> Vec<PoolLine> {
-        let metanodes = self.running.metanodes();
-        let left = metanodes
-            .iter()
-            .map(|it| it.repair_status().segments_to_move);
-        let left: u64 = left.sum();
+    pub async fn pool(&self) -> Vec<PoolLine> {
+        let generations = self.running.generations();
+        // Of a cluster only its manager knows what all owners have to do.
+        let left = match generations.len() {
+            0 | 1 => None,
+            _ => self.running.segments_to_rewrite().await,
+        };
         let line = |view: &GenerationView| PoolLine {
             first_group: view.first_group,
             groups: view.groups,
@@ -427,9 +428,9 @@ impl Serving {
                 true => "current".into(),
                 false => "emptying".into(),
             },
-            segments_left: (!view.is_newest).then_some(left),
+            segments_left: left.filter(|_| !view.is_newest),
         };
-        self.running.generations().iter().map(line).collect()
+        generations.iter().map(line).collect()
     }
 
     /// `shale pool change`.
@@ -447,7 +448,7 @@ impl Serving {
             block_bytes,
         };
         self.running.change_pool(change).await?;
-        Ok(self.pool())
+        Ok(self.pool().await)
     }
 
     async fn change_nsds(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
@@ -546,5 +547,7 @@ fn nsd_line(view: &NsdView) -> NsdLine {
         capacity: view.usage.capacity,
         used: view.usage.used,
         blobs: view.usage.blobs,
+        bytes_read: view.bytes_read,
+        bytes_written: view.bytes_written,
     }
 }

@@ -25,11 +25,11 @@ use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of each node's NSD.
-const NSD: &str = "1G";
+pub(crate) const NSD: &str = "1G";
 /// Bytes of one file of the load.
 const FILE_BYTES: usize = 300_000;
 
-/// A cluster; killed and removed when dropped.
+/// A cluster, whose nodes are numbered from 1; killed and removed when dropped.
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
     /// The first three bytes of the nodes' addresses.
@@ -48,8 +48,14 @@ impl Cluster {
 
     /// One node that was alone.
     pub(crate) fn founded() -> Self {
+        Self::founded_after(|_| {})
+    }
+
+    /// One node that was alone, where this was done before.
+    pub(crate) fn founded_after(work: impl FnOnce(&Node)) -> Self {
         let first = Node::unstarted();
         first.must(&["up", "--nsd-size", NSD]);
+        work(&first);
         let cluster = Self {
             nodes: vec![first],
             net: free_net(),

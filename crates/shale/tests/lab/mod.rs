@@ -1,4 +1,4 @@
-//! `shale lab`: clusters of real daemons on this machine, and what they survive.
+//! `shale lab`: clusters of real daemons on this machine, how they grow, and what they survive.
 
 pub(crate) mod fixture;
 
@@ -7,6 +7,7 @@ mod clocks;
 mod clusters;
 mod etcd;
 mod faults;
+mod growth;
 mod histories;
 mod load;
 mod nodes;

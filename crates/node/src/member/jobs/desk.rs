@@ -466,6 +466,7 @@ impl Open {
     fn progress(&self) -> RepairProgress {
         let mut progress = RepairProgress {
             term: self.term,
+            map: self.map,
             slots_moving: self.slots_moving,
             slots_moved: self.slots_moved,
             rebuilt: sum_of_rebuilt(&self.rebuilt),

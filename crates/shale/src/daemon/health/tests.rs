@@ -28,6 +28,8 @@ fn view(nsd: u32) -> NsdView {
         damage_found: 0,
         rebuilt: 0,
         is_removed: false,
+        bytes_read: 0,
+        bytes_written: 0,
     }
 }
 

@@ -20,6 +20,7 @@ pub mod outside;
 pub mod protection;
 mod quorum;
 pub mod renewal;
+pub mod repairs;
 mod reports;
 pub mod rotation;
 mod settings;

@@ -1,4 +1,4 @@
-//! A load on a lab of which every byte can be checked: programs on its nodes make, sync, read, rename and remove files,
+//! A load on a cluster of which every byte can be checked: programs on its nodes make, sync, read, rename and remove files,
 //! and know what was acknowledged. Where nodes go on, programs may be held up; an error is the test's failure.
 
 mod journal;
@@ -6,6 +6,7 @@ mod process;
 mod program;
 
 use super::fixture::Lab;
+use crate::cluster::Cluster;
 use crate::fixture::poll;
 use journal::Entry;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     io::{BufRead, BufReader, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::{
         atomic::{AtomicU64, Ordering},
@@ -29,7 +30,25 @@ const CHECK_MAX: Duration = Duration::from_secs(300);
 /// An answer from a process of programs, which waits for no file system.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
-/// Programs that run on nodes of a lab. They are killed when it is dropped.
+/// A cluster whose nodes mount its file system; they are numbered from 1.
+pub(crate) trait Mounts {
+    /// A path in a node's mount.
+    fn path_on(&self, node: u32, name: &str) -> PathBuf;
+}
+
+impl Mounts for Lab {
+    fn path_on(&self, node: u32, name: &str) -> PathBuf {
+        self.path(node, name)
+    }
+}
+
+impl Mounts for Cluster {
+    fn path_on(&self, node: u32, name: &str) -> PathBuf {
+        self.path(node as usize, name)
+    }
+}
+
+/// Programs that run on nodes of a cluster. They are killed when it is dropped.
 pub(crate) struct Load {
     /// Its directory.
     name: String,
@@ -92,10 +111,11 @@ impl Drop for Process {
 impl Load {
     /// Starts programs on these nodes. Returns once each has made a file.
     #[track_caller]
-    pub(crate) fn start(lab: &Lab, nodes: &[u32]) -> Self {
+    pub(crate) fn start(cluster: &impl Mounts, nodes: &[u32]) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("load{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let start = |node: &u32| (*node, Process::start(*node, &lab.path(*node, &name)));
+        let place = |node: u32| cluster.path_on(node, &name);
+        let start = |node: &u32| (*node, Process::start(*node, &place(*node)));
         let mut load = Self {
             processes: nodes.iter().map(start).collect(),
             name,
@@ -204,12 +224,13 @@ impl Load {
     /// Each of these nodes must show what was acknowledged to any of the programs. All of them have ended, but for those
     /// of nodes that were given up.
     #[track_caller]
-    pub(crate) fn must_be_seen(&mut self, lab: &Lab, nodes: &[u32]) {
+    pub(crate) fn must_be_seen(&mut self, cluster: &impl Mounts, nodes: &[u32]) {
         let all = self.nodes();
         let files = Value::Array(self.ask(&all, "files"));
         let entries: Vec<Entry> = serde_json::from_value(files).unwrap();
         for node in nodes {
-            let (place, entries) = (lab.path(*node, &self.name), entries.clone());
+            let place = cluster.path_on(*node, &self.name);
+            let entries = entries.clone();
             let checked = within("looking at all files", move || {
                 journal::check(&place, &entries)
             });
@@ -219,8 +240,8 @@ impl Load {
 
     /// Removes its files, through this node.
     #[track_caller]
-    pub(crate) fn remove(self, lab: &Lab, node: u32) {
-        let place = lab.path(node, &self.name);
+    pub(crate) fn remove(self, cluster: &impl Mounts, node: u32) {
+        let place = cluster.path_on(node, &self.name);
         let removed = within("removing all files", move || std::fs::remove_dir_all(place));
         removed.unwrap();
     }
