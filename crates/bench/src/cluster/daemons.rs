@@ -282,7 +282,11 @@ impl Cluster {
         Ok((&self.nodes[at], others.map(|(_, node)| node).collect()))
     }
 
-    fn wait(&self, if_not: &str, is_so: impl Fn(&Self) -> Result<bool>) -> Result<()> {
+    /// Looks again and again until it is so; `if_not` says what isn't.
+    ///
+    /// # Errors
+    /// `Unavailable` if it isn't so in time; those of the look.
+    pub fn wait(&self, if_not: &str, is_so: impl Fn(&Self) -> Result<bool>) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while !is_so(self)? {
             if Instant::now() > until {

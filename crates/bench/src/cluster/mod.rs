@@ -7,6 +7,7 @@
 mod daemons;
 mod memory;
 mod processes;
+mod rebuild;
 mod remote;
 
 use crate::measure::{Goal, Line, Unit, pairs, pairs_of, per_second, print};
@@ -108,6 +109,7 @@ pub fn lines(dir: &Path, runs: usize, only: &str) -> Result<()> {
     clusters.owners_mount()?;
     clusters.remote_mount()?;
     clusters.erasure()?;
+    clusters.rebuild()?;
     clusters.memory()
 }
 
