@@ -1,6 +1,6 @@
 //! A node that is alone becomes a cluster, under a load of which every byte is checked: nodes join, all data gets another
-//! scheme, a node leaves in good order, an NSD is added and NSDs are lost. `shale repair status` tells on each node how far
-//! that is.
+//! scheme, a node leaves in good order, an NSD is added (in a long run), and NSDs are lost. `shale repair status` tells on
+//! each node how far that is.
 
 mod told;
 
@@ -24,7 +24,7 @@ const OLD_BYTES: usize = 2 << 20;
 const BLOCK: &str = "64K";
 /// What repair may read or write at each node while its progress is looked at, in bytes per second.
 const SLOWLY: u64 = 8 << 20;
-/// A quorum node, which gets a second NSD.
+/// A quorum node with two NSDs.
 const HOME: u32 = 3;
 
 /// How far it grows.
@@ -35,6 +35,8 @@ struct Size {
     old: u64,
     /// Nodes on which programs run, besides the first one. The last node leaves.
     busy: &'static [u32],
+    /// The second NSD of [`HOME`] is added at last, instead of joining with its node.
+    adds_nsd: bool,
     /// Besides the first NSD of [`HOME`], those of these nodes are lost.
     also_lost: &'static [u32],
 }
@@ -44,6 +46,7 @@ const SHORT: Size = Size {
     scheme: "erasure(2+1)",
     old: 12,
     busy: &[2, 4],
+    adds_nsd: false,
     also_lost: &[],
 };
 /// Seven nodes are left of eight, and NSDs of six when two are lost.
@@ -52,6 +55,7 @@ const LONG: Size = Size {
     scheme: "erasure(4+2)",
     old: 100,
     busy: &[2, 3, 4, 5, 6, 7, 8],
+    adds_nsd: true,
     also_lost: &[6],
 };
 
@@ -93,11 +97,23 @@ impl Steps {
 
 /// Nodes join the one that was alone, while programs run there.
 #[track_caller]
-fn join_all(cluster: &mut Cluster, load: &mut Load, nodes: u32) {
-    for number in 2..=nodes {
-        cluster.join(number <= 3);
+fn join_all(cluster: &mut Cluster, load: &mut Load, size: &Size) {
+    for number in 2..=size.nodes {
+        let two = number == HOME && !size.adds_nsd;
+        let nsds = if two { "2" } else { "1" };
+        cluster.join_with(number <= 3, &["--nsds", nsds]);
         load.gets_on(&[1], 1);
     }
+}
+
+/// [`HOME`] gets another NSD, which takes its share of what is there.
+#[track_caller]
+fn add_nsd(cluster: &Cluster, left: u32, scheme: &str) {
+    let home = format!("n{HOME}");
+    let add = ["nsd", "add", "--node", &home, "--nsd-size", NSD];
+    must_within(cluster.node(1), &add);
+    until_idle(cluster, left, HOME, scheme);
+    until_even(cluster, |node| node == HOME);
 }
 
 /// The last node leaves in good order: its NSD is emptied, it ends, and the others forget it.
@@ -160,7 +176,7 @@ fn a_node_grows_into_a_cluster_under_load_and_what_leaves_it_takes_nothing_along
     });
     let mut first = Load::start(&cluster, &[1]);
     first.mark();
-    join_all(&mut cluster, &mut first, size.nodes);
+    join_all(&mut cluster, &mut first, &size);
     let mut others = Load::start(&cluster, size.busy);
     others.mark();
     steps.done("joined");
@@ -178,12 +194,10 @@ fn a_node_grows_into_a_cluster_under_load_and_what_leaves_it_takes_nothing_along
     steps.done("one node drained and removed");
 
     let left = size.nodes - 1;
-    let home = format!("n{HOME}");
-    let add = ["nsd", "add", "--node", &home, "--nsd-size", NSD];
-    must_within(cluster.node(1), &add);
-    until_idle(&cluster, left, HOME, size.scheme);
-    until_even(&cluster, |node| node == HOME);
-    steps.done("an NSD added and filled");
+    if size.adds_nsd {
+        add_nsd(&cluster, left, size.scheme);
+        steps.done("an NSD added and filled");
+    }
 
     limit_repair(&cluster, SLOWLY);
     lose_nsds(&cluster, &[&[HOME][..], size.also_lost].concat());
