@@ -84,7 +84,7 @@ pub(crate) async fn must_read_all(stage: &Arc<Stage>, node: usize) {
 }
 
 /// A node gives the pool another scheme.
-async fn change_scheme(stage: &Arc<Stage>, node: usize, scheme: Scheme) {
+pub(crate) async fn change_scheme(stage: &Arc<Stage>, node: usize, scheme: Scheme) {
     let change = PoolChange {
         scheme: Some(scheme),
         block_bytes: None,

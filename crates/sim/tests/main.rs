@@ -16,6 +16,7 @@ mod power_cut;
 mod racks;
 mod random_actions;
 mod repairing;
+mod reports;
 mod scrub;
 mod seeds;
 mod several_nodes;
