@@ -506,7 +506,8 @@ fn group_facts(pool: &Pool, nsds: &BTreeMap<NsdId, bool>) -> Vec<GroupFact> {
     let groups = pool.groups();
     let states = pool.nsd_states();
     let used: u64 = states.iter().map(|state| state.usage.used).sum();
-    let bytes = used / u64::from(groups.count().max(1));
+    // Those that are being emptied hold something as well.
+    let bytes = used / (groups.all().count() as u64).max(1);
     let fact = |group: GroupId| {
         // A slot that never had an NSD holds nothing, and nothing is missing there.
         let slots = groups.members(group).iter();
