@@ -9,6 +9,7 @@ mod etcd;
 mod faults;
 mod histories;
 mod load;
+mod nasty;
 mod nodes;
 mod programs;
 mod quorum;
