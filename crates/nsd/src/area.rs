@@ -114,10 +114,8 @@ impl Area {
         for block in GUARDS..GUARDS + area.shared.tables {
             disk.write_now(start + block * BLOCK, &zeros)?;
         }
-        let mut state = area.shared.state.lock();
-        state.guard_dirty = true;
-        area.shared.sync(&mut state)?;
-        drop(state);
+        area.shared.state.lock().guard_dirty = true;
+        area.shared.sync()?;
         Ok(area)
     }
 
@@ -236,6 +234,7 @@ impl Area {
         }
         if !mended.is_empty() {
             shared.write_tables(&mut state)?;
+            drop(state);
             shared.disk.flush_now()?;
         }
         Ok((still, mended))
@@ -464,22 +463,29 @@ impl Shared {
         Ok(())
     }
 
-    fn sync(&self, state: &mut AreaState) -> io::Result<()> {
-        self.write_pending(state)?;
-        self.write_tables(state)?;
+    /// Makes everything durable that was written. One thread writes at a time; others may read meanwhile: the lock, which
+    /// every lookup in the index needs, isn't held while the disk flushes, however long that takes.
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.state.lock();
+        self.write_pending(&mut state)?;
+        self.write_tables(&mut state)?;
+        drop(state);
         self.disk.flush_now()?;
+        let mut state = self.state.lock();
         if !state.guard_dirty {
             return Ok(());
         }
         state.sequence += 1;
-        let guard = Guard::of(state).encode(self.region);
+        let sequence = state.sequence;
+        let guard = Guard::of(&state).encode(self.region);
+        drop(state);
         for copy in [0, 2] {
-            let number = state.sequence % 2 + copy;
+            let number = sequence % 2 + copy;
             self.disk.write_now(self.start + number * BLOCK, &guard)?;
             // Flush before writing the other copy: a power cut may tear writes that aren't durable.
             self.disk.flush_now()?;
         }
-        state.guard_dirty = false;
+        self.state.lock().guard_dirty = false;
         Ok(())
     }
 }
@@ -552,8 +558,7 @@ impl redb::StorageBackend for Area {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        self.shared.sync(&mut state)
+        self.shared.sync()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -573,15 +578,16 @@ impl redb::StorageBackend for Area {
     }
 
     fn close(&self) -> io::Result<()> {
-        let mut state = self.shared.state.lock();
-        self.shared.sync(&mut state)
+        self.shared.sync()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redb::StorageBackend;
     use std::path::Path;
+    use std::time::Duration;
     use world::World;
     use world::sim::Simulation;
 
@@ -623,5 +629,47 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
             assert!(error.to_string().contains(why), "{error}");
         }
+    }
+
+    /// Would be broken if lookups in the index waited for a disk that hangs in a flush: those who make them are the threads
+    /// that everything else on the node needs.
+    #[test]
+    fn a_flush_that_hangs_holds_up_no_lookup() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, slow) = (folder.path().join("nsd"), folder.path().join("slow"));
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let _context = runtime.enter();
+        let world = World::real_with_slow_disks(&slow);
+        drop(world.create_disk(&path, BYTES).unwrap());
+        let disk = world.open_disk(&path).unwrap();
+        let area = Area::create(&disk, 7, 0, BYTES).unwrap();
+        area.set_len(2 * BLOCK).unwrap();
+        area.write(BLOCK, &[5; UNIT]).unwrap();
+
+        world::host::replace_file(&slow, b"latency_ms = 3600000\n").unwrap();
+        let own = area.clone();
+        let flushing = world.spawn_thread("flushes", move || own.sync_data().unwrap());
+        let (tell, told) = std::sync::mpsc::sync_channel(1);
+        let looking = world.spawn_thread("looks", move || {
+            // The flush begins when all is written.
+            while !area.shared.state.lock().pending.is_empty() {
+                std::hint::spin_loop();
+            }
+            let mut page = [0; UNIT];
+            area.read(BLOCK, &mut page).unwrap();
+            tell.send(page).unwrap();
+        });
+        let read = told.recv_timeout(Duration::from_secs(60));
+        let hangs = !flushing.is_finished();
+        world::host::remove_file(&slow).unwrap();
+        flushing.join().unwrap();
+        looking.join().unwrap();
+        assert!(hangs, "the disk flushes until it is quick again");
+        let read = read.expect("it is read meanwhile");
+        assert!(read.iter().all(|byte| *byte == 5));
     }
 }

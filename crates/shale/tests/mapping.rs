@@ -78,9 +78,16 @@ impl Mapping {
     }
 
     fn sync(&self) {
+        self.try_sync().unwrap();
+    }
+
+    /// msync(2) of all of it.
+    pub(crate) fn try_sync(&self) -> std::io::Result<()> {
         // SAFETY: the whole mapping.
-        let result = unsafe { libc::msync(self.at.as_ptr().cast(), BYTES, libc::MS_SYNC) };
-        assert_eq!(result, 0);
+        match unsafe { libc::msync(self.at.as_ptr().cast(), BYTES, libc::MS_SYNC) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
     }
 }
 

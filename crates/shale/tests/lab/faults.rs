@@ -88,24 +88,42 @@ pub(crate) fn survive(
     victims: &[u32],
     just_before: impl FnOnce(),
 ) -> Pauses {
+    let strike = |load: &mut Load| {
+        just_before();
+        load.mark();
+        fault.strike(lab, victims);
+        until_given_up(lab, victims);
+    };
+    let mend = || {
+        fault.mend(lab, victims);
+        until_whole(lab);
+    };
+    under_load(lab, victims, strike, mend)
+}
+
+/// Something happens to nodes of a lab under a load on all nodes, and ends under a load on the others. Nothing that was
+/// acknowledged may be lost, and programs on other nodes are told no error.
+///
+/// `strike` begins it and returns when the others shall go on; what they feel counts from when it [marks](Load::mark) the
+/// load. `mend` ends it and returns once all nodes serve. Returns how long the others were held up.
+#[track_caller]
+pub(crate) fn under_load(
+    lab: &Lab,
+    victims: &[u32],
+    strike: impl FnOnce(&mut Load),
+    mend: impl FnOnce(),
+) -> Pauses {
     let nodes = lab.nodes();
-    let is_other = |node: &u32| !victims.contains(node);
-    let others: Vec<u32> = nodes.iter().copied().filter(is_other).collect();
+    let others = others(&nodes, victims);
     let mut load = Load::start(lab, &nodes);
-    just_before();
-    load.mark();
-    fault.strike(lab, victims);
-    lab.until("the others give the nodes up", || {
-        are_out(lab, others[0], victims)
-    });
+    strike(&mut load);
     load.gets_on(&others, by_suite(FILES_AFTER, 2 * FILES_AFTER));
     let pauses = load.pauses(&others);
     load.end(&others);
     load.must_be_seen(lab, &others);
 
     let mut meanwhile = Load::start(lab, &others);
-    fault.mend(lab, victims);
-    until_whole(lab);
+    mend();
     meanwhile.end(&others);
     load.end_whatever_happened(victims);
     for mut load in [load, meanwhile] {
@@ -113,6 +131,21 @@ pub(crate) fn survive(
         load.remove(lab, others[0]);
     }
     pauses
+}
+
+/// The nodes that aren't among the victims.
+pub(crate) fn others(nodes: &[u32], victims: &[u32]) -> Vec<u32> {
+    let is_other = |node: &u32| !victims.contains(node);
+    nodes.iter().copied().filter(is_other).collect()
+}
+
+/// Waits until the others have given these nodes up.
+#[track_caller]
+pub(crate) fn until_given_up(lab: &Lab, victims: &[u32]) {
+    let asked = others(&lab.nodes(), victims)[0];
+    lab.until("the others give the nodes up", || {
+        are_out(lab, asked, victims)
+    });
 }
 
 /// Whether these nodes are no members any more, as another one tells.

@@ -7,8 +7,8 @@ use super::{
     fixture::Lab,
     load::Pauses,
     roles::{Role, Roles, gather},
+    worst::Worst,
 };
-use crate::fixture::figure;
 use sim::by_suite;
 
 /// Runs of each row when there is time.
@@ -67,6 +67,20 @@ fn rows() -> Vec<(Fault, Target)> {
     rows
 }
 
+/// A table with a column for each fault.
+fn table(rows: &str) -> Worst {
+    let faults =
+        Fault::ALL.map(|fault| format!("{} (aim {} s)", fault.word(), fault.aim().as_secs()));
+    Worst::new([rows.to_owned()].into_iter().chain(faults))
+}
+
+/// Others have felt a fault once more.
+fn note(worst: &mut Worst, row: &str, fault: Fault, pauses: &Pauses) {
+    let column = Fault::ALL.iter().position(|it| *it == fault);
+    let column = column.expect("they are all faults");
+    worst.note(row, 1 + column, pauses, Some(fault.aim()));
+}
+
 /// Takes a node's NSD out of use: from then on it is a client, and what the cluster makes of it.
 #[track_caller]
 fn make_client(lab: &Lab, node: u32) {
@@ -98,21 +112,14 @@ fn others_go_on_whoever_is_killed_falls_silent_or_is_cut_off() {
     } else {
         1
     };
+    let mut worst = table("lab: others' longest operations; one of five was");
     for (fault, target) in rows() {
-        let (mut worst, mut was) = (Pauses::default(), String::new());
-        for _ in 0..runs {
+        for run in 1..=runs {
             let (pauses, names) = target.suffers(&lab, fault);
-            if pauses.longest() >= worst.longest() {
-                was = names;
-            }
-            worst.add(&pauses);
+            let (what, name) = (fault.word(), target.name());
+            eprintln!("{what} {name}, run {run}: {pauses}; the node was {names}");
+            note(&mut worst, name, fault, &pauses);
         }
-        figure(&format!(
-            "lab: {} {}: others' longest operations {worst}, worst of {runs}, aim {} s; the node was {was}",
-            fault.word(),
-            target.name(),
-            fault.aim().as_secs()
-        ));
     }
 }
 
@@ -131,17 +138,14 @@ fn two_of_six_nodes_may_go_at_the_same_time() {
         (Fault::Partition, [1, 6]),
     ];
     let (rows, runs) = by_suite((&all[..1], 1), (&all[..], RUNS));
-    for (fault, nodes) in rows {
-        let mut worst = Pauses::default();
-        for _ in 0..runs {
-            worst.add(&survive(&lab, *fault, nodes, || {}));
+    let mut worst = table("lab: others' longest operations; two of six were");
+    for (fault, [one, other]) in rows {
+        for run in 1..=runs {
+            let pauses = survive(&lab, *fault, &[*one, *other], || {});
+            let (what, name) = (fault.word(), format!("n{one} and n{other}, erasure(4+2)"));
+            eprintln!("{what} {name}, run {run}: {pauses}");
+            note(&mut worst, &name, *fault, &pauses);
             until_well(&lab);
         }
-        figure(&format!(
-            "lab: n{} and n{} of six in erasure(4+2) {}: others' longest operations {worst}, worst of {runs}",
-            nodes[0],
-            nodes[1],
-            fault.word()
-        ));
     }
 }

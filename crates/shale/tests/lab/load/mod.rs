@@ -2,8 +2,11 @@
 //! and know what was acknowledged. Where nodes go on, programs may be held up; an error is the test's failure.
 
 mod journal;
+mod pauses;
 mod process;
 mod program;
+
+pub(crate) use pauses::Pauses;
 
 use super::fixture::Lab;
 use crate::cluster::Cluster;
@@ -12,7 +15,6 @@ use journal::Entry;
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
-    fmt,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
@@ -176,11 +178,20 @@ impl Load {
     #[track_caller]
     pub(crate) fn all_wait(&mut self, nodes: &[u32], time: Duration) -> Result<(), String> {
         let reports = self.look(nodes);
-        let waited = |it: &Value| it["doing"]["milliseconds"].as_u64().unwrap_or(0);
-        let all_wait = reports
-            .iter()
-            .all(|it| u128::from(waited(it)) >= time.as_millis());
+        let all_wait = reports.iter().all(|it| has_waited(it, time));
         all_wait.then_some(()).ok_or_else(|| shown(&reports))
+    }
+
+    /// Whether no program on these nodes gets on, be it that it has waited for an answer for so long, or that it has ended.
+    ///
+    /// # Errors
+    /// What they do.
+    #[track_caller]
+    pub(crate) fn none_gets_on(&mut self, nodes: &[u32], time: Duration) -> Result<(), String> {
+        let reports = self.ask(nodes, "look");
+        let stands = |it: &Value| it["ended"] == true || has_waited(it, time);
+        let none_gets_on = reports.iter().all(stands);
+        none_gets_on.then_some(()).ok_or_else(|| shown(&reports))
     }
 
     /// From now on the programs count how long operations take.
@@ -255,6 +266,12 @@ fn count(report: &Value, what: &str) -> u64 {
     report[what].as_u64().expect("programs count")
 }
 
+/// Whether a program has waited for an answer for so long.
+fn has_waited(report: &Value, time: Duration) -> bool {
+    let waited = report["doing"]["milliseconds"].as_u64().unwrap_or(0);
+    u128::from(waited) >= time.as_millis()
+}
+
 fn shown(reports: &[Value]) -> String {
     let lines: Vec<_> = reports.iter().map(Value::to_string).collect();
     lines.join("\n")
@@ -262,43 +279,12 @@ fn shown(reports: &[Value]) -> String {
 
 /// Does what must end in time: if it hangs, the test says so and ends.
 #[track_caller]
-fn within<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn within<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (tell, done) = channel();
     std::thread::spawn(move || tell.send(work()));
     let done = done.recv_timeout(CHECK_MAX);
     done.unwrap_or_else(|error| panic!("{what}: {error}"))
-}
-
-/// The longest that operations have taken, each kind of its own.
-#[derive(Clone, Default)]
-pub(crate) struct Pauses(BTreeMap<String, Duration>);
-
-impl Pauses {
-    /// That of all operations.
-    pub(crate) fn longest(&self) -> Duration {
-        self.0.values().max().copied().unwrap_or_default()
-    }
-
-    /// Of each kind the longer one.
-    pub(crate) fn add(&mut self, others: &Self) {
-        for (operation, time) in &others.0 {
-            self.note(operation, *time);
-        }
-    }
-
-    fn note(&mut self, operation: &str, time: Duration) {
-        let longest = self.0.entry(operation.to_owned()).or_default();
-        *longest = (*longest).max(time);
-    }
-}
-
-impl fmt::Display for Pauses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let line = |(operation, time): (&String, &Duration)| {
-            format!("{operation} {:.1}", time.as_secs_f64())
-        };
-        let lines: Vec<_> = self.0.iter().map(line).collect();
-        let longest = self.longest().as_secs_f64();
-        write!(f, "{longest:.1} s ({})", lines.join(", "))
-    }
 }

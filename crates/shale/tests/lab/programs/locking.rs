@@ -20,7 +20,8 @@ use std::{
 };
 
 const COUNTS: &str = "lab::programs::locking::what_a_counting_program_does";
-const WAITS: &str = "lab::programs::locking::what_a_waiting_program_does";
+/// A program that locks a byte of a file and waits for another one's, as it is told.
+pub(crate) const WAITS: &str = "lab::programs::locking::what_a_waiting_program_does";
 /// Bytes of a counter's file, which O_DIRECT reads and writes together.
 const PAGE: usize = 4096;
 /// Each program counts at least as far, however long that takes.
@@ -122,44 +123,64 @@ fn what_a_counting_program_does() {
     let way = WAYS[way.parse::<usize>().unwrap()];
     let time = Duration::from_millis(milliseconds.parse().unwrap());
     actors::ready_and_go();
-    let counted = THROUGH.map(|through| {
+    for through in THROUGH {
         let path = Path::new(directory).join(name(way, through));
-        count(&path, way, through, time)
-    });
-    actors::say(&format!("{counted:?}"));
+        let counted = count(&path, way, through, time);
+        actors::say(&counted.to_string());
+    }
 }
 
 /// A program on each node counts under each kind of lock, in each way to the bytes.
 pub(super) fn counters_come_out_exact(lab: &Lab) {
-    let time: u64 = by_suite(1_000, 30_000);
-    let at = |node| lab.path(node, "counters");
-    fs::create_dir(at(1)).unwrap();
+    let nodes: Vec<u32> = (1..=NODES).collect();
+    let time = by_suite(Duration::from_secs(1), Duration::from_secs(30));
+    count_together(lab, &nodes, "counters", time, || {});
+}
+
+/// A program on each of these nodes counts under each kind of lock, in each way to the bytes for this time, in a new
+/// directory; nothing may be counted twice, or lost. `meanwhile` is called when each has counted in one way; it may take the
+/// nodes on which there is no program.
+pub(crate) fn count_together(
+    lab: &Lab,
+    nodes: &[u32],
+    directory: &str,
+    time: Duration,
+    meanwhile: impl FnOnce(),
+) {
+    let at = |node: u32| lab.path(node, directory);
+    fs::create_dir(at(nodes[0])).unwrap();
     for way in WAYS {
         for through in THROUGH {
-            let file = open(&at(1).join(name(way, through)));
+            let file = open(&at(nodes[0]).join(name(way, through)));
             file.set_len(PAGE as u64).unwrap();
         }
     }
+    let time = time.as_millis().to_string();
     let programs = (0..WAYS.len()).flat_map(|way| {
-        (1..=NODES).map(move |node| {
-            let directory = at(node).display().to_string();
-            (node, vec![directory, way.to_string(), time.to_string()])
+        let (at, time) = (&at, &time);
+        nodes.iter().map(move |node| {
+            let directory = at(*node).display().to_string();
+            (*node, vec![directory, way.to_string(), time.clone()])
         })
     });
-    let programs = actors::start_all(lab, COUNTS, programs);
+    let mut programs = actors::start_all(lab, COUNTS, programs);
     let mut sums = [[0_u64; THROUGH.len()]; WAYS.len()];
-    for (number, mut program) in programs.into_iter().enumerate() {
-        let said = program.hear();
-        let counted: [u64; THROUGH.len()] = serde_json::from_str(&said).unwrap();
-        for (sum, counted) in sums[number / NODES as usize].iter_mut().zip(counted) {
-            *sum += counted;
+    let mut hear = |programs: &mut [actors::Actor], through: usize| {
+        for (number, program) in programs.iter_mut().enumerate() {
+            let counted: u64 = program.hear().parse().unwrap();
+            sums[number / nodes.len()][through] += counted;
         }
-        program.end();
+    };
+    hear(&mut programs, 0);
+    meanwhile();
+    for through in 1..THROUGH.len() {
+        hear(&mut programs, through);
     }
+    programs.into_iter().for_each(actors::Actor::end);
     for (way, sums) in WAYS.into_iter().zip(sums) {
         for (through, sum) in THROUGH.into_iter().zip(sums) {
-            for node in 1..=NODES {
-                let bytes = fs::read(at(node).join(name(way, through))).unwrap();
+            for node in nodes {
+                let bytes = fs::read(at(*node).join(name(way, through))).unwrap();
                 assert_eq!(count_in(&bytes), sum, "{way:?} {through:?}, on n{node}");
             }
         }

@@ -3,7 +3,7 @@
 mod building;
 mod crowding;
 mod databases;
-mod locking;
+pub(super) mod locking;
 mod neighbours;
 
 use super::{actors, fixture::Lab};
