@@ -6,7 +6,9 @@
 //! if all that it says was held, and nobody here changed it, from before it was asked ([`Asked`]) until
 //! it came. *A recall* drops what is known first (`tokens.rs` says what is held, [`KnownNames::show`]).
 //! *A change of this client* isn't recalled from it: what it concerns is dropped when it begins and
-//! when its outcome is known, and nothing is learned of it between ([`OwnChange`]).
+//! when its outcome is known, and nothing is learned of it between ([`OwnChange`]). The outcome itself is
+//! learned, with the directory's attributes, if the tokens were held all the time and this client changed
+//! nothing else in the directory: so whoever makes many files asks the owner nothing between.
 //!
 //! A name needs its directory's token. Attributes need that, the inode's, and of a directory also its
 //! own, because they change with its names; those of a file with several names are never known, because
@@ -22,10 +24,10 @@ mod tests;
 
 pub(crate) use memory::{Asked, Learned, Looked};
 
-use change::Concerned;
-use memory::Memory;
+use change::{Concerned, Outcome};
+use memory::{Begun, Memory};
 use model::operation::DirectoryEntry;
-use model::{Attributes, FileName, InodeId, Operation, TokenMode, TokenObject};
+use model::{Attributes, FileName, InodeId, Operation, Reply, TokenMode, TokenObject};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokens::Moment;
@@ -42,6 +44,15 @@ pub(crate) struct KnownNames {
 pub(crate) struct OwnChange {
     names: Arc<KnownNames>,
     concerned: Concerned,
+    begun: Begun,
+    outcome: Option<Outcome>,
+}
+
+impl OwnChange {
+    /// The owner has answered this to this.
+    pub(crate) fn note(&mut self, operation: &Operation, reply: &Reply) {
+        self.outcome = Outcome::of(operation, reply);
+    }
 }
 
 /// A token is waited for beside operations; no longer when this is dropped.
@@ -79,6 +90,65 @@ impl KnownNames {
     pub(crate) fn wants(&self, directory: InodeId, now: Moment) -> bool {
         let object = TokenObject::Directory(directory);
         self.memory.lock().wants(object, now)
+    }
+
+    /// The attributes of an inode, if they are known; else tokens with which they could be. See
+    /// [`KnownNames::look`].
+    pub(crate) fn look_inode(
+        &self,
+        inode: InodeId,
+        now: Moment,
+    ) -> std::result::Result<(Attributes, Learned), Vec<TokenObject>> {
+        self.memory.lock().look_inode(inode, now)
+    }
+
+    /// The owner has told an inode's attributes. Returns when its name was learned; `None` if they can't be kept.
+    pub(crate) fn learn_attributes(
+        &self,
+        attributes: &Attributes,
+        asked: Asked,
+    ) -> Option<Learned> {
+        self.memory.lock().learn_attributes(attributes, asked)
+    }
+
+    /// Whether an inode's attributes are still known that were learned under a name of then.
+    pub(crate) fn knows_inode(&self, inode: InodeId, learned: Learned) -> bool {
+        self.memory.lock().knows_inode(inode, learned)
+    }
+
+    /// Whether all names of a directory had better be asked for, so that missing ones are known as well. Says it
+    /// once.
+    pub(crate) fn should_list(&self, directory: InodeId) -> bool {
+        self.memory.lock().should_list(directory)
+    }
+
+    /// Whether a listing of the directory would be kept.
+    pub(crate) fn holds(&self, directory: InodeId) -> bool {
+        self.memory.lock().holds(directory)
+    }
+
+    /// Inodes in a listing, just learned, whose attributes could be kept if their tokens were held.
+    pub(crate) fn listed_without_token(
+        &self,
+        directory: InodeId,
+        entries: &[DirectoryEntry],
+        now: Moment,
+    ) -> Vec<InodeId> {
+        let memory = self.memory.lock();
+        memory.listed_without_token(directory, entries, now)
+    }
+
+    /// When each entry of a listing was learned as it is, with its attributes; `None` of what can't be kept.
+    pub(crate) fn learned(
+        &self,
+        directory: InodeId,
+        entries: &[DirectoryEntry],
+    ) -> Vec<Option<Learned>> {
+        let memory = self.memory.lock();
+        let entries = entries.iter();
+        entries
+            .map(|entry| memory.learned(directory, entry))
+            .collect()
     }
 
     /// The owner is about to be asked.
@@ -148,10 +218,12 @@ impl KnownNames {
     /// A change of this client is about to be sent; `None` if it concerns nothing that can be known.
     pub(crate) fn begin_change(self: &Arc<Self>, operation: &Operation) -> Option<OwnChange> {
         let concerned = Concerned::of(operation)?;
-        self.memory.lock().begin_change(&concerned);
+        let begun = self.memory.lock().begin_change(&concerned);
         Some(OwnChange {
             names: self.clone(),
             concerned,
+            begun,
+            outcome: None,
         })
     }
 }
@@ -164,6 +236,7 @@ impl Drop for AskedLater {
 
 impl Drop for OwnChange {
     fn drop(&mut self) {
-        self.names.memory.lock().end_change(&self.concerned);
+        let mut memory = self.names.memory.lock();
+        memory.end_change(&self.concerned, self.begun, self.outcome.as_ref());
     }
 }

@@ -14,12 +14,16 @@ use crate::tokens::Tokens;
 use crate::types::Listing;
 use crate::write_behind::WriteBehind;
 use bytes::Bytes;
+use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{DirectoryEntry, NewInode, RenameMode};
 use model::{
     Attributes, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject,
 };
 use std::sync::Arc;
 use std::time::Duration;
+
+/// So many entries are asked for at least, if they can be kept for the next part of the listing.
+const LISTED_MIN: u32 = 256;
 
 /// The names in directories.
 pub(crate) struct Names {
@@ -85,6 +89,11 @@ impl Names {
                 break;
             }
         }
+        if known.should_list(directory)
+            && self.is_missing_in_list(known, directory, &name).await?
+        {
+            return Ok(Found::Missing(standing.valid_under_tokens()));
+        }
         let asked = known.begin();
         let lookup = Operation::Lookup {
             directory,
@@ -107,6 +116,60 @@ impl Names {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Asks for all names of a directory, if they aren't too many for one answer. Whether this one is certainly
+    /// missing.
+    async fn is_missing_in_list(
+        &self,
+        known: &Arc<KnownNames>,
+        directory: InodeId,
+        name: &FileName,
+    ) -> Result<bool> {
+        let all = Operation::ReadDirectory {
+            directory,
+            after: 0,
+            limit: LISTING_ENTRIES_MAX as u32,
+            with_attributes: false,
+        };
+        let asked = known.begin();
+        let (entries, end) = self.list_at_owner(all).await?;
+        known.learn_listing(directory, 0, (&entries, end), asked);
+        let standing = self.session.standing();
+        let looked = known.look(directory, name, standing.now());
+        Ok(looked == Looked::Missing && standing.is_current())
+    }
+
+    /// The attributes of an inode, for a kernel that keeps them as long as it may.
+    pub(crate) async fn attributes(
+        &self,
+        known: &Arc<KnownNames>,
+        inode: InodeId,
+    ) -> Result<(Attributes, Duration)> {
+        self.session.check_open()?;
+        let look = self.attributes.look();
+        let standing = self.session.standing();
+        let (attributes, learned) = match known.look_inode(inode, standing.now()) {
+            // After the look: whoever slept in between can't trust it.
+            Ok((attributes, learned)) if standing.is_current() => (attributes, Some(learned)),
+            looked => {
+                for object in looked.err().unwrap_or_default() {
+                    if !self.tokens.claim_to_know(known, object).await {
+                        break;
+                    }
+                }
+                let asked = known.begin();
+                let attributes = self.session.attributes(inode).await?;
+                (attributes, known.learn_attributes(&attributes, asked))
+            }
+        };
+        let attributes = self.attributes.complete(attributes, look).await?;
+        let is_known = learned.is_some_and(|learned| known.knows_inode(inode, learned));
+        let valid = match is_known {
+            true => standing.valid_under_tokens(),
+            false => Duration::ZERO,
+        };
+        Ok((attributes, valid))
     }
 
     /// For how long a kernel may use what was found under a name.
@@ -306,16 +369,18 @@ impl Names {
         limit: u32,
         with_attributes: bool,
     ) -> Result<Listing> {
-        let operation = Operation::ReadDirectory {
-            directory,
-            after,
-            limit,
-            with_attributes,
-        };
         let look = self.attributes.look();
         let Some(known) = self.known() else {
-            let (entries, end) = self.list_at_owner(operation).await?;
-            return self.listing(entries, end, look).await;
+            let asked = self.session.standing().asked();
+            let part = (directory, after, limit, with_attributes);
+            let (entries, end) = self.list_part(part).await?;
+            let listing = self.listing(entries, end, look).await?;
+            let valid = self.session.standing().valid_since(asked);
+            let valid = Validity {
+                name: valid,
+                attributes: valid,
+            };
+            return Ok(listing.valid_for(|_, _| valid));
         };
         self.session.check_open()?;
         let standing = self.session.standing();
@@ -323,16 +388,65 @@ impl Names {
         if let Some((entries, end)) = listed
             && standing.is_current()
         {
-            return self.listing(entries, end, look).await;
+            let learned = known.learned(directory, &entries);
+            let listing = self.listing(entries, end, look).await?;
+            return Ok(self.valid_listing(known, directory, listing, &learned));
         }
         if known.wants(directory, standing.now()) {
             let object = TokenObject::Directory(directory);
             self.tokens.claim_to_know(known, object).await;
         }
+        // What is kept needn't be asked for again with the next part.
+        let asked_for = match known.holds(directory) {
+            true => limit.max(LISTED_MIN),
+            false => limit,
+        };
+        let part = (directory, after, asked_for, with_attributes);
         let asked = known.begin();
-        let (entries, end) = self.list_at_owner(operation).await?;
+        let (mut entries, mut end) = self.list_part(part).await?;
         known.learn_listing(directory, after, (&entries, end), asked);
-        self.listing(entries, end, look).await
+        if with_attributes {
+            let inodes = known.listed_without_token(directory, &entries, standing.now());
+            if inodes.len() > 1 {
+                self.tokens.ask_to_know(known, inodes).await;
+                let asked = known.begin();
+                (entries, end) = self.list_part(part).await?;
+                known.learn_listing(directory, after, (&entries, end), asked);
+            }
+        }
+        let limit = (limit as usize).max(1);
+        end &= entries.len() <= limit;
+        entries.truncate(limit);
+        let learned = known.learned(directory, &entries);
+        let listing = self.listing(entries, end, look).await?;
+        Ok(self.valid_listing(known, directory, listing, &learned))
+    }
+
+    /// Says how long a kernel may use each entry of a listing, of which this was learned.
+    fn valid_listing(
+        &self,
+        known: &KnownNames,
+        directory: InodeId,
+        listing: Listing,
+        learned: &[Option<Learned>],
+    ) -> Listing {
+        listing.valid_for(|at, entry| {
+            let learned = learned.get(at).copied().flatten();
+            self.valid(known, directory, &entry.name, learned)
+        })
+    }
+
+    async fn list_part(
+        &self,
+        (directory, after, limit, with_attributes): (InodeId, u64, u32, bool),
+    ) -> Result<(Vec<DirectoryEntry>, bool)> {
+        let operation = Operation::ReadDirectory {
+            directory,
+            after,
+            limit,
+            with_attributes,
+        };
+        self.list_at_owner(operation).await
     }
 
     async fn list_at_owner(&self, operation: Operation) -> Result<(Vec<DirectoryEntry>, bool)> {
@@ -354,6 +468,10 @@ impl Names {
                 *attributes = self.attributes.complete(*attributes, look).await?;
             }
         }
-        Ok(Listing { entries, end })
+        Ok(Listing {
+            valid: vec![Validity::default(); entries.len()],
+            entries,
+            end,
+        })
     }
 }

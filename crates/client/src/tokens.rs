@@ -19,6 +19,7 @@ mod names;
 mod pages;
 mod polling;
 mod renewal;
+mod returns;
 
 use crate::inode::{Inner, InodeRef};
 use crate::kernels::Kernels;
@@ -33,6 +34,7 @@ use model::{
 };
 pub(crate) use pages::Filling;
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use returns::Returns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
@@ -71,8 +73,8 @@ pub(crate) struct Tokens {
     waiting_fills: Arc<AtomicUsize>,
     /// Requests of kernels for pages that are just going.
     held_fills: Arc<AtomicUsize>,
-    /// One reference more for each return that is on the way.
-    returns: Arc<()>,
+    /// What is on its way back.
+    returns: Mutex<Returns>,
     /// The owner has answered for the first time.
     begun: Notify,
     task: Mutex<Option<Task<()>>>,
@@ -135,7 +137,7 @@ impl Tokens {
             kernels: Kernels::default(),
             waiting_fills: Arc::default(),
             held_fills: Arc::default(),
-            returns: Arc::new(()),
+            returns: Mutex::default(),
             begun: Notify::new(),
             task: Mutex::default(),
         });
@@ -433,10 +435,12 @@ impl Tokens {
             .any(loses)
             .then(|| self.losing.read_recursive());
         drop(state);
-        let me = self.me.upgrade();
-        for (task, tokens) in tasks.into_iter().zip(std::iter::repeat(me)) {
-            let Some(tokens) = tokens else { return };
-            let session = tokens.session.clone();
+        let Some(tokens) = self.me.upgrade() else {
+            return;
+        };
+        let mut returns = Vec::new();
+        for task in tasks {
+            let (tokens, session) = (tokens.clone(), &self.session);
             match task {
                 Later::Ask(request, wants) => {
                     session.spawn("asks for a token", tokens.ask(request, wants));
@@ -445,9 +449,12 @@ impl Tokens {
                     let flushing = tokens.flush(flush, object, ranges, keep);
                     session.spawn("gives back a token", flushing);
                 }
-                Later::Return(back) => tokens.give_back(back),
+                Later::Return(back) => returns.push(back),
                 Later::Lose(object, ranges) => tokens.lose(object, &ranges),
             }
+        }
+        if !returns.is_empty() {
+            self.give_back(returns);
         }
     }
 
@@ -531,12 +538,44 @@ impl Tokens {
         self.act(state);
     }
 
-    fn give_back(&self, back: TokenReturn) {
+    fn give_back(&self, returns: Vec<TokenReturn>) {
         let session = self.session.id();
-        self.session.ask_later(
-            OwnerRequest::ReturnToken { session, back },
-            self.returns.clone(),
-        );
+        let mut going = self.returns.lock();
+        returns.into_iter().for_each(|back| going.put(session, back));
+        drop(going);
+        self.send_returns();
+    }
+
+    /// Sends what may leave now.
+    fn send_returns(&self) {
+        let session = self.session.id();
+        loop {
+            // Not locked while it is sent: it may be answered at once.
+            let Some(back) = self.returns.lock().next(session) else {
+                return;
+            };
+            let sent = Sent {
+                tokens: self.me.clone(),
+                count: back.len(),
+            };
+            let request = OwnerRequest::ReturnTokens { session, back };
+            self.session.ask_later(request, sent);
+        }
+    }
+}
+
+/// A message with so many returns; answered or given up when it is dropped.
+struct Sent {
+    tokens: Weak<Tokens>,
+    count: usize,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(tokens) = self.tokens.upgrade() {
+            tokens.returns.lock().end(self.count);
+            tokens.send_returns();
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Parameters and results of a client's verbs beyond those in `model`.
 
-use crate::kernels::KeptPages;
+use crate::kernels::{KeptPages, Validity};
 use model::{Attributes, Privileges};
 
 /// How a file is opened.
@@ -85,8 +85,22 @@ pub enum Seek {
 pub struct Listing {
     /// Entries in position order; each position is a cookie for continuing after it.
     pub entries: Vec<model::operation::DirectoryEntry>,
+    /// For each entry how long a kernel may use it.
+    pub valid: Vec<Validity>,
     /// Whether no entries follow.
     pub end: bool,
+}
+
+impl Listing {
+    /// The same entries, with another validity each.
+    pub(crate) fn valid_for(
+        mut self,
+        valid: impl Fn(usize, &model::operation::DirectoryEntry) -> Validity,
+    ) -> Self {
+        let entries = self.entries.iter().enumerate();
+        self.valid = entries.map(|(at, entry)| valid(at, entry)).collect();
+        self
+    }
 }
 
 /// Answer to statfs. Bytes are users' bytes: redundancy is already subtracted.

@@ -381,7 +381,6 @@ impl Door {
         }
         let with_attributes = listing.with_attributes();
         loop {
-            let asked = self.client.asked();
             let after = if listing.offset() <= 2 {
                 0
             } else {
@@ -392,11 +391,11 @@ impl Door {
                 .client
                 .read_directory(inode, after, limit, with_attributes)
                 .await?;
-            for entry in &page.entries {
+            for (entry, valid) in page.entries.iter().zip(&page.valid) {
                 let name = entry.name.as_bytes();
                 let added = match entry.attributes {
                     Some(attributes) if with_attributes => {
-                        listing.add_with(&self.entry(attributes, asked), name, entry.position)
+                        listing.add_with(&self.entry_for(attributes, *valid), name, entry.position)
                     }
                     _ => listing.add(entry.inode, entry.kind, name, entry.position),
                 };
@@ -542,8 +541,13 @@ impl FileSystem for Door {
     }
 
     async fn get_attributes(&self, _caller: &Caller, inode: InodeId) -> Result<Shown> {
-        let (inode, asked) = (self.inside(inode), self.client.asked());
-        Ok(self.shown(self.client.get_attributes(inode).await?, asked))
+        let inode = self.inside(inode);
+        let (mut attributes, valid) = self.client.get_attributes_to_keep(inode).await?;
+        attributes.inode = self.outside(attributes.inode);
+        Ok(Shown {
+            attributes,
+            valid: self.valid(valid),
+        })
     }
 
     async fn set_attributes(

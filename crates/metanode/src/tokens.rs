@@ -258,6 +258,22 @@ impl Tokens {
         asked.map(|()| waiting)
     }
 
+    /// A session asks for shared tokens of inodes, in their order, without waiting for anybody.
+    pub(crate) fn ask_to_know(
+        &self,
+        session: SessionId,
+        inodes: &[InodeId],
+    ) -> Vec<Option<GrantNumber>> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let granter = &mut state.granter;
+        let inodes = inodes.iter();
+        let grants = inodes.map(|inode| granter.grant_if_free(session, *inode, now));
+        let grants = grants.collect();
+        self.act(state);
+        grants
+    }
+
     /// The answer to a request, which can't leave yet, unless that was asked for so long ago that its
     /// session doesn't wait any more.
     pub(crate) fn settling(&self, session: SessionId, number: u64) -> Option<Settling> {

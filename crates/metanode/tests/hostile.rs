@@ -424,7 +424,7 @@ impl Known {
 
     fn request(&mut self, draw: &mut Draw) -> OwnerRequest {
         let inode = self.inode(draw);
-        match draw.below(33) {
+        match draw.below(34) {
             30 => {
                 let HeldToken {
                     object,
@@ -445,19 +445,24 @@ impl Known {
             }
             31 => {
                 let HeldToken { object, range, .. } = self.token(draw);
-                OwnerRequest::ReturnToken {
-                    session: self.session(draw),
-                    back: TokenReturn {
-                        object,
-                        ranges: vec![range],
-                        keep: draw.of(&[None, Some(TokenMode::Shared)]),
-                        up_to: GrantNumber {
-                            tenure: Tenure(draw.number()),
-                            count: draw.number(),
-                        },
+                let back = TokenReturn {
+                    object,
+                    ranges: vec![range],
+                    keep: draw.of(&[None, Some(TokenMode::Shared)]),
+                    up_to: GrantNumber {
+                        tenure: Tenure(draw.number()),
+                        count: draw.number(),
                     },
+                };
+                OwnerRequest::ReturnTokens {
+                    session: self.session(draw),
+                    back: vec![back; draw.of(&[0, 1, 2, 300])],
                 }
             }
+            33 => OwnerRequest::AskToKnow {
+                session: self.session(draw),
+                inodes: vec![InodeId(draw.number()); draw.of(&[0, 1, 2, 300])],
+            },
             32 => OwnerRequest::AwaitRecalls {
                 session: self.session(draw),
                 known: Tenure(draw.number()),

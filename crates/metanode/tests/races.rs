@@ -89,7 +89,8 @@ async fn read_beside_a_writer(world: World, look: Operation) -> Reply {
             up_to: number,
         };
         let session = writer;
-        ask(&rig, writer, OwnerRequest::ReturnToken { session, back }).await;
+        let back = vec![back];
+        ask(&rig, writer, OwnerRequest::ReturnTokens { session, back }).await;
     };
     let (reply, ()) = join(read(&rig, reader, look), writes).await;
     rig.close().await;

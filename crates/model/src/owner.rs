@@ -28,7 +28,7 @@ use crate::call::{Call, Class, Method};
 pub use crate::id::Tenure;
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::{Ranked, Stamp};
-use crate::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
+use crate::token::{TOKEN_RANGES_MAX, GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use crate::{
     Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result, SegmentPlace,
     SessionId, ShardId, TokenMode, TokenObject, TokenRange,
@@ -127,12 +127,20 @@ pub enum OwnerRequest {
         /// What is asked for.
         wants: TokenRequest,
     },
-    /// Gives back a token. → `Done`
-    ReturnToken {
+    /// Asks for shared tokens of inodes whose attributes a client is about to look at: those that nobody else
+    /// has in another mode or waits for. Nobody gives anything back for it, and it waits for nobody. → `Known`
+    AskToKnow {
         /// The session.
         session: SessionId,
-        /// What it gives back.
-        back: TokenReturn,
+        /// At most [`KNOWN_MAX`].
+        inodes: Vec<InodeId>,
+    },
+    /// Gives back tokens. → `Done`
+    ReturnTokens {
+        /// The session.
+        session: SessionId,
+        /// What it gives back, in order; at most [`RETURNED_MAX`], with [`RETURNED_RANGES_MAX`] ranges.
+        back: Vec<TokenReturn>,
     },
     /// Waits for a while until the owner wants something back. → `Recalls`
     AwaitRecalls {
@@ -156,6 +164,15 @@ pub enum OwnerRequest {
         mended: Vec<Mended>,
     },
 }
+
+/// Most inodes in one [`OwnerRequest::AskToKnow`].
+pub const KNOWN_MAX: usize = 256;
+
+/// Most tokens in one [`OwnerRequest::ReturnTokens`].
+pub const RETURNED_MAX: usize = 256;
+
+/// Most ranges in all of them.
+pub const RETURNED_RANGES_MAX: usize = 2 * TOKEN_RANGES_MAX;
 
 /// Most segments in one [`OwnerRequest::Examine`].
 pub const EXAMINED_MAX: usize = 256;
@@ -303,7 +320,8 @@ impl OwnerRequest {
             | Self::ReportLowWater { session, .. }
             | Self::Reclaim { session, .. }
             | Self::AskToken { session, .. }
-            | Self::ReturnToken { session, .. }
+            | Self::AskToKnow { session, .. }
+            | Self::ReturnTokens { session, .. }
             | Self::AwaitRecalls { session, .. } => Some(*session),
             Self::Lock(call) => Some(call.session()),
             Self::Sync
@@ -352,7 +370,10 @@ impl OwnerRequest {
     pub fn is_about_tokens(&self) -> bool {
         matches!(
             self,
-            Self::AskToken { .. } | Self::ReturnToken { .. } | Self::AwaitRecalls { .. }
+            Self::AskToken { .. }
+                | Self::AskToKnow { .. }
+                | Self::ReturnTokens { .. }
+                | Self::AwaitRecalls { .. }
         )
     }
 
@@ -384,6 +405,14 @@ pub enum OwnerReply {
     Token {
         /// The answer.
         reply: TokenReply,
+        /// For how long.
+        renewal: Renewal,
+    },
+    /// Shared tokens in the order in which they were asked for; `None` of an inode whose attributes others may be
+    /// changing, or if the session holds as much as it may. It renews all tokens of the session.
+    Known {
+        /// The grants.
+        grants: Vec<Option<GrantNumber>>,
         /// For how long.
         renewal: Renewal,
     },

@@ -37,6 +37,9 @@ const ABLE_FOR: Duration = Duration::from_secs(4);
 /// How often the end of a session is asked for.
 const SAY_END_EVERY: Duration = Duration::from_secs(1);
 
+/// The number of a request that nobody sends again. Clients number theirs from 1 on.
+const UNNUMBERED: u64 = 0;
+
 /// Numbers what operations of the owner claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimNumber(pub u64);
@@ -266,6 +269,53 @@ impl Granter {
         }
         self.settle(object, now);
         Ok(())
+    }
+
+    /// Gives a session a shared token of an inode, once everything that it lets it see is durable, unless others
+    /// have or want what doesn't go with it: nobody gives anything back for it, and it waits for nobody.
+    pub fn grant_if_free(
+        &mut self,
+        session: SessionId,
+        inode: InodeId,
+        now: Moment,
+    ) -> Option<GrantNumber> {
+        let object = TokenObject::Inode(inode);
+        let wants = TokenRequest {
+            object,
+            mode: TokenMode::Shared,
+            required: vec![TokenRange::ALL],
+            desired: TokenRange::ALL,
+            can_ship: true,
+        };
+        let waiting = Waiting {
+            session,
+            who: Who::Request {
+                number: UNNUMBERED,
+                desired: wants.desired,
+                until: now,
+            },
+            mode: wants.mode,
+            ranges: wants.required.clone(),
+        };
+        let known = self.objects.get(&object);
+        let is_wanted = known.is_some_and(|known| known.is_wanted_by_others(&waiting, now));
+        if is_wanted || self.grace.is_some() {
+            return None;
+        }
+        let before = self.actions.len();
+        let asked = self.ask(session, UNNUMBERED, wants, now);
+        assert!(asked.is_ok(), "a shared token of an inode: {asked:?}");
+        // What is free is granted at once.
+        let answer = self.actions[before..].iter().position(
+            |action| matches!(action, Action::Answer { request, .. } if *request == UNNUMBERED),
+        )?;
+        match self.actions.remove(before + answer) {
+            Action::Answer {
+                reply: TokenReply::Granted { number, .. },
+                ..
+            } => Some(number),
+            _ => None,
+        }
     }
 
     /// A session gives something back, because it was asked to or because it needs it no more.

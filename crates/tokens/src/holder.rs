@@ -13,7 +13,7 @@ mod tests;
 use crate::{Moment, Pieces, Planted};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
-use model::{Result, TokenMode, TokenObject, TokenRange};
+use model::{InodeId, Result, TokenMode, TokenObject, TokenRange};
 use object::{Object, Taking};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -341,6 +341,46 @@ impl Holder {
         self.recall_early(now);
         self.tidy(object);
         Ok(())
+    }
+
+    /// The shell is about to ask for shared tokens of these inodes in one message, for nobody who waits. Each
+    /// that isn't known yet gets the number of a request, for [`Holder::answered`] or [`Holder::unanswered`].
+    #[must_use]
+    pub fn ask_to_know(&mut self, inodes: &[InodeId]) -> Vec<(u64, InodeId)> {
+        if self.is_reclaiming {
+            return Vec::new();
+        }
+        let mut asked = Vec::new();
+        for inode in inodes {
+            let object = TokenObject::Inode(*inode);
+            if self.objects.contains_key(&object) {
+                continue;
+            }
+            let request = self.next();
+            let wants = TokenRequest {
+                object,
+                mode: TokenMode::Shared,
+                required: vec![TokenRange::ALL],
+                desired: TokenRange::ALL,
+                can_ship: true,
+            };
+            let waits = BTreeSet::new();
+            self.asked.insert(request, Asked { wants, waits });
+            asked.push((request, *inode));
+        }
+        asked
+    }
+
+    /// A request has no answer and isn't sent again. If the owner has granted what it asked for, it hears
+    /// that this session doesn't have it when it wants it back.
+    pub fn unanswered(&mut self, request: u64, now: Moment) {
+        let Some(asked) = self.asked.remove(&request) else {
+            return;
+        };
+        self.actions.push(Action::Stop { request });
+        self.go_on(asked.wants.object, now);
+        self.recall_early(now);
+        self.tidy(asked.wants.object);
     }
 
     /// The owner asks for something back.

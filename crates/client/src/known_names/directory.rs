@@ -16,6 +16,9 @@ pub(super) struct Named {
     pub(super) has_others: bool,
 }
 
+/// After so many looks in vain it is worth while to know all names.
+const MISSES: u8 = 2;
+
 /// The names up to a position, in its order.
 #[derive(Default)]
 struct Listing {
@@ -35,6 +38,10 @@ pub(super) struct Directory {
     is_too_large: bool,
     /// `None` of a name that is missing.
     names: Map<Arc<[u8]>, Option<Named>>,
+    /// All names that exist are known.
+    is_whole: bool,
+    /// Names that weren't known when they were looked for; no more are counted than [`MISSES`].
+    misses: u8,
     listing: Option<Listing>,
     /// Bytes of the names themselves.
     text: usize,
@@ -48,6 +55,8 @@ impl Directory {
             was_used: true,
             is_too_large: false,
             names: Map::default(),
+            is_whole: false,
+            misses: 0,
             listing: None,
             text: 0,
         }
@@ -67,13 +76,34 @@ impl Directory {
     pub(super) fn find(&self, name: &[u8]) -> Option<Option<Named>> {
         match self.names.get(name) {
             Some(known) => Some(*known),
-            None => self.is_listed().then_some(None),
+            None => self.is_whole.then_some(None),
         }
     }
 
-    fn is_listed(&self) -> bool {
-        let listing = self.listing.as_ref();
-        listing.is_some_and(|listing| listing.is_complete)
+    /// Whether all names that exist are known.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// All names that existed before an own change are known, and the change's outcome as well.
+    pub(super) fn keep_whole(&mut self) {
+        self.is_whole = true;
+    }
+
+    /// A name was looked for in vain.
+    pub(super) fn note_miss(&mut self) {
+        if self.misses < MISSES {
+            self.misses += 1;
+        }
+    }
+
+    /// Whether all names had better be asked for; once.
+    pub(super) fn should_list(&mut self) -> bool {
+        let should = self.misses == MISSES && !self.is_whole && !self.is_too_large;
+        if should {
+            self.misses = MISSES + 1;
+        }
+        should
     }
 
     /// Takes a name down; returns where it led to.
@@ -83,6 +113,7 @@ impl Directory {
             if before.is_some() && named.is_none() {
                 // It may be listed: the owner contradicts itself.
                 self.listing = None;
+                self.is_whole = false;
             }
             return before;
         }
@@ -94,6 +125,7 @@ impl Directory {
     /// Nothing is known of a name any more, nor which names there are. Returns where it led to.
     pub(super) fn forget(&mut self, name: &[u8]) -> Option<Named> {
         self.listing = None;
+        self.is_whole = false;
         let known = self.names.remove(name)?;
         self.text -= text_bytes(name);
         known
@@ -102,6 +134,8 @@ impl Directory {
     /// Forgets everything; says where its names led to.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Named> + use<> {
         self.listing = None;
+        self.is_whole = false;
+        self.misses = 0;
         self.text = 0;
         std::mem::take(&mut self.names).into_values().flatten()
     }
@@ -135,24 +169,30 @@ impl Directory {
         let last = entries.last().map_or(after, |entry| entry.position);
         listing.to = listing.to.max(last);
         listing.is_complete = is_end;
+        self.is_whole |= is_end;
     }
 
-    /// The names after a position, and where they lead to, if all of them are known. Never of an empty
-    /// directory: it can be removed without its token.
+    /// The names after a position that are known in their order, and where they lead to; whether there are no
+    /// more. At least one, unless there are no more. Never of an empty directory: it can be removed without its
+    /// token.
     pub(super) fn listed(
         &self,
         after: u64,
-    ) -> Option<impl Iterator<Item = (u64, &Arc<[u8]>, Named)>> {
+    ) -> Option<(impl Iterator<Item = (u64, &Arc<[u8]>, Named)>, bool)> {
         let listing = self.listing.as_ref();
-        let listing = listing.filter(|it| it.is_complete && !it.entries.is_empty())?;
+        let listing = listing.filter(|it| it.is_complete || after < it.to)?;
+        if listing.entries.is_empty() {
+            return None;
+        }
         let first = listing
             .entries
             .partition_point(|(position, _)| *position <= after);
         let rest = listing.entries[first..].iter();
-        Some(rest.map(|(position, name)| {
+        let rest = rest.map(|(position, name)| {
             let known = self.names.get(name).copied().flatten();
             (*position, name, known.expect("listed names are known"))
-        }))
+        });
+        Some((rest, listing.is_complete))
     }
 }
 

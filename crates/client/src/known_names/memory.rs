@@ -1,6 +1,6 @@
 //! Everything that is known of names, and when it may be learned. Pure.
 
-use super::change::Concerned;
+use super::change::{Concerned, Outcome};
 use super::directory::{Directory, Named};
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
@@ -48,6 +48,26 @@ struct Inode {
     known: Option<Box<KnownAttributes>>,
 }
 
+/// The name under which an inode is known.
+#[derive(Clone, Copy)]
+struct Lead {
+    kind: FileKind,
+    /// When the name was learned.
+    learned: u64,
+    has_others: bool,
+}
+
+/// What was held when a change of this client began.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Begun {
+    /// [`Directory::since`] of the one whose names change.
+    directory: Option<u64>,
+    /// [`Inode::since`] of the same.
+    inode: Option<u64>,
+    /// All names in it were known.
+    was_whole: bool,
+}
+
 /// Attributes that were found under a name.
 struct KnownAttributes {
     attributes: Attributes,
@@ -68,6 +88,8 @@ pub(super) struct Memory {
     last: u64,
     directories: Map<InodeId, Directory>,
     inodes: Map<InodeId, Inode>,
+    /// Of inodes with a known name: which that is.
+    leads: Map<InodeId, Lead>,
     /// Own changes under way of each object; no more than the session has slots, with two for each.
     changing: Map<TokenObject, usize>,
     /// Until when a token isn't asked for.
@@ -85,6 +107,7 @@ impl Memory {
             last: 0,
             directories: Map::default(),
             inodes: Map::default(),
+            leads: Map::default(),
             changing: Map::default(),
             refused: Map::default(),
             asked_later: BTreeSet::new(),
@@ -104,6 +127,7 @@ impl Memory {
             + self.attributes * size_of::<KnownAttributes>()
             + self.directories.capacity() * place(size_of::<(InodeId, Directory)>())
             + self.inodes.capacity() * place(size_of::<(InodeId, Inode)>())
+            + self.leads.capacity() * place(size_of::<(InodeId, Lead)>())
             + self.refused.capacity() * place(size_of::<(TokenObject, Moment)>())
     }
 
@@ -119,13 +143,61 @@ impl Memory {
         known.was_used = true;
         known.used = at;
         match known.find(name) {
-            None => Looked::Unknown(Vec::new()),
+            None => {
+                known.note_miss();
+                Looked::Unknown(Vec::new())
+            }
             Some(None) => Looked::Missing,
             Some(Some(named)) => match self.attributes(&named) {
                 Some(attributes) => Looked::Found(attributes, Learned(named.learned)),
                 None => Looked::Unknown(self.wanted_for(&named, now)),
             },
         }
+    }
+
+    /// The attributes of an inode, if they are known, and when its name was learned; else tokens with which they
+    /// could be.
+    pub(super) fn look_inode(
+        &mut self,
+        inode: InodeId,
+        now: Moment,
+    ) -> std::result::Result<(Attributes, Learned), Vec<TokenObject>> {
+        let Some(named) = self.named(inode) else {
+            return Err(Vec::new());
+        };
+        match self.attributes(&named) {
+            Some(attributes) => Ok((attributes, Learned(named.learned))),
+            None => Err(self.wanted_for(&named, now)),
+        }
+    }
+
+    /// The name under which an inode is known. Roots have none, and are never removed or moved.
+    fn named(&self, inode: InodeId) -> Option<Named> {
+        let root = Lead {
+            kind: FileKind::Directory,
+            learned: 0,
+            has_others: false,
+        };
+        let is_root = inode.number() == InodeId::ROOT.number();
+        let lead = self.leads.get(&inode).copied();
+        let lead = lead.or_else(|| is_root.then_some(root))?;
+        Some(Named {
+            inode,
+            kind: lead.kind,
+            learned: lead.learned,
+            has_others: lead.has_others,
+        })
+    }
+
+    /// Whether all names of a directory had better be asked for: it is held, and several weren't known.
+    pub(super) fn should_list(&mut self, directory: InodeId) -> bool {
+        let known = self.directories.get_mut(&directory);
+        known.is_some_and(Directory::should_list)
+    }
+
+    /// Whether a directory's token is held.
+    pub(super) fn holds(&self, directory: InodeId) -> bool {
+        self.directories.contains_key(&directory)
     }
 
     fn attributes(&mut self, named: &Named) -> Option<Attributes> {
@@ -187,13 +259,13 @@ impl Memory {
         known.was_used = true;
         known.used = at;
         let limit = limit.clamp(1, LISTING_ENTRIES_MAX);
-        let mut listed = known.listed(after)?;
+        let (mut listed, is_whole) = known.listed(after)?;
         let mut entries = Vec::new();
         for (position, name, named) in listed.by_ref().take(limit) {
             let name = FileName::new(name).expect("a name that was listed");
             entries.push((position, name, named));
         }
-        let is_end = listed.next().is_none();
+        let is_end = listed.next().is_none() && is_whole;
         drop(listed);
         let entries = entries.into_iter().map(|(position, name, named)| {
             let attributes = with_attributes.then(|| self.attributes(&named));
@@ -273,21 +345,85 @@ impl Memory {
             has_others: !is_directory && attributes.links > 1,
         };
         self.put(directory, name, Some(named));
+        self.keep_attributes(&named, attributes, asked);
+    }
+
+    /// Keeps attributes that the owner told of an inode, if its name was known before it was asked. Returns when
+    /// that was learned; `None` if they can't be kept.
+    pub(super) fn learn_attributes(
+        &mut self,
+        attributes: &Attributes,
+        asked: Asked,
+    ) -> Option<Learned> {
+        let named = self.named(attributes.inode)?;
+        let is_directory = attributes.kind == FileKind::Directory;
+        let has_others = !is_directory && attributes.links > 1;
+        if named.learned > asked.0 || named.kind != attributes.kind || has_others {
+            return None;
+        }
+        let is_kept = self.keep_attributes(&named, attributes, asked);
+        is_kept.then_some(Learned(named.learned))
+    }
+
+    /// False if not all is held that they need.
+    fn keep_attributes(&mut self, named: &Named, attributes: &Attributes, asked: Asked) -> bool {
+        let (inode, is_directory) = (named.inode, named.kind == FileKind::Directory);
         let is_held = self.may_learn(TokenObject::Inode(inode), asked)
             && (!is_directory || self.may_learn(TokenObject::Directory(inode), asked));
-        let own = self.own(kind, inode);
-        if let (Some(own), Some(held)) = (own, self.inodes.get_mut(&inode))
-            && is_held
-            && !named.has_others
-        {
-            let known = KnownAttributes {
-                attributes: *attributes,
-                learned: named.learned,
-                own,
-            };
-            self.attributes += usize::from(held.known.is_none());
-            held.known = Some(Box::new(known));
+        let own = self.own(named.kind, inode);
+        let (Some(own), Some(held)) = (own, self.inodes.get_mut(&inode)) else {
+            return false;
+        };
+        if !is_held || named.has_others {
+            return false;
         }
+        let known = KnownAttributes {
+            attributes: *attributes,
+            learned: named.learned,
+            own,
+        };
+        self.attributes += usize::from(held.known.is_none());
+        held.known = Some(Box::new(known));
+        true
+    }
+
+    /// Whether an inode's attributes are still known that were learned under a name of then.
+    pub(super) fn knows_inode(&self, inode: InodeId, learned: Learned) -> bool {
+        let named = self.named(inode);
+        let named = named.filter(|named| Learned(named.learned) == learned);
+        named.is_some_and(|named| self.known_attributes(&named).is_some())
+    }
+
+    /// When an entry of a listing was learned as it is, with its attributes.
+    pub(super) fn learned(&self, directory: InodeId, entry: &DirectoryEntry) -> Option<Learned> {
+        let known = self.directories.get(&directory)?;
+        let named = known.find(entry.name.as_bytes()).flatten()?;
+        let is_it = named.inode == entry.inode
+            && entry.attributes.is_some()
+            && self.known_attributes(&named) == entry.attributes;
+        is_it.then_some(Learned(named.learned))
+    }
+
+    /// Inodes in a listing whose attributes could be kept if their tokens were held. Those of directories need
+    /// more than that.
+    pub(super) fn listed_without_token(
+        &self,
+        directory: InodeId,
+        entries: &[DirectoryEntry],
+        now: Moment,
+    ) -> Vec<InodeId> {
+        let Some(known) = self.directories.get(&directory) else {
+            return Vec::new();
+        };
+        let is_known = |entry: &&DirectoryEntry| {
+            let named = known.find(entry.name.as_bytes()).flatten();
+            let named = named.filter(|named| named.inode == entry.inode && !named.has_others);
+            named.is_some_and(|named| named.kind != FileKind::Directory)
+        };
+        let inodes = entries.iter().filter(is_known).map(|entry| entry.inode);
+        inodes
+            .filter(|inode| self.wants(TokenObject::Inode(*inode), now))
+            .collect()
     }
 
     pub(super) fn learn_listing(
@@ -324,10 +460,31 @@ impl Memory {
 
     fn put(&mut self, directory: InodeId, name: &[u8], named: Option<Named>) {
         let before = self.with(directory, |known| known.put(name, named));
-        before
-            .flatten()
-            .into_iter()
-            .for_each(|it| self.forget_attributes(it.inode));
+        let is_held = before.is_some();
+        before.flatten().into_iter().for_each(|it| self.gone(&it));
+        if let Some(named) = named.filter(|_| is_held) {
+            let Named {
+                inode,
+                kind,
+                learned,
+                has_others,
+            } = named;
+            let lead = Lead {
+                kind,
+                learned,
+                has_others,
+            };
+            self.leads.insert(inode, lead);
+        }
+    }
+
+    /// A name isn't known any more, and so aren't the attributes of what it led to.
+    fn gone(&mut self, named: &Named) {
+        let lead = self.leads.get(&named.inode);
+        if lead.is_some_and(|lead| lead.learned == named.learned) {
+            self.leads.remove(&named.inode);
+        }
+        self.forget_attributes(named.inode);
     }
 
     /// Changes what is known of a directory, if it is held.
@@ -354,7 +511,7 @@ impl Memory {
     fn clear(&mut self, directory: InodeId) {
         let forgotten = self.with(directory, Directory::clear);
         let forgotten = forgotten.into_iter().flatten();
-        forgotten.for_each(|named| self.forget_attributes(named.inode));
+        forgotten.for_each(|named| self.gone(&named));
     }
 
     /// Forgets directories that weren't looked at for long, if there is too much, and this one if it
@@ -454,14 +611,32 @@ impl Memory {
 
     // Own changes.
 
-    pub(super) fn begin_change(&mut self, concerned: &Concerned) {
+    pub(super) fn begin_change(&mut self, concerned: &Concerned) -> Begun {
         for object in concerned.objects() {
             *self.changing.entry(object).or_default() += 1;
         }
+        let only = concerned.only_directory();
+        let was_whole = only.is_some_and(|it| {
+            let known = self.directories.get(&it);
+            known.is_some_and(Directory::is_whole)
+        });
         self.void(concerned);
+        let directory = only.and_then(|it| self.directories.get(&it));
+        let inode = only.and_then(|it| self.inodes.get(&it));
+        Begun {
+            directory: directory.map(|known| known.since),
+            inode: inode.filter(|held| held.is_exact).map(|held| held.since),
+            was_whole,
+        }
     }
 
-    pub(super) fn end_change(&mut self, concerned: &Concerned) {
+    /// `outcome`: what the owner answered, if it did what was asked.
+    pub(super) fn end_change(
+        &mut self,
+        concerned: &Concerned,
+        begun: Begun,
+        outcome: Option<&Outcome>,
+    ) {
         for object in concerned.objects() {
             if let Some(count) = self.changing.get_mut(&object) {
                 *count -= 1;
@@ -470,7 +645,52 @@ impl Memory {
                 }
             }
         }
+        let is_sure = outcome.is_some() && self.was_alone(concerned, begun);
         self.void(concerned);
+        if let (true, Some(outcome), [(directory, name)]) = (is_sure, outcome, &concerned.names[..]) {
+            self.learn_outcome((*directory, name), begun, outcome);
+        }
+    }
+
+    /// Whether a change was the only one of its directory from its beginning on, and the token was held.
+    fn was_alone(&self, concerned: &Concerned, begun: Begun) -> bool {
+        let Some(directory) = concerned.only_directory() else {
+            return false;
+        };
+        let since = self.directories.get(&directory).map(|known| known.since);
+        let object = TokenObject::Directory(directory);
+        since.is_some() && since == begun.directory && !self.changing.contains_key(&object)
+    }
+
+    /// Nobody else has changed the directory since: what the owner answered is how it is.
+    fn learn_outcome(
+        &mut self,
+        (directory, name): (InodeId, &FileName),
+        begun: Begun,
+        outcome: &Outcome,
+    ) {
+        let named = outcome.found.as_ref().map(|found| Named {
+            inode: found.inode,
+            kind: found.kind,
+            learned: self.next(),
+            has_others: found.kind != FileKind::Directory && found.links > 1,
+        });
+        self.put(directory, name.as_bytes(), named);
+        if begun.was_whole {
+            self.with(directory, Directory::keep_whole);
+        }
+        let since = self.inodes.get(&directory).map(|held| held.since);
+        if let (Some(attributes), Some(named)) = (&outcome.directory, self.named(directory))
+            && begun.inode.is_some()
+            && since == begun.inode
+            // Nobody else has moved it, either.
+            && begun.directory.is_some_and(|begun| named.learned < begun)
+            && attributes.inode == directory
+        {
+            let now = self.begin();
+            self.keep_attributes(&named, attributes, now);
+        }
+        self.make_room(directory);
     }
 
     /// Forgets what a change concerns; answers that were asked for before teach nothing of it.
@@ -482,7 +702,7 @@ impl Memory {
                 known.forget(name.as_bytes())
             });
             let forgotten = forgotten.flatten().into_iter();
-            forgotten.for_each(|named| self.forget_attributes(named.inode));
+            forgotten.for_each(|named| self.gone(&named));
         }
         for inode in &concerned.inodes {
             self.forget_attributes(*inode);

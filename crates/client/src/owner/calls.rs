@@ -201,6 +201,12 @@ impl Calls {
             Outcome::NotRun(error) => Err(error),
             Outcome::Unknown(error) => return Err(error),
         };
+        if let (Some(change), Some(call), Ok(OwnerReply::Operation(ranked))) =
+            (&mut taken.change, &taken.undecided, &decided)
+            && let OwnerRequest::Execute { operation, .. } = &call.request
+        {
+            change.note(operation, &ranked.reply);
+        }
         taken.undecided = None;
         decided
     }

@@ -2,16 +2,91 @@
 
 use super::{Go, OBJECTS_MAX, Tokens, Try};
 use crate::known_names::KnownNames;
-use model::{TokenMode, TokenObject, TokenRange};
+use model::owner::{KNOWN_MAX, OwnerReply, OwnerRequest};
+use model::token::{GrantNumber, TokenReply};
+use model::{ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::holder::{UseNumber, Want};
+use world::Instant;
 
 /// How long a token is waited for. Longer, and the operation had better be sent; the token is waited for
 /// beside it, so that the next answer can be kept.
 const CLAIM_MAX: Duration = Duration::from_secs(1);
 /// How long it is waited for beside operations: commits are slow, or others give it back slowly.
 const LATER_MAX: Duration = Duration::from_secs(60);
+/// How many objects are looked at, to give back those that nobody uses, when there is hardly room for more.
+const ROOM_MADE: usize = 4 * KNOWN_MAX;
+
+/// Inodes whose tokens are being asked for in one message; nobody waits for them any more if it is dropped.
+struct AskingToKnow {
+    tokens: Arc<Tokens>,
+    known: Arc<KnownNames>,
+    session: SessionId,
+    requests: Vec<(u64, InodeId)>,
+}
+
+impl AskingToKnow {
+    /// The owner has answered what was sent then. Whether it makes sense to ask for more.
+    fn end(mut self, answer: Result<OwnerReply>, sent: Instant) -> bool {
+        let (grants, renewal) = match answer {
+            Ok(OwnerReply::Known { grants, renewal }) => (grants, renewal),
+            Ok(other) => crate::session::unexpected_answer(&other),
+            Err(error) => {
+                if error.kind() == ErrorKind::SessionEnded && self.session == self.tokens.session.id() {
+                    self.tokens.lose_all(self.tokens.state.lock());
+                }
+                return false;
+            }
+        };
+        let tokens = self.tokens.clone();
+        let now = tokens.session.standing().now();
+        let mut state = tokens.state.lock();
+        let Some(holder) = tokens.holder_of(&mut state, self.session) else {
+            return false;
+        };
+        let requests = std::mem::take(&mut self.requests);
+        // What a faulty owner leaves out is refused.
+        let grants = grants.into_iter().chain(std::iter::repeat(None));
+        for ((request, inode), grant) in requests.into_iter().zip(grants) {
+            if grant.is_none() {
+                self.known.refuse(TokenObject::Inode(inode), now);
+            }
+            let answered = holder.answered(request, reply(grant), now);
+            assert!(answered.is_ok(), "one whole range of an inode: {answered:?}");
+        }
+        tokens.renewed(&mut state, renewal, sent);
+        tokens.act(state);
+        true
+    }
+}
+
+impl Drop for AskingToKnow {
+    fn drop(&mut self) {
+        if self.requests.is_empty() {
+            return;
+        }
+        let now = self.tokens.session.standing().now();
+        let mut state = self.tokens.state.lock();
+        if let Some(holder) = self.tokens.holder_of(&mut state, self.session) {
+            for (request, _) in std::mem::take(&mut self.requests) {
+                holder.unanswered(request, now);
+            }
+        }
+        self.tokens.act(state);
+    }
+}
+
+fn reply(grant: Option<GrantNumber>) -> TokenReply {
+    match grant {
+        Some(number) => TokenReply::Granted {
+            ranges: vec![TokenRange::ALL],
+            mode: TokenMode::Shared,
+            number,
+        },
+        None => TokenReply::Ship,
+    }
+}
 
 impl Tokens {
     /// Asks for a token so that an answer of the owner can be kept, unless others want it too. True if
@@ -49,6 +124,49 @@ impl Tokens {
             Ok(Try::NotYet) | Err(_) => return false,
         };
         self.has_claimed(known, object, begun)
+    }
+
+    /// Asks for shared tokens of inodes that are about to be listed with their attributes, so that these can be
+    /// kept, in one message; those of which others want something are left out. Returns when the owner has
+    /// answered.
+    ///
+    /// No more than there is room for; what wasn't looked at for long goes back meanwhile.
+    pub(crate) async fn ask_to_know(&self, known: &Arc<KnownNames>, inodes: Vec<InodeId>) {
+        for inodes in inodes.chunks(KNOWN_MAX) {
+            let Some(asking) = self.begin_to_know(known, inodes) else {
+                return;
+            };
+            let sent = self.session.now();
+            let asked = OwnerRequest::AskToKnow {
+                session: asking.session,
+                inodes: asking.requests.iter().map(|(_, inode)| *inode).collect(),
+            };
+            let answer = self.session.ask(&asked).await;
+            if !asking.end(answer, sent) {
+                return;
+            }
+        }
+    }
+
+    fn begin_to_know(&self, known: &Arc<KnownNames>, inodes: &[InodeId]) -> Option<AskingToKnow> {
+        let tokens = self.me.upgrade()?;
+        let mut state = self.state.lock();
+        let room = OBJECTS_MAX.saturating_sub(state.kept.len());
+        let inodes = &inodes[..inodes.len().min(room)];
+        let session = self.session.id();
+        let is_over = state.is_over;
+        let holder = state.holder.as_mut().filter(|_| !is_over)?;
+        let requests = holder.ask_to_know(inodes);
+        self.act(state);
+        if room < 2 * KNOWN_MAX {
+            self.release_unused(ROOM_MADE);
+        }
+        (!requests.is_empty()).then(|| AskingToKnow {
+            tokens,
+            known: known.clone(),
+            session,
+            requests,
+        })
     }
 
     /// Goes on waiting in a task. The token isn't asked for again meanwhile.

@@ -46,7 +46,7 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
                     session.spawn("looks at early recalls", later);
                 }
                 if is_full {
-                    let on_the_way = Arc::strong_count(&tokens.returns) - 1;
+                    let on_the_way = tokens.returns.lock().len();
                     tokens.release_unused(RETURNS_MAX.saturating_sub(on_the_way));
                 }
                 match (has_all, has_all_now) {

@@ -8,8 +8,8 @@ use crate::metanode::Metanode;
 use model::lock::LockRequest;
 use model::operation::Turn;
 use model::owner::{
-    EXAMINED_MAX, GIVE_UP_MAX, LockCall, MENDED_MAX, OwnerCall, OwnerRequest, RECLAIM_MAX,
-    Reclaimed,
+    EXAMINED_MAX, GIVE_UP_MAX, KNOWN_MAX, LockCall, MENDED_MAX, OwnerCall, OwnerRequest,
+    RECLAIM_MAX, RETURNED_MAX, RETURNED_RANGES_MAX, Reclaimed,
 };
 use model::{Error, ErrorKind, NodeRun, Operation, Result, SessionId, ShardId};
 
@@ -117,8 +117,13 @@ fn check_form(call: &OwnerCall) -> Result<()> {
         OwnerRequest::Hold { session, .. }
         | OwnerRequest::ReportLowWater { session, .. }
         | OwnerRequest::AskToken { session, .. }
-        | OwnerRequest::ReturnToken { session, .. }
         | OwnerRequest::AwaitRecalls { session, .. } => (*session == own, true),
+        OwnerRequest::AskToKnow { session, inodes } => (*session == own, inodes.len() <= KNOWN_MAX),
+        OwnerRequest::ReturnTokens { session, back } => {
+            let ranges: usize = back.iter().map(|back| back.ranges.len()).sum();
+            let is_small = back.len() <= RETURNED_MAX && ranges <= RETURNED_RANGES_MAX;
+            (*session == own, is_small)
+        }
         OwnerRequest::Unhold { stamp, .. } => (stamp.session == own, true),
         OwnerRequest::Lock(lock) => (lock.session() == own, has_ranges(lock)),
         OwnerRequest::GiveUp { places } => {

@@ -50,8 +50,18 @@ impl Metanode {
                 let renewal = self.tokens.renewal(*session)?;
                 Ok(OwnerReply::Token { reply, renewal })
             }
-            OwnerRequest::ReturnToken { session, back } => {
-                self.tokens.take_back(*session, back)?;
+            OwnerRequest::AskToKnow { session, inodes } => {
+                let grants = self.tokens.ask_to_know(*session, inodes);
+                if !is_here && grants.iter().any(Option::is_some) {
+                    self.settle_grants(deadline).await?;
+                }
+                let renewal = self.tokens.renewal(*session)?;
+                Ok(OwnerReply::Known { grants, renewal })
+            }
+            OwnerRequest::ReturnTokens { session, back } => {
+                for back in back {
+                    self.tokens.take_back(*session, back)?;
+                }
                 self.world.at(Point::TokenTakenBack).await;
                 Ok(OwnerReply::Done)
             }
@@ -116,6 +126,21 @@ impl Metanode {
         self.tokens
             .settle(session, number, settling, deadline)
             .await
+    }
+
+    /// Waits until what grants let their session see is durable.
+    async fn settle_grants(&self, deadline: Deadline) -> Result<()> {
+        // A task of its own, as in `answer`.
+        let host = self.host.clone();
+        let syncing = async move { host.sync().await };
+        let syncing = self.world.spawn("makes grants' answer durable", syncing);
+        match deadline.bound(&self.world, syncing).await {
+            Ok(durable) => durable,
+            Err(_) => {
+                let text = "what the tokens show isn't durable in time; ask for it without them";
+                Err(Error::new(ErrorKind::InGrace, text))
+            }
+        }
     }
 
     /// Whether the session is open and no other client has one.

@@ -325,7 +325,8 @@ impl Metanode {
                 return self.serve_tokens(request, true, deadline).await;
             }
             OwnerRequest::AskToken { .. }
-            | OwnerRequest::ReturnToken { .. }
+            | OwnerRequest::AskToKnow { .. }
+            | OwnerRequest::ReturnTokens { .. }
             | OwnerRequest::AwaitRecalls { .. }
             | OwnerRequest::Execute { .. }
             | OwnerRequest::Hold { .. }
