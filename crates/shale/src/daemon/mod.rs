@@ -127,7 +127,7 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let lock = lock::take(dir)?;
     // A command may have changed it until it gave the lock up.
     let config = load()?;
-    clear_dead_mounts(dir);
+    detach_mounts(dir, "removing the mount of a daemon that died");
     if let Err(error) = world::host::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
@@ -264,13 +264,13 @@ async fn give_root_to_maker(node: &Node) -> Result<()> {
     node.client().sync_all().await
 }
 
-/// Detaches mounts left by daemons that died. We hold the lock, so no process serves them.
-fn clear_dead_mounts(dir: &Path) {
+/// Detaches all mounts of this directory, when nothing serves them: we hold its lock. Says `why`.
+fn detach_mounts(dir: &Path, why: &str) {
     for mount in mounts::mounts_of(dir) {
-        tracing::warn!(mountpoint = %mount.mountpoint.display(), "removing the mount of a daemon that died");
+        tracing::warn!(mountpoint = %mount.mountpoint.display(), "{why}");
         if let Err(error) = fuse::detach(&mount) {
             // At our mount point, mounting will say what to do; elsewhere it does no harm.
-            tracing::warn!(%error, "couldn't remove the mount of a daemon that died");
+            tracing::warn!(%error, "couldn't remove a dead mount");
         }
     }
     if let Err(error) = fuse::forget_ended(&mounts::source_of(dir)) {

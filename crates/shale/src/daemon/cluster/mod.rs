@@ -3,7 +3,8 @@
 //! *A start*: the node's member of etcd is started if it has one, coordination is reached, and a new run of the node
 //! joins as a [`node::Member`]; then the node's mount is made, through a client of the first file system. *An expulsion*:
 //! the run's mounts end, so that programs get errors instead of old data, the member is closed, and another run joins and
-//! mounts again. *An end*: mounts end, the shards here go to others, the member leaves.
+//! mounts again; until then the mounts stay dead in their places, so that nobody writes into the directories below. *An
+//! end*: mounts end, the shards here go to others, the member leaves.
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
 //! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `security` of changes of its keys and of
@@ -71,6 +72,8 @@ pub async fn live(
     let front = open.front.clone();
     let ends = (&*front, &signals);
     let result = live_in(world, dir, (config, cluster), on_demand, ends).await;
+    // A run that was expelled has left its mounts to the next one, which hasn't come.
+    super::detach_mounts(dir, "removing the mount of a run that has ended");
     // The client that asked for the end still needs its answer.
     open.close().await;
     if result.is_ok() {
@@ -143,6 +146,7 @@ async fn live_in(
     let events = Arc::new(Events::open(dir));
     let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
     let watchdog = Arc::new(Watchdog::start(dir)?);
+    let mut left = Vec::new();
     loop {
         front.waits("it joins");
         let joined = tokio::select! {
@@ -183,6 +187,7 @@ async fn live_in(
             on_demand,
         ));
         serving.discard_leftovers().await;
+        serving.mount_again(std::mem::take(&mut left));
         let run = here.member().run();
         events.tell(
             "node-joined",
@@ -204,13 +209,15 @@ async fn live_in(
                 events.tell(
                     "node-expelled",
                     "this node",
-                    "the cluster has expelled this run: its mounts have ended, what programs had open fails with an error, \
-                     and what was written and not synced is lost; the node joins again",
+                    "the cluster has expelled this run: its mounts are dead until the node has joined again, what programs \
+                     had open fails with an error, and what was written and not synced is lost",
                 );
                 front.waits(
                     "the cluster has expelled it, and it ends its mounts before it joins again",
                 );
-                if let Err(error) = serving.end_expelled().await {
+                let ended;
+                (left, ended) = serving.end_expelled().await;
+                if let Err(error) = ended {
                     tracing::warn!(%error, "not everything of the expelled run ended as it should");
                 }
                 serving.was_told_to_end().then_some(Ok(()))
