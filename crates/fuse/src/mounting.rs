@@ -77,6 +77,8 @@ pub(crate) struct Place {
 /// one is there; only of an ordinary user's it is removed: fusermount3 mounts nowhere else.
 pub(crate) fn prepare(path: &Path) -> Result<Place> {
     let absolute = std::path::absolute(path).map_err(|error| refused(&error, "the path"))?;
+    // As the mount table names it. Only links are read, so one that doesn't answer doesn't matter.
+    let absolute = fs::canonicalize(&absolute).unwrap_or(absolute);
     let found = look_at(&absolute);
     if found
         .as_ref()
