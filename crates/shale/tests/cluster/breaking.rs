@@ -54,9 +54,12 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
         }
     }
     // It comes back, and what it missed is repaired.
-    cluster.node(dead).must(&["up"]);
-    eventually("it is a member", || {
-        cluster.line(writer, dead)["state"] == "up"
+    never_bare(&cluster.node(dead).mnt, || {
+        cluster.node(dead).must(&["up"]);
+        eventually("it is a member", || {
+            cluster.line(writer, dead)["state"] == "up"
+        });
+        eventually("it is mounted", || cluster.path(dead, "old0").exists());
     });
     eventually("all is repaired", || cluster.is_repaired(writer));
     let last = fs::read(cluster.path(dead, &format!("new{}", written - 1))).unwrap();
