@@ -25,6 +25,7 @@ mod records;
 mod refusals;
 mod steps;
 mod token;
+mod vouching;
 
 pub use authority::{AUTHORITY_LIFE, Authority, Holder, NODE_LIFE};
 pub use certificate::{Certificate, Fingerprint, Validity};
