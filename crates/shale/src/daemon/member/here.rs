@@ -1,6 +1,7 @@
 //! This node in its cluster: the member, and the clients of the file systems that are used here.
 
 use super::key_ring::KeyRing;
+use super::next_key::NextKey;
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::file_systems::FileSystems;
 use crate::daemon::health::EtcdFacts;
@@ -38,6 +39,7 @@ pub struct InCluster {
     keys: Option<Arc<KeyRing>>,
     /// Held while the node's key, its certificate or the authorities that it trusts are changed.
     renewing: tokio::sync::Mutex<()>,
+    next_key: NextKey,
     /// Why it can't do its part of a change of keys or of `cipher_list`.
     security_trouble: parking_lot::Mutex<Option<String>>,
     /// Where coordination is reached.
@@ -69,6 +71,7 @@ impl InCluster {
             security,
             keys,
             renewing: tokio::sync::Mutex::default(),
+            next_key: NextKey::default(),
             security_trouble: parking_lot::Mutex::default(),
             endpoints: parking_lot::Mutex::new(cluster.coordination.clone()),
             etcd_seen: parking_lot::Mutex::default(),
@@ -125,6 +128,11 @@ impl InCluster {
     /// While this is held, nobody else changes what the node proves itself with, or whom it trusts.
     pub(super) async fn renewing(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.renewing.lock().await
+    }
+
+    /// The key that takes the place of the node's.
+    pub(super) fn next_key(&self) -> &NextKey {
+        &self.next_key
     }
 
     /// Why the node can't do its part of a change of keys or of `cipher_list`.

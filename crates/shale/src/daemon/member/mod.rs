@@ -3,8 +3,8 @@
 //!
 //! `founding` makes the first node of a node that was alone, `joining` further ones; `admission` is the cluster's side of
 //! that. `renewal` replaces certificates before they end; `rotation` replaces the authority, whose keys `key_ring` has, and
-//! with it all keys; `protection` changes how connections are protected. `checks` finds mistakes before either begins. `endpoints` says where
-//! the etcd is.
+//! with it all keys (`next_key` is the node's until then); `protection` changes how connections are protected. `checks` finds
+//! mistakes before either begins. `endpoints` says where the etcd is.
 
 pub mod admission;
 pub mod checks;
@@ -15,6 +15,7 @@ mod here;
 pub mod joining;
 pub mod key_ring;
 pub mod keys;
+mod next_key;
 mod nodes;
 pub mod outside;
 pub mod protection;

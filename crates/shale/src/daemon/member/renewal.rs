@@ -202,16 +202,17 @@ impl InCluster {
         let doing = "getting a certificate by the cluster's new authority";
         let changed = async {
             // Whoever has the old key may have seen certificates that are for it.
-            let next = self.certified(&own, PrivateKey::generate()?).await?;
+            let next = self.certified(&own, self.next_key().get()?).await?;
             if next.issuer().is_none_or(|issuer| issuer.0 != by) {
                 let text = "the node that was asked certifies with another authority still";
                 return Err(Error::new(ErrorKind::Unavailable, text));
             }
             keys::replace(dir, &next)?;
-            self.use_from_now_on(next)
+            self.use_from_now_on(next)?;
+            self.next_key().forget();
+            Ok::<_, Error>(())
         };
-        let changed: Result<()> = changed.await;
-        changed.map_err(|error| error.while_doing(doing))?;
+        changed.await.map_err(|error| error.while_doing(doing))?;
         Ok(true)
     }
 
