@@ -42,6 +42,8 @@ pub struct InCluster {
     next_key: NextKey,
     /// Why it can't do its part of a change of keys or of `cipher_list`.
     security_trouble: parking_lot::Mutex<Option<String>>,
+    /// The nodes that trust an authority which was replaced.
+    still_trusting: parking_lot::Mutex<Vec<String>>,
     /// Where coordination is reached.
     endpoints: parking_lot::Mutex<Vec<String>>,
     /// What its members have said last.
@@ -73,6 +75,7 @@ impl InCluster {
             renewing: tokio::sync::Mutex::default(),
             next_key: NextKey::default(),
             security_trouble: parking_lot::Mutex::default(),
+            still_trusting: parking_lot::Mutex::default(),
             endpoints: parking_lot::Mutex::new(cluster.coordination.clone()),
             etcd_seen: parking_lot::Mutex::default(),
             renewal_trouble: parking_lot::Mutex::default(),
@@ -143,6 +146,16 @@ impl InCluster {
     /// Remembers that, for `shale health`; `None`: it can.
     pub fn set_security_trouble(&self, why: Option<String>) {
         *self.security_trouble.lock() = why;
+    }
+
+    /// The nodes that trust an authority which was replaced, in words.
+    pub(super) fn known_still_trusting(&self) -> Vec<String> {
+        self.still_trusting.lock().clone()
+    }
+
+    /// Remembers those, for `shale health`.
+    pub fn set_still_trusting(&self, nodes: Vec<String>) {
+        *self.still_trusting.lock() = nodes;
     }
 
     /// This node proves itself with these from now on.
