@@ -131,6 +131,11 @@ fn keys_of_all_nodes_are_replaced_by_command_while_they_work() {
         eventually("a node has the new key only", is_alone);
         let same = text(&cluster, 1, "authority.key") == text(&cluster, number, "authority.key");
         assert!(same, "{number}");
+        // Their members of etcd have certificates by it for each other.
+        let [key, certificate] = ["etcd.key", "etcd.pem"].map(|name| text(&cluster, number, name));
+        let trusted = text(&cluster, number, "authorities.pem");
+        let member = Credentials::from_pem(&key, &certificate, &trusted).unwrap();
+        assert_eq!(member.issuer(), Some(new));
     }
     assert!(!key_file(&cluster, 4, "authority.key").exists());
     eventually("nobody trusts the old one", || {

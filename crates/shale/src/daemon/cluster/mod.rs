@@ -19,6 +19,7 @@ mod tending;
 
 use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
 use super::events::Events;
+use super::member::etcd_identity::{self, EtcdIdentity};
 use super::member::key_ring::KeyRing;
 use super::member::protection::{DEFAULT, policy_of};
 use super::member::{InCluster, admission::Admission, founding, joining, keys, renewal::Renewal};
@@ -29,7 +30,9 @@ use super::signals::Signals;
 use super::watchdog::{Guard, Watchdog};
 use super::{Ended, attend, remove_socket, say};
 use coordination::Coordination;
-use coordination::etcd::{Etcd, EtcdCertificates, EtcdServer, EtcdSettings, HEARTBEAT};
+use coordination::etcd::{
+    Etcd, EtcdCertificates, EtcdPeerCertificate, EtcdServer, EtcdSettings, HEARTBEAT,
+};
 use etcd::{EtcdHandle, EtcdProcess};
 use front::Front;
 use model::{Error, ErrorKind, NodeId, Result};
@@ -93,12 +96,20 @@ async fn live_in(
     keys::finish(dir)?;
     let credentials = keys::load(dir)?;
     let settings = joining::etcd_settings(world, &cluster, &credentials)?;
+    let keys = KeyRing::load(dir)?;
+    let etcd_identity = match &cluster.etcd {
+        None => None,
+        Some(own) => {
+            let (peer, now) = (own.peer.ip(), world.wall());
+            let made = EtcdIdentity::make(dir, keys.as_ref(), &credentials, peer, now);
+            Some(made?)
+        }
+    };
     // Ends after everything else here.
     let etcd = start_etcd(dir, &cluster)?;
     let coordination = Coordination::etcd(world, &settings)?;
     // Before a run begins coordination says what counts.
     let security = Security::new(world, Policy::only(DEFAULT), credentials)?;
-    let keys = KeyRing::load(dir)?;
     let admit: Option<Arc<dyn Admit>> = match &keys {
         None => None,
         Some(keys) => {
@@ -113,6 +124,7 @@ async fn live_in(
     let own = Own {
         protection: Protection { security, admit },
         keys,
+        etcd_identity,
     };
     if !cluster.founding
         && let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd)
@@ -283,6 +295,8 @@ struct Own {
     protection: Protection,
     /// With which it certifies others, if it does.
     keys: Option<Arc<KeyRing>>,
+    /// What its member of etcd has for others, if it runs one.
+    etcd_identity: Option<Arc<EtcdIdentity>>,
 }
 
 /// How long a node tries to join.
@@ -412,7 +426,7 @@ async fn join_once(
         facts,
         cluster,
         security.clone(),
-        own.keys.clone(),
+        (own.keys.clone(), own.etcd_identity.clone()),
     ))
 }
 
@@ -441,6 +455,11 @@ fn start_etcd(dir: &Path, cluster: &ClusterConfig) -> Result<Option<EtcdProcess>
             certificate: files.certificate,
             key: files.key,
             authority: files.authorities,
+            peer: Some(EtcdPeerCertificate {
+                certificate: files.etcd_certificate,
+                key: files.etcd_key,
+                name: etcd_identity::NAME.into(),
+            }),
         }),
         heartbeat: HEARTBEAT,
     };

@@ -117,7 +117,7 @@ async fn pass(
     // Also if the next step fails: what this node has made is what others wait for.
     let followed = match &roster.authorities {
         Some(known) => follow(serving, here, etcd, &known.value).await,
-        None => Ok(()),
+        None => here.renew_etcd_identity(None).map(drop),
     };
     say(here, etcd, said).await?;
     followed
@@ -155,12 +155,14 @@ async fn follow(
         }
     }
     here.follow_keys(authorities).await?;
+    let by = authorities.certifying().hash;
+    // Before the node's own certificate, which says to others that this node is done.
+    here.renew_etcd_identity(Some(by))?;
     if let Some(etcd) = etcd
         && !start_again_in_turn(here, etcd).await?
     {
         return Ok(());
     }
-    let by = authorities.certifying().hash;
     if here.credentials().issuer().is_some_and(|it| it.0 == by) {
         return Ok(());
     }

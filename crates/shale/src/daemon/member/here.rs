@@ -1,5 +1,6 @@
 //! This node in its cluster: the member, and the clients of the file systems that are used here.
 
+use super::etcd_identity::EtcdIdentity;
 use super::key_ring::KeyRing;
 use super::next_key::NextKey;
 use crate::daemon::config::ClusterConfig;
@@ -9,7 +10,7 @@ use client::{Client, ClientSettings};
 use futures::future::{BoxFuture, join_all};
 use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
 use node::{FIRST_FILE_SYSTEM, Member, NodeFacts};
-use rpc::security::{Credentials, Policy, Security};
+use rpc::security::{Credentials, Fingerprint, Policy, Security};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,8 @@ pub struct InCluster {
     security: Arc<Security>,
     /// With which it certifies others, if it does.
     keys: Option<Arc<KeyRing>>,
+    /// What its member of etcd has for others, if it runs one.
+    etcd_identity: Option<Arc<EtcdIdentity>>,
     /// Held while the node's key, its certificate or the authorities that it trusts are changed.
     renewing: tokio::sync::Mutex<()>,
     next_key: NextKey,
@@ -64,7 +67,7 @@ impl InCluster {
         facts: NodeFacts,
         cluster: &ClusterConfig,
         security: Arc<Security>,
-        keys: Option<Arc<KeyRing>>,
+        (keys, etcd_identity): (Option<Arc<KeyRing>>, Option<Arc<EtcdIdentity>>),
     ) -> Self {
         Self {
             member,
@@ -72,6 +75,7 @@ impl InCluster {
             cluster: cluster.clone(),
             security,
             keys,
+            etcd_identity,
             renewing: tokio::sync::Mutex::default(),
             next_key: NextKey::default(),
             security_trouble: parking_lot::Mutex::default(),
@@ -113,6 +117,20 @@ impl InCluster {
     /// The keys of the authority that this node has, if it certifies others.
     pub fn keys(&self) -> Option<&Arc<KeyRing>> {
         self.keys.as_ref()
+    }
+
+    /// Makes what the node's member of etcd has for other members anew, if it is time for it, or it is to be `by` another
+    /// authority; `None`: by the one that has certified the node. Whether it did.
+    ///
+    /// # Errors
+    /// As [`EtcdIdentity::renew`].
+    pub fn renew_etcd_identity(&self, by: Option<[u8; 32]>) -> Result<bool> {
+        let own = self.credentials();
+        let by = by.map(Fingerprint).or_else(|| own.issuer());
+        match (&self.etcd_identity, by) {
+            (Some(identity), Some(by)) => identity.renew(&own, by, self.member.world().wall()),
+            _ => Ok(false),
+        }
     }
 
     /// How connections are protected here.
