@@ -3,7 +3,7 @@
 //!
 //! *For whom*: for the key that coordination knows of the node, and that the node vouches for with the key and the certificate
 //! that it has. It says in coordination which key that is before it asks. So whoever asks in its name gets nothing, also over
-//! connections that prove nothing (`EMPTY`), and whatever another node has written into coordination.
+//! connections that prove nothing (`EMPTY`), and for no key that somebody else has written there.
 
 use super::key_ring::KeyRing;
 use super::{InCluster, joining::etcd_settings, keys};
