@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
 use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, mount_on};
 use model::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::{Errno, FdFlags};
 use rustix::mount as kernel;
 use rustix::mount::UnmountFlags;
@@ -163,10 +164,21 @@ fn look_at(path: &Path) -> io::Result<fs::Metadata> {
     // Left running if it hangs; it ends with the mount that it waits for.
     drop(std::thread::spawn(move || {
         // The receiver has given up if it took too long.
-        let _ = found.send(fs::metadata(path));
+        let _ = found.send(asked(&path));
     }));
     wait.recv_timeout(LOOK_MAX)
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// stat(2) that the file system must answer: the kernel still knows what one that has just died had said.
+fn asked(path: &Path) -> io::Result<fs::Metadata> {
+    statx(
+        CWD,
+        path,
+        AtFlags::STATX_FORCE_SYNC,
+        StatxFlags::BASIC_STATS,
+    )?;
+    fs::metadata(path)
 }
 
 /// Mounts; the kernel's first request then waits on the device.

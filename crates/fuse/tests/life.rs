@@ -189,7 +189,14 @@ fn the_mount_of_a_killed_daemon_is_replaced(transport: TransportChoice) {
 fn a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again(transport: TransportChoice) {
     let bare = tempfile::tempdir().unwrap();
     let bare = fs::metadata(bare.path()).unwrap().dev();
-    let mounted = memory(transport, MemorySettings::default());
+    let mounted = memory(
+        transport,
+        MemorySettings {
+            // Also if the kernel still knows all about the directory.
+            valid: Duration::from_secs(3600),
+            ..MemorySettings::default()
+        },
+    );
     let place = mounted.directory.path();
     fs::write(mounted.path("f"), b"x").unwrap();
     let held = File::open(mounted.path("f")).unwrap();
