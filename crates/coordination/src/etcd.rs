@@ -35,7 +35,7 @@ pub(crate) mod tests;
 
 pub(crate) use following::Following;
 pub use members::{Etcd, EtcdMember, EtcdMemberId, EtcdStatus};
-pub use server::{EtcdBegin, EtcdCertificates, EtcdServer, HEARTBEAT};
+pub use server::{EtcdBegin, EtcdCertificates, EtcdPeerCertificate, EtcdServer, HEARTBEAT};
 pub use settings::{ENDPOINTS_MAX, EtcdEndpoint, EtcdSettings, PREFIX_BYTES_MAX};
 pub(crate) use store::Store;
 pub use tending::{EtcdTended, EtcdTending, EtcdTour, UNSTARTED_MAX};

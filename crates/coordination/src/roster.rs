@@ -16,6 +16,8 @@ use std::net::SocketAddr;
 
 const HOMES: &str = "home/";
 const POOLS: &str = "pool/";
+/// What the keys of all settings begin with: of the cluster, of classes and of nodes.
+const SETTINGS: [&str; 2] = ["config/", "config_of/"];
 /// Attempts of a change that may collide with other writers.
 const ATTEMPTS_MAX: usize = 64;
 
@@ -53,6 +55,9 @@ pub struct Roster {
     pub authorities: Option<Versioned<Authorities>>,
     /// How connections are protected; `None`: nobody has said.
     pub ciphers: Option<Versioned<Ciphers>>,
+    /// The settings that somebody has made, by their keys. What can't be read counts as not made: no setting is worth a
+    /// node that doesn't know its cluster.
+    pub settings: BTreeMap<String, String>,
 }
 
 impl Roster {
@@ -118,6 +123,11 @@ impl Roster {
             self.authorities = versioned(key, version, value)?;
         } else if key == CIPHERS {
             self.ciphers = versioned(key, version, value)?;
+        } else if SETTINGS.iter().any(|all| key.starts_with(all)) {
+            match value.and_then(|value| facts::decode::<String>(key, &value).ok()) {
+                None => drop(self.settings.remove(key)),
+                Some(value) => drop(self.settings.insert(key.to_owned(), value)),
+            }
         }
         Ok(())
     }
@@ -378,6 +388,36 @@ mod tests {
                 let read = Roster::read(&coordination).await.unwrap();
                 assert_eq!(read.barred, followed.barred);
             }
+        });
+        run.finished();
+    }
+
+    #[test]
+    fn settings_are_followed_and_one_that_cannot_be_read_is_none() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            let mut followed = Roster::read(&coordination).await.unwrap();
+            let mut watch = coordination.watch("", followed.revision);
+            let of_class = "config_of/class/gpu/b";
+            let garbage = crate::Change::put("config/c", 0, "\0\0\0");
+            coordination.set_config("a", 0, "1").await.unwrap();
+            let two = "2".to_owned();
+            let version = coordination.set_fact(of_class, 0, &two).await.unwrap();
+            coordination.transaction(vec![garbage]).await.unwrap();
+            let read = Roster::read(&coordination).await.unwrap();
+            let expected = [("config/a", "1"), (of_class, "2")];
+            let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            assert_eq!(read.settings, BTreeMap::from(expected));
+            let removed = coordination.compare_and_set(of_class, version, None);
+            removed.await.unwrap();
+            while let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await
+            {
+                followed.change(revision, events).unwrap();
+            }
+            let read = Roster::read(&coordination).await.unwrap();
+            assert_eq!(read.settings, followed.settings);
+            assert_eq!(read.settings.len(), 1);
         });
         run.finished();
     }

@@ -1,8 +1,10 @@
 //! Finds other places that show a mounted file system: bind mounts of it, and copies in other mount
 //! namespaces.
 
+use crate::connection::AbortFile;
 use crate::mounting;
 use crate::table::{self, DeviceNumber, MountedShale, TableLine};
+use model::Result;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,6 +34,14 @@ impl Identity {
 
     fn shows(&self, line: &TableLine) -> bool {
         line.is_shale() && line.number == self.number && line.source == self.source
+    }
+
+    /// What ends its connection.
+    ///
+    /// # Errors
+    /// As [`AbortFile::of_mount`].
+    pub(crate) fn abort_file(&self) -> Result<AbortFile> {
+        AbortFile::of_mount(self.id, &self.source)
     }
 
     /// The mount itself, if it is attached.

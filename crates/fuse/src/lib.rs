@@ -47,6 +47,7 @@ mod opens;
 mod options;
 mod programs;
 mod pulse;
+mod replacing;
 mod reply;
 mod request;
 mod ring_crew;

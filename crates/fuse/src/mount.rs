@@ -6,9 +6,10 @@ use crate::crew::{Crew, CrewSize};
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
-use crate::mounting;
+use crate::mounting::{self, Place};
 use crate::notifier::Notifier;
 use crate::options::{MountOptions, Unmount};
+use crate::replacing;
 use crate::reply::Reply;
 use crate::request::{Incoming, Request};
 use crate::ring_crew::RingCrew;
@@ -31,6 +32,8 @@ pub struct Mount {
     mountpoint: PathBuf,
     /// None without /proc.
     identity: Option<Identity>,
+    /// The kernel's ids of dead mounts below it, which come to light when it ends.
+    covers: Vec<u64>,
     notifier: Notifier,
     transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
@@ -47,8 +50,8 @@ const DETACHED_MAX: Duration = Duration::from_secs(1);
 const END_MAX: Duration = Duration::from_secs(5);
 
 impl Mount {
-    /// Mounts `fs` and serves it. Blocks for a few milliseconds. A mount that a killed daemon
-    /// left on the same directory is removed first.
+    /// Mounts `fs` and serves it. Blocks for a few milliseconds. A dead mount of ours on the same
+    /// directory is replaced: if root mounts, nobody gets to the directory below meanwhile.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`: the mountpoint. `Busy`: something is mounted there.
@@ -59,17 +62,25 @@ impl Mount {
             "a mount needs a thread that reads requests"
         );
         let doing = || format!("mount {} on {}", options.name, options.mountpoint.display());
-        let mountpoint =
+        let place =
             mounting::prepare(&options.mountpoint).map_err(|error| error.while_doing(doing()))?;
-        let device = Arc::new(
-            mounting::mount(&mountpoint, options).map_err(|error| error.while_doing(doing()))?,
-        );
-        let begin = || begin(world, fs.clone(), &device, &mountpoint, options);
-        let mount = begin().map_err(|error| {
+        let mountpoint = &place.path;
+        let made = match place.dead.is_empty() {
+            true => mounting::mount(mountpoint, options),
+            false => replacing::mount(mountpoint, options),
+        };
+        let device = Arc::new(made.map_err(|error| error.while_doing(doing()))?);
+        let begin = || begin(world, fs.clone(), &device, mountpoint, options);
+        let mut mount = begin().map_err(|error| {
             // The first error counts; the rest of the mount ends with the descriptor.
-            let _ = mounting::unmount(&mountpoint, Unmount::Forced, None);
+            match place.dead.is_empty() {
+                true => drop(mounting::unmount(mountpoint, Unmount::Forced, None)),
+                // The place stays dead.
+                false => abort_new(&place),
+            }
             error.while_doing(doing())
         })?;
+        mount.covers = replacing::uncover(mountpoint, place.dead);
         fs.mounted(&mount.notifier);
         Ok(mount)
     }
@@ -118,8 +129,32 @@ impl Mount {
         !self.is_ended() && self.line().is_some()
     }
 
+    /// Ends its connection and leaves it in the tree of files, so that programs get errors there instead of the
+    /// directory below. Waits a few seconds for requests that run. Takes it away, as [`Unmount::Forced`] does, if it is
+    /// only left in copies, or if the system doesn't let this user end the connection.
+    ///
+    /// # Errors
+    /// `NotPermitted`: it can be ended in neither way.
+    pub async fn leave_dead(&self) -> Result<()> {
+        let identity = self.identity.clone().filter(|_| self.is_attached());
+        let abort = move || {
+            let identity = identity.ok_or(ErrorKind::NotFound)?;
+            let failed =
+                |error: std::io::Error| Error::new(ErrorKind::Unavailable, error.to_string());
+            identity.abort_file()?.abort().map_err(failed)
+        };
+        if let Err(error) = self.world.blocking(abort).await {
+            tracing::debug!(%error, mountpoint = %self.mountpoint.display(), "its connection can't be ended from outside");
+            return self.unmount(Unmount::Forced).await;
+        }
+        if self.world.timeout(END_MAX, self.ended()).await.is_err() {
+            tracing::warn!(waiting = ?self.waiting(), mountpoint = %self.mountpoint.display(), "aborted, but operations still wait for something");
+        }
+        Ok(())
+    }
+
     /// Whether its connection has ended and it is still in the tree of files: whoever comes there gets ENOTCONN. Mounting
-    /// there again takes it away.
+    /// there again takes it away, or covers it.
     #[must_use]
     pub fn is_left_dead(&self) -> bool {
         self.is_ended() && self.line().is_some()
@@ -134,7 +169,20 @@ impl Mount {
             return Ok(());
         };
         let detach = move || mounting::detach(&line.into());
-        self.world.blocking(detach).await
+        self.world.blocking(detach).await?;
+        self.uncover().await;
+        Ok(())
+    }
+
+    /// Takes dead mounts away that it had replaced and could only cover. To be called when it has ended, or is out of
+    /// the tree of files; does nothing before.
+    pub async fn uncover(&self) {
+        if self.covers.is_empty() {
+            return;
+        }
+        let (place, dead) = (self.mountpoint.clone(), self.covers.clone());
+        let uncover = move || replacing::uncover(&place, dead);
+        self.world.blocking(uncover).await;
     }
 
     /// Where it is now, even if it was moved (`mount --move`).
@@ -258,6 +306,7 @@ impl Mount {
             .map_err(|error| error.while_doing(format!("unmount {}", self.mountpoint.display())))?;
         self.is_let_go
             .store(how != Unmount::Lazy, Ordering::Release);
+        self.uncover().await;
         if how == Unmount::IfIdle && !self.copies().is_empty() {
             // Bind mounts keep it alive, and it is served there.
             tracing::info!(mountpoint = %self.mountpoint.display(), "unmounted; bind mounts of it remain");
@@ -291,7 +340,15 @@ impl Drop for Mount {
         if let Err(error) = mounting::unmount(&place, Unmount::Forced, self.device_number()) {
             tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "couldn't end the mount");
         }
+        replacing::uncover(&self.mountpoint, std::mem::take(&mut self.covers));
     }
+}
+
+/// Ends the connection of a mount that couldn't be served, and that was made where others are dead.
+fn abort_new(place: &Place) {
+    let new = mount_on(&place.path).filter(|line| !place.dead.contains(&line.id));
+    // Without fusectl it ends with its last thread.
+    let _ = new.map(|line| mounting::abort(line.number));
 }
 
 /// Serves a new mount.
@@ -366,6 +423,7 @@ fn begin<F: FileSystem>(
     Ok(Mount {
         mountpoint: mountpoint.to_owned(),
         identity,
+        covers: Vec::new(),
         is_let_go: AtomicBool::new(false),
         notifier,
         transport,

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
 use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, mount_on};
 use model::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::{Errno, FdFlags};
 use rustix::mount as kernel;
 use rustix::mount::UnmountFlags;
@@ -65,24 +66,41 @@ pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
     }))
 }
 
-/// Checks the mountpoint, removes a dead mount of ours from it, and makes the path absolute.
-pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
+/// Where a mount is made.
+pub(crate) struct Place {
+    /// Absolute, without symbolic links.
+    pub(crate) path: PathBuf,
+    /// The kernel's ids of dead mounts of ours there, which the new one takes the place of.
+    pub(crate) dead: Vec<u64>,
+}
+
+/// Checks the mountpoint. A dead mount of ours stays on it, so that nobody comes to the directory below before the new
+/// one is there; only of an ordinary user's it is removed: fusermount3 mounts nowhere else.
+pub(crate) fn prepare(path: &Path) -> Result<Place> {
     let absolute = std::path::absolute(path).map_err(|error| refused(&error, "the path"))?;
+    // As the mount table names it. Only links are read, so one that doesn't answer doesn't matter.
+    let absolute = fs::canonicalize(&absolute).unwrap_or(absolute);
     let found = look_at(&absolute);
     if found
         .as_ref()
         .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     {
-        let ours = mount_on(&absolute).is_some_and(|line| line.is_shale());
+        let top = mount_on(&absolute).filter(|line| line.is_shale());
         let hint = format!(
             "run `fusermount3 -uz {}` (or `umount -l`), then try again",
             absolute.display()
         );
-        if !ours {
+        let Some(top) = top else {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("the dead mount of another file system is there; {hint}"),
             ));
+        };
+        if is_root() {
+            return Ok(Place {
+                dead: of_same_source(&absolute, &top),
+                path: absolute,
+            });
         }
         tracing::warn!(mountpoint = %absolute.display(), "removing the mount of a daemon that died");
         unmount(&absolute, Unmount::Lazy, None).map_err(|error| {
@@ -119,7 +137,20 @@ pub(crate) fn prepare(path: &Path) -> Result<PathBuf> {
             ),
         ));
     }
-    Ok(real)
+    Ok(Place {
+        path: real,
+        dead: Vec::new(),
+    })
+}
+
+/// The mounts at a place that are one's node's. No mount is made over one that is served, so with the topmost one all are
+/// dead.
+fn of_same_source(place: &Path, top: &table::TableLine) -> Vec<u64> {
+    let is_like = |line: &table::TableLine| {
+        line.mountpoint == place && line.is_shale() && line.source == top.source
+    };
+    let lines = table::lines().into_iter();
+    lines.filter(is_like).map(|line| line.id).collect()
 }
 
 /// stat(2) of a path on which a file system may be mounted whose daemon is stopped: a plain stat(2)
@@ -133,10 +164,21 @@ fn look_at(path: &Path) -> io::Result<fs::Metadata> {
     // Left running if it hangs; it ends with the mount that it waits for.
     drop(std::thread::spawn(move || {
         // The receiver has given up if it took too long.
-        let _ = found.send(fs::metadata(path));
+        let _ = found.send(asked(&path));
     }));
     wait.recv_timeout(LOOK_MAX)
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// stat(2) that the file system must answer: the kernel still knows what one that has just died had said.
+fn asked(path: &Path) -> io::Result<fs::Metadata> {
+    statx(
+        CWD,
+        path,
+        AtFlags::STATX_FORCE_SYNC,
+        StatxFlags::BASIC_STATS,
+    )?;
+    fs::metadata(path)
 }
 
 /// Mounts; the kernel's first request then waits on the device.
@@ -266,8 +308,8 @@ pub fn detach(mount: &MountedShale) -> Result<()> {
     }
 }
 
-/// Returns false if another mount is there.
-fn detach_from(place: &Path, id: u64) -> io::Result<bool> {
+/// Detaches the topmost mount of a place, if it is the one with this id. Returns false if another mount is there.
+pub(crate) fn detach_from(place: &Path, id: u64) -> io::Result<bool> {
     // Sends no file system a request, so one whose daemon is dead doesn't matter.
     let found = fs::OpenOptions::new()
         .read(true)
@@ -416,7 +458,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     }
 }
 
-fn no_device(error: &io::Error) -> Error {
+pub(crate) fn no_device(error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => Error::new(
             ErrorKind::NotSupported,
@@ -438,7 +480,7 @@ fn no_program(error: &io::Error) -> Error {
     )
 }
 
-fn refused(error: &io::Error, what: &str) -> Error {
+pub(crate) fn refused(error: &io::Error, what: &str) -> Error {
     let (kind, hint) = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => (
             ErrorKind::NotPermitted,
@@ -446,7 +488,7 @@ fn refused(error: &io::Error, what: &str) -> Error {
         ),
         Some(libc::EBUSY) => (ErrorKind::Busy, "; something is mounted there"),
         // The descriptor wasn't of the right kind.
-        Some(libc::EINVAL) if what == "mount(2)" => (
+        Some(libc::EINVAL) if matches!(what, "mount(2)" | "fsconfig(2)") => (
             ErrorKind::NotSupported,
             "; /dev/fuse may not be a FUSE device: check with `ls -l /dev/fuse` (c 10, 229), in a \
              container add `--device /dev/fuse`",

@@ -2,7 +2,7 @@
 
 use crate::locks::LockScope;
 use crate::transport::TransportChoice;
-use rustix::mount::MountFlags;
+use rustix::mount::{MountAttrFlags, MountFlags};
 use rustix::process::geteuid;
 use std::path::PathBuf;
 
@@ -93,6 +93,20 @@ impl KernelFlags {
             (self.no_suid, MountFlags::NOSUID),
             (self.no_dev, MountFlags::NODEV),
             (self.no_exec, MountFlags::NOEXEC),
+        ]
+        .into_iter()
+        .filter_map(|(wanted, bit)| wanted.then_some(bit))
+        .collect()
+    }
+
+    /// The same for fsmount(2).
+    pub(crate) fn attributes(self) -> MountAttrFlags {
+        [
+            (self.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+            (self.no_atime, MountAttrFlags::MOUNT_ATTR_NOATIME),
+            (self.no_suid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+            (self.no_dev, MountAttrFlags::MOUNT_ATTR_NODEV),
+            (self.no_exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
         ]
         .into_iter()
         .filter_map(|(wanted, bit)| wanted.then_some(bit))

@@ -13,6 +13,7 @@ use model::{
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ on_both_transports! {
     dropping_a_mount_ends_it_even_in_use,
     a_second_mount_on_the_same_directory_is_refused,
     the_mount_of_a_killed_daemon_is_replaced,
+    a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again,
     the_kernel_forgets_what_it_is_told_to,
     a_lock_that_is_waited_for_leaves_a_thread_for_others,
     a_signal_ends_the_wait_for_a_lock,
@@ -180,6 +182,52 @@ fn the_mount_of_a_killed_daemon_is_replaced(transport: TransportChoice) {
     let mount = Mount::start(&world, fs, &options).unwrap();
     fs::write(directory.path().join("g"), b"alive").unwrap();
     runtime.block_on(mount.unmount(Unmount::Forced)).unwrap();
+    // Nothing of the dead one is left below.
+    assert!(fs::read_dir(directory.path()).unwrap().next().is_none());
+}
+
+fn a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again(transport: TransportChoice) {
+    let bare = tempfile::tempdir().unwrap();
+    let bare = fs::metadata(bare.path()).unwrap().dev();
+    let mounted = memory(
+        transport,
+        MemorySettings {
+            // Also if the kernel still knows all about the directory.
+            valid: Duration::from_secs(3600),
+            ..MemorySettings::default()
+        },
+    );
+    let place = mounted.directory.path();
+    fs::write(mounted.path("f"), b"x").unwrap();
+    let held = File::open(mounted.path("f")).unwrap();
+    let first = &mounted.mount;
+    mounted.runtime.block_on(first.leave_dead()).unwrap();
+    assert!(first.is_left_dead());
+    for failed in [
+        fs::write(mounted.path("g"), b"lost"),
+        fs::read(mounted.path("f")).map(drop),
+    ] {
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    }
+    (&held).read(&mut [0; 1]).unwrap_err();
+    // Again: nothing is left to do.
+    mounted.runtime.block_on(first.leave_dead()).unwrap();
+    assert!(first.is_left_dead());
+    let world = mounted.runtime.block_on(async { World::real() });
+    let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+    let mut options = MountOptions::new(place);
+    options.transport = transport;
+    let second = Mount::start(&world, fs, &options).unwrap();
+    assert_ne!(second.id(), first.id());
+    fs::write(mounted.path("g"), b"kept").unwrap();
+    assert_eq!(fs::read(mounted.path("g")).unwrap(), b"kept");
+    assert_ne!(fs::metadata(place).unwrap().dev(), bare);
+    (&held).read(&mut [0; 1]).unwrap_err();
+    drop(held);
+    let ended = second.unmount(Unmount::Forced);
+    mounted.runtime.block_on(ended).unwrap();
+    assert_eq!(fs::metadata(place).unwrap().dev(), bare);
+    assert!(fs::read_dir(place).unwrap().next().is_none());
 }
 
 fn the_kernel_forgets_what_it_is_told_to(transport: TransportChoice) {
@@ -313,11 +361,7 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
     let path = mounted.path("lock");
     let first = File::create(&path).unwrap();
     let lock = Lock {
-        inode: InodeId(
-            fs::metadata(&path)
-                .map(|m| std::os::unix::fs::MetadataExt::ino(&m))
-                .unwrap(),
-        ),
+        inode: InodeId(fs::metadata(&path).map(|m| m.ino()).unwrap()),
         handle: 0,
         owner: 12345,
         range: LockRange { start: 10, end: 19 },

@@ -31,6 +31,9 @@ pub const KEY_BYTES_MAX: usize = 4 * 1024;
 /// Most bytes of a request for a signature (PKCS #10, DER); those of this build have about 250.
 pub const SIGNING_REQUEST_BYTES_MAX: usize = 2 * 1024;
 
+/// Most bytes of a signature (ECDSA, ASN.1); those of this build have about 70.
+pub const SIGNATURE_BYTES_MAX: usize = 256;
+
 /// Most bytes of a certificate (DER); those of this build have about 600.
 pub const CERTIFICATE_BYTES_MAX: usize = 4 * 1024;
 
@@ -127,6 +130,10 @@ pub struct RenewRequest {
     pub signing_request: Vec<u8>,
     /// The addresses of the node, which the certificate names.
     pub addresses: Vec<IpAddr>,
+    /// The certificate that the node has: X.509, DER.
+    pub certificate: Vec<u8>,
+    /// A signature with that certificate's key: the key in the signing request is to be the node's.
+    pub voucher: Vec<u8>,
 }
 
 impl RenewRequest {
@@ -140,7 +147,9 @@ impl RenewRequest {
             self.signing_request.len(),
             SIGNING_REQUEST_BYTES_MAX,
         )?;
-        within("list of addresses", self.addresses.len(), ADDRESSES_MAX)
+        within("list of addresses", self.addresses.len(), ADDRESSES_MAX)?;
+        within("certificate", self.certificate.len(), CERTIFICATE_BYTES_MAX)?;
+        within("voucher", self.voucher.len(), SIGNATURE_BYTES_MAX)
     }
 }
 

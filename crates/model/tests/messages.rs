@@ -121,6 +121,8 @@ fn a_length_that_lies_takes_no_memory() {
     let request = RenewRequest {
         signing_request: vec![7; 3],
         addresses: Vec::new(),
+        certificate: Vec::new(),
+        voucher: Vec::new(),
     };
     let body = Call::new(Method(1), Class::Bulk, &request).body;
     assert_eq!(body[0], 3, "the length comes first");

@@ -25,8 +25,9 @@ mod records;
 mod refusals;
 mod steps;
 mod token;
+mod vouching;
 
-pub use authority::{AUTHORITY_LIFE, Authority, Holder, NODE_LIFE};
+pub use authority::{AUTHORITY_LIFE, Authority, ETCD_MEMBER, Holder, NODE_LIFE};
 pub use certificate::{Certificate, Fingerprint, Validity};
 pub use credentials::Credentials;
 pub use join::{Admit, Joined, Newcomer, join};

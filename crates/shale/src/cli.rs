@@ -473,9 +473,16 @@ pub enum Cluster {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Don't trust the old authority any more. Refused, with their names, as long as nodes need it.
-        #[arg(long, conflicts_with_all = ["cancel", "status"])]
-        finish: bool,
+        /// Don't trust the old authority any more. Refused, with their names, as long as nodes need it. With its
+        /// fingerprint, as --status shows it, also if another one would be ended.
+        #[arg(
+            long,
+            value_name = "OLD",
+            num_args = 0..=1,
+            require_equals = true,
+            conflicts_with_all = ["cancel", "status"]
+        )]
+        finish: Option<Option<String>>,
         /// Take it back, as long as no node has a certificate by the new authority.
         #[arg(long, conflicts_with = "status")]
         cancel: bool,

@@ -86,6 +86,19 @@ pub struct EtcdCertificates {
     pub key: PathBuf,
     /// The authority whose certificates clients and other members must have.
     pub authority: PathBuf,
+    /// What members have for each other; `None`: the same, and whoever is let in as a client is let in as a member.
+    pub peer: Option<EtcdPeerCertificate>,
+}
+
+/// What a member of etcd has for other members: files in PEM.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EtcdPeerCertificate {
+    /// Its certificate, as [`EtcdCertificates::certificate`].
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The common name that its certificate has, and that those of all others must have.
+    pub name: String,
 }
 
 impl EtcdServer {
@@ -139,16 +152,19 @@ impl EtcdServer {
             EtcdBegin::Join => arguments.push(text("initial-cluster-state", "existing")),
         }
         if let Some(files) = &self.certificates {
+            let peer = files.peer.as_ref();
+            let peer_certificate = peer.map_or(&files.certificate, |it| &it.certificate);
             for (flag, file) in [
                 ("cert-file", &files.certificate),
                 ("key-file", &files.key),
                 ("trusted-ca-file", &files.authority),
-                ("peer-cert-file", &files.certificate),
-                ("peer-key-file", &files.key),
+                ("peer-cert-file", peer_certificate),
+                ("peer-key-file", peer.map_or(&files.key, |it| &it.key)),
                 ("peer-trusted-ca-file", &files.authority),
             ] {
                 arguments.push(path(flag, file));
             }
+            arguments.extend(peer.map(|it| text("peer-cert-allowed-cn", &it.name)));
             arguments.push(text("client-cert-auth", "true"));
             arguments.push(text("peer-client-cert-auth", "true"));
         }
@@ -269,8 +285,11 @@ mod tests {
             certificate: "/c.pem".into(),
             key: "/k.pem".into(),
             authority: "/a.pem".into(),
+            peer: None,
         });
+        let lines_of = |server: &EtcdServer| lines(server);
         let lines = lines(&secured);
+        assert!(!lines.iter().any(|it| it.contains("allowed-cn")));
         for line in [
             "--client-cert-auth=true",
             "--trusted-ca-file=/a.pem",
@@ -284,6 +303,21 @@ mod tests {
             assert!(lines.iter().any(|it| it == line), "{line}");
         }
         assert!(!lines.iter().any(|it| it.contains("http://")));
+        secured.certificates.as_mut().unwrap().peer = Some(EtcdPeerCertificate {
+            certificate: "/p.pem".into(),
+            key: "/p.key".into(),
+            name: "a member".to_owned(),
+        });
+        let lines = lines_of(&secured);
+        for line in [
+            "--cert-file=/c.pem",
+            "--peer-trusted-ca-file=/a.pem",
+            "--peer-cert-file=/p.pem",
+            "--peer-key-file=/p.key",
+            "--peer-cert-allowed-cn=a member",
+        ] {
+            assert!(lines.iter().any(|it| it == line), "{line}");
+        }
     }
 
     #[test]

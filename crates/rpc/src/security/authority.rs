@@ -34,6 +34,10 @@ const CLOCKS_DIFFER_MAX: Duration = DAY;
 /// 2025-01-01 UTC, before Shale had certificates. A clock that is before it was never set.
 const CLOCK_MIN: Timestamp = Timestamp(1_735_689_600_000_000_000);
 
+/// What certificates of members of the cluster's own etcd are called, and those of nodes never are: members take no others
+/// for each other's.
+pub const ETCD_MEMBER: &str = "Shale member of etcd";
+
 /// Bytes of a serial number. RFC 5280 allows 20, and 64 random bits are held to be enough.
 const SERIAL_BYTES: usize = 16;
 
@@ -151,6 +155,24 @@ impl Authority {
         self.issue_for(request, holder, validity)
     }
 
+    /// Certifies that a node's member of the cluster's own etcd has a key: good where members speak to each other, which
+    /// certificates of nodes aren't.
+    ///
+    /// # Errors
+    /// As of [`Authority::issue`].
+    pub fn issue_for_etcd(
+        &self,
+        request: &SigningRequest,
+        holder: &Holder,
+        now: Timestamp,
+    ) -> Result<Certificate> {
+        check_clock(now)?;
+        let validity = Validity::around(now, CLOCKS_DIFFER_MAX, NODE_LIFE);
+        let doing = || format!("issuing a certificate for the etcd of node {}", holder.node);
+        self.signed(ETCD_MEMBER, request, holder, validity)
+            .map_err(|error| error.while_doing(doing()))
+    }
+
     /// As [`Authority::issue`], but counts in this time, as far as the authority's own certificate does.
     ///
     /// # Errors
@@ -164,11 +186,14 @@ impl Authority {
         let issuing = |error: Error| {
             error.while_doing(format!("issuing a certificate for node {}", holder.node))
         };
-        self.signed(request, holder, validity).map_err(issuing)
+        let name = format!("Shale node {}", holder.node);
+        self.signed(&name, request, holder, validity)
+            .map_err(issuing)
     }
 
     fn signed(
         &self,
+        common_name: &str,
         request: &SigningRequest,
         holder: &Holder,
         validity: Validity,
@@ -193,7 +218,7 @@ impl Authority {
         let mut params = params(validity)?;
         params
             .distinguished_name
-            .push(DnType::CommonName, format!("Shale node {}", holder.node));
+            .push(DnType::CommonName, common_name);
         params.is_ca = IsCa::ExplicitNoCa;
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

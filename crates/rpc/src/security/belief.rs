@@ -1,8 +1,9 @@
 //! What others make of a node's certificate: which authority has issued it, and whether they believe that.
 
-use super::certificate::Fingerprint;
+use super::certificate::{Certificate, Fingerprint};
 use super::configs::{server_name, server_verifier};
 use super::credentials::Credentials;
+use super::names::NodeName;
 use model::{Error, ErrorKind, Result, Timestamp};
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::UnixTime;
@@ -22,12 +23,25 @@ impl Credentials {
     /// # Errors
     /// `Corrupt` if they don't, or this machine's clock was never set.
     pub fn check_at(&self, now: Timestamp) -> Result<()> {
+        self.believe(self.certificate(), self.name(), now)
+    }
+
+    /// Checks that whoever trusts the same authorities as this node believes at this time that a certificate is a node's.
+    ///
+    /// # Errors
+    /// As of [`Credentials::check_at`].
+    pub(super) fn believe(
+        &self,
+        certificate: &Certificate,
+        name: NodeName,
+        now: Timestamp,
+    ) -> Result<()> {
         let wrong = |why: String| Error::new(ErrorKind::Corrupt, why);
         let seconds = u64::try_from(now.seconds());
         let seconds = seconds.map_err(|_| wrong("this machine's clock was never set".into()))?;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
         let verifier = server_verifier(self.authorities().iter().map(|it| it.rustls()))?;
-        let (certificate, name) = (self.certificate().rustls(), server_name(self.name()));
+        let (certificate, name) = (certificate.rustls(), server_name(name));
         let believed = verifier.verify_server_cert(&certificate, &[], &name, &[], now);
         let believed = believed.map(drop);
         believed.map_err(|error| wrong(format!("the certificate can't be believed: {error}")))
@@ -37,7 +51,7 @@ impl Credentials {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::security::{Authority, Certificate, Holder, PrivateKey, SigningRequest};
+    use crate::security::{Authority, Holder, PrivateKey, SigningRequest};
     use model::NodeId;
 
     /// In 2026.

@@ -69,6 +69,8 @@ pub struct Certificate {
     validity: Validity,
     serial: String,
     public_key: Vec<u8>,
+    /// The same without what says that it is one: a point of its curve.
+    key_point: Vec<u8>,
     /// The name (DER) of whoever issued it, as it says, and its own.
     issuer: Vec<u8>,
     subject: Vec<u8>,
@@ -110,6 +112,7 @@ impl Certificate {
             },
             serial: parsed.raw_serial_as_string(),
             public_key: parsed.public_key().raw.to_vec(),
+            key_point: parsed.public_key().subject_public_key.data.to_vec(),
             issuer: parsed.issuer().as_raw().to_vec(),
             subject: parsed.subject().as_raw().to_vec(),
             der: CertificateDer::from(der.to_vec()),
@@ -189,6 +192,11 @@ impl Certificate {
     /// The public key that it vouches for (DER).
     pub(crate) fn public_key(&self) -> &[u8] {
         &self.public_key
+    }
+
+    /// The same, as a point of its curve.
+    pub(crate) fn key_point(&self) -> &[u8] {
+        &self.key_point
     }
 }
 

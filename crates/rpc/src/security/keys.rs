@@ -85,6 +85,17 @@ impl PrivateKey {
         hash.as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
 
+    /// Signs: ECDSA with SHA-256, ASN.1.
+    ///
+    /// # Errors
+    /// `Unavailable` if the system gives no random numbers.
+    pub(crate) fn sign(&self, message: &[u8]) -> Result<Vec<u8>> {
+        self.pair.sign(message).map_err(|error| {
+            let text = format!("nothing could be signed with the node's key: {error}");
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    }
+
     /// Whether a certificate is for this key.
     pub(crate) fn is_of(&self, public_key: &[u8]) -> bool {
         self.pair.subject_public_key_info() == public_key

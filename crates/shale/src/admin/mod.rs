@@ -300,6 +300,9 @@ pub enum RotationStep {
 pub struct RotateKeys {
     /// What is asked for.
     pub step: RotationStep,
+    /// To finish: the fingerprint of the authority that is to be ended, if it must be that one.
+    #[serde(default)]
+    pub old: Option<String>,
 }
 
 /// Answer of `cluster rotate-keys`.
@@ -311,8 +314,12 @@ pub struct RotationView {
     pub current: String,
     /// The same of the authority that takes its place.
     pub next: Option<String>,
+    /// The same of those that don't count any more, and were ended just now or that nodes trust still.
+    pub old: Vec<String>,
     /// The nodes that haven't made this step.
     pub waits_for: Vec<RotationLine>,
+    /// Why nodes that are up can't make it, and what to do.
+    pub held_up: Option<String>,
 }
 
 /// A node that hasn't made a step of a rotation.

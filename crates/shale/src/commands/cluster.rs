@@ -39,13 +39,14 @@ pub fn cluster(command: Cluster, json: bool) -> Result<ExitCode> {
             cancel,
             status,
         } => {
-            let step = match (status, finish, cancel) {
+            let step = match (status, &finish, cancel) {
                 (true, ..) => None,
-                (_, true, _) => Some(RotationStep::Finish),
+                (_, Some(_), _) => Some(RotationStep::Finish),
                 (.., true) => Some(RotationStep::Cancel),
                 _ => Some(RotationStep::Begin),
             };
-            rotate_keys(&dir, step, json)
+            let old = finish.flatten();
+            rotate_keys(&dir, step.map(|step| RotateKeys { step, old }), json)
         }
         Cluster::Show(dir) => show(&dir, json, |view| {
             say!("cluster {}", view.cluster);
@@ -104,12 +105,12 @@ pub fn node(command: NodeCommand, json: bool) -> Result<ExitCode> {
 }
 
 /// Takes a step of a rotation of keys, or only shows how far it is.
-fn rotate_keys(dir: &Dir, step: Option<RotationStep>, json: bool) -> Result<ExitCode> {
+fn rotate_keys(dir: &Dir, step: Option<RotateKeys>, json: bool) -> Result<ExitCode> {
     block_on(async {
         let admin = Admin::of(&dir.absolute());
         let path = "/v1/cluster/keys";
         let answer = match step {
-            Some(step) => admin.ask(Method::POST, path, RotateKeys { step }).await?,
+            Some(step) => admin.ask(Method::POST, path, step).await?,
             None => admin.ask(Method::GET, path, ()).await?,
         };
         present(answer, json, output::json, |view: &RotationView| {
@@ -124,16 +125,19 @@ fn rotation(view: &RotationView) {
     if let Some(next) = &view.next {
         say!("the next one {next}");
     }
+    let old = view.old.join(", ");
     match (view.step.as_str(), view.waits_for.is_empty()) {
-        ("none", true) => say!("no keys are being replaced"),
-        ("none", false) => say!("the old authority isn't trusted any more, but by:"),
+        ("none", true) if old.is_empty() => say!("no keys are being replaced"),
+        ("none", true) => say!("authority {old} isn't trusted any more"),
+        ("none", false) => say!("authority {old} isn't trusted any more, but by:"),
         ("trust", true) => {
             say!("all nodes trust the next authority; it certifies them in some seconds")
         }
         ("trust", false) => say!("nodes that don't trust the next authority yet:"),
         (_, true) => say!(
-            "all nodes have certificates by the next authority; `shale cluster rotate-keys --finish` ends the trust in the \
-             other one"
+            "all nodes have certificates by the next authority; `shale cluster rotate-keys --finish` ends the trust in \
+             authority {}",
+            view.current
         ),
         (_, false) => say!("nodes that have no certificate by the next authority yet:"),
     }
@@ -145,6 +149,9 @@ fn rotation(view: &RotationView) {
             line.state,
             line.lacks
         );
+    }
+    if let Some(why) = &view.held_up {
+        say!("{why}");
     }
 }
 

@@ -28,6 +28,8 @@ const TOLD_FOR: Duration = Duration::from_secs(24 * 3600);
 /// A calendar that lags behind the steady clock by less than this is being adjusted, not set.
 const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
+/// Nodes named in an event.
+const NODES_NAMED: usize = 5;
 /// Unreadable files named in an event; `shale fs check` names more.
 const FILES_NAMED: usize = 5;
 
@@ -80,6 +82,8 @@ pub struct ClusterFacts {
     pub takes_plain: bool,
     /// The cluster's keys are being replaced.
     pub rotates: bool,
+    /// Nodes that trust an authority which was replaced, in words.
+    pub still_trusting: Vec<String>,
     /// Why the node can't do its part of that, or of a change of `cipher_list`.
     pub security_trouble: Option<String>,
 }
@@ -625,6 +629,22 @@ fn security_events(cluster: &ClusterFacts) -> Vec<HealthEvent> {
         let what = "the cluster's keys are being replaced: both the old authority and the new one are trusted";
         let remedy = "`shale cluster rotate-keys --status` shows which nodes are waited for; when none is: `shale cluster \
                       rotate-keys --finish`";
+        events.push(event(HINT, "keys", what, remedy));
+    }
+    let still = &cluster.still_trusting;
+    if !still.is_empty() {
+        let shown = &still[..still.len().min(NODES_NAMED)];
+        let more = match still.len() - shown.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let what = format!(
+            "the cluster's old authority was replaced, and is trusted still by {}{more}: whoever has one of its keys is let \
+             in there",
+            shown.join(", ")
+        );
+        let remedy = "those that are up stop it in some seconds; start the others, or remove those that are gone for good \
+                      (`shale node remove`). `shale cluster rotate-keys --status` shows more";
         events.push(event(HINT, "keys", what, remedy));
     }
     events

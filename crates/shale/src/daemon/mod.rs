@@ -128,7 +128,9 @@ async fn live(dir: &Path, on_demand: bool) -> Result<()> {
     let lock = lock::take(dir)?;
     // A command may have changed it until it gave the lock up.
     let config = load()?;
-    clear_dead_mounts(dir);
+    // The node's own one is made again, in a cluster perhaps much later.
+    let stays = (config.cluster.is_some() && !on_demand).then(|| mounts::real_path(&config.mount));
+    clear_dead_mounts(dir, stays.as_deref());
     if let Err(error) = world::host::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
@@ -265,17 +267,43 @@ async fn give_root_to_maker(node: &Node) -> Result<()> {
     node.client().sync_all().await
 }
 
-/// Detaches mounts left by daemons that died. We hold the lock, so no process serves them.
-fn clear_dead_mounts(dir: &Path) {
+/// Detaches mounts left by daemons that died. One at `stays` is kept, dead, so that no program writes into the directory
+/// below it.
+fn clear_dead_mounts(dir: &Path, stays: Option<&Path>) {
     for mount in mounts::mounts_of(dir) {
-        tracing::warn!(mountpoint = %mount.mountpoint.display(), "removing the mount of a daemon that died");
-        if let Err(error) = fuse::detach(&mount) {
-            // At our mount point, mounting will say what to do; elsewhere it does no harm.
-            tracing::warn!(%error, "couldn't remove the mount of a daemon that died");
+        let mountpoint = mount.mountpoint.display();
+        if stays == Some(&*mount.mountpoint) && is_aborted(&mount) {
+            tracing::warn!(%mountpoint, "the mount of a daemon that died stays until it is made again");
+            continue;
         }
+        tracing::warn!(%mountpoint, "removing the mount of a daemon that died");
+        detach(&mount);
     }
     if let Err(error) = fuse::forget_ended(&mounts::source_of(dir)) {
         tracing::warn!(%error, "umount(8) still has lines about mounts that ended");
+    }
+}
+
+/// Ends a mount's connection; the kernel may take a moment until it has torn down what a dead daemon had, and requests
+/// hang until then. Returns whether it could be ended.
+fn is_aborted(mount: &fuse::MountedShale) -> bool {
+    let abort = fuse::AbortFile::of_mount(mount.id, &mount.source);
+    let abort = abort.map(|connection| connection.abort().is_ok());
+    abort.unwrap_or(false)
+}
+
+/// Detaches all mounts of this directory, when nothing serves them: we hold its lock. Says `why`.
+fn detach_mounts(dir: &Path, why: &str) {
+    for mount in mounts::mounts_of(dir) {
+        tracing::warn!(mountpoint = %mount.mountpoint.display(), "{why}");
+        detach(&mount);
+    }
+}
+
+fn detach(mount: &fuse::MountedShale) {
+    if let Err(error) = fuse::detach(mount) {
+        // At our mount point, mounting will say what to do; elsewhere it does no harm.
+        tracing::warn!(%error, "couldn't remove a dead mount");
     }
 }
 

@@ -1,4 +1,8 @@
-//! The mounts of a node: its own, and those added while it runs.
+//! The mounts of a node: its own, and those added while it runs. Which of them are made again, and when, is in `again`.
+
+mod again;
+
+pub use again::LeftMount;
 
 use super::file_systems::FileSystems;
 use super::users::who_uses;
@@ -9,7 +13,6 @@ use fuse::{
     Door, DoorSettings, Mount, MountOptions, Siblings, Transport, TransportChoice, Unmount,
     WaitingRequest,
 };
-use futures::future::BoxFuture;
 use model::{Error, ErrorKind, FileSystemName, Result};
 use node::FIRST_FILE_SYSTEM;
 use parking_lot::Mutex;
@@ -42,11 +45,6 @@ const MAKING_MAX: Duration = Duration::from_secs(15);
 /// machine.
 const GONE_MAX: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether a mount that the watchdog has aborted can be made again.
-const AGAIN_EVERY: Duration = Duration::from_millis(200);
-/// How often making it may fail.
-const AGAIN_MAX: u32 = 20;
-
 /// The mounts of a node.
 pub struct Mounts {
     world: World,
@@ -60,6 +58,10 @@ pub struct Mounts {
     making: tokio::sync::Mutex<()>,
     /// No mount may be made: the node is going down.
     closed: AtomicBool,
+    /// The same for ever: this run of the node has ended.
+    is_over: AtomicBool,
+    /// Those of the last run that are to be made again.
+    left: Mutex<Vec<LeftMount>>,
     /// An attempt to mount failed.
     failed: tokio::sync::Notify,
     /// Number of mounts, for those waiting for a change.
@@ -91,6 +93,8 @@ impl Mounts {
             list: Mutex::default(),
             making: tokio::sync::Mutex::default(),
             closed: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            left: Mutex::default(),
             failed: tokio::sync::Notify::new(),
             count: watch::Sender::new(0),
             guard,
@@ -122,7 +126,7 @@ impl Mounts {
 
     async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
         let _alone = self.making.lock().await;
-        if self.closed.load(Ordering::Acquire) {
+        if self.closed.load(Ordering::Acquire) || self.is_over.load(Ordering::Acquire) {
             return Err(Error::new(
                 ErrorKind::ShuttingDown,
                 "the node is going down",
@@ -196,6 +200,7 @@ impl Mounts {
     /// written data is safe.
     async fn watch(self: Arc<Self>, one: Arc<OneMount>) {
         one.mount.ended().await;
+        one.mount.uncover().await;
         if let (Some(guard), Some(id)) = (&self.guard, one.mount.id())
             && let Some(cause) = guard.watchdog.forget(id)
         {
@@ -214,49 +219,6 @@ impl Mounts {
         }
         self.list.lock().retain(|other| !Arc::ptr_eq(other, &one));
         self.tell_count();
-    }
-
-    /// Makes a mount again that the watchdog has aborted, when the node has its lease. Whoever ends the node's mounts
-    /// first takes away what is left of it.
-    fn mount_again<'a>(
-        self: Arc<Self>,
-        one: &'a OneMount,
-        guard: &'a Guard,
-        cause: &'a str,
-    ) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let place = one.mount.place();
-            let subject = format!("the mount at {}", place.display());
-            tracing::warn!(mountpoint = %place.display(), cause, "the watchdog has aborted this mount");
-            let told = format!(
-                "{cause}: the watchdog has aborted the mount, so that programs got errors instead of hanging"
-            );
-            guard.events.tell("mount-aborted", &subject, &told);
-            let mut failures = 0;
-            // Whoever has unmounted it doesn't want it back.
-            while one.mount.is_left_dead() {
-                if (guard.may_serve)() {
-                    match self.add(&place, &one.options).await {
-                        Ok(()) => {
-                            guard
-                                .events
-                                .tell("mounted-again", &subject, "it is served again");
-                            return;
-                        }
-                        Err(error) => {
-                            failures += 1;
-                            tracing::warn!(%error, failures, "an aborted mount can't be made again yet");
-                            if failures == AGAIN_MAX {
-                                let told = format!("{error}; mount it by hand: `shale mount`");
-                                guard.events.tell("mount-lost", &subject, &told);
-                                return;
-                            }
-                        }
-                    }
-                }
-                self.world.sleep(AGAIN_EVERY).await;
-            }
-        })
     }
 
     /// For how long the longest request of any mount has been running that doesn't wait for anything.
@@ -450,6 +412,7 @@ impl Mounts {
             }
             ended.push(one);
         }
+        self.end_left().await;
         for one in &ended {
             let found = self.look_at_processes(one.mount.namespaces_elsewhere());
             for process in found.await.unwrap_or_default() {

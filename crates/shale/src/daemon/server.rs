@@ -268,7 +268,7 @@ async fn rotate_keys(
 ) -> Response {
     let rotate = move |serving: Arc<Serving>| async move {
         let here = serving.running.in_cluster()?;
-        here.rotate(body.step).await
+        here.rotate(body.step, body.old.as_deref()).await
     };
     answer(to_its_end(serving, "cluster rotate-keys", rotate).await)
 }

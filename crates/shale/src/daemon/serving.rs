@@ -3,7 +3,7 @@
 use super::config::NodeConfig;
 use super::events::Events;
 use super::health::History;
-use super::mounts::{Mounts, source_of};
+use super::mounts::{LeftMount, Mounts, real_path, source_of};
 use super::own_mount::OwnMount;
 use super::running::Running;
 use super::watchdog::Guard;
@@ -233,18 +233,27 @@ impl Serving {
         closed.and(unmounted).and(ended).map(drop)
     }
 
-    /// Ends what an expelled run has here: its mounts, so that no program reads what isn't true any more, and its parts.
-    ///
-    /// # Errors
-    /// The first part that didn't end as it should.
-    pub async fn end_expelled(&self) -> Result<()> {
+    /// Ends what an expelled run has here: the service of its mounts, so that no program reads what isn't true any more,
+    /// and its parts. The mounts stay dead in their places, so that no program comes to the directories below, and are
+    /// returned for [`Serving::mount_again`]. Then the first part that didn't end as it should.
+    pub async fn end_expelled(&self) -> (Vec<LeftMount>, Result<()>) {
         if let Running::InCluster(here) = &self.running {
             here.was_expelled();
         }
         self.own.stop();
-        let ended = self.mounts.end_all(Unmount::Forced).await;
+        let left = self.mounts.leave_dead().await;
         self.shutdown.send_replace(Some(true));
-        ended.map(drop).and(self.running.close().await)
+        (left, self.running.close().await)
+    }
+
+    /// Makes mounts again, in the background, that the last run of the node has left. Its own one is made as with every
+    /// run.
+    pub fn mount_again(&self, mut left: Vec<LeftMount>) {
+        if !self.is_on_demand() {
+            let own = real_path(&self.config.lock().mount);
+            left.retain(|one| one.place() != own);
+        }
+        self.mounts.make_left(left);
     }
 
     /// Whether somebody has asked for the end of the daemon, and was told that it ends.

@@ -1,7 +1,7 @@
 //! Nodes that die, freeze and come back, under load.
 
-use super::{content, signal, three_nodes};
-use crate::fixture::{eventually, figure};
+use super::{Cluster, content, signal, three_nodes};
+use crate::fixture::{eventually, figure, mounted_as, never_bare};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
@@ -54,9 +54,12 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
         }
     }
     // It comes back, and what it missed is repaired.
-    cluster.node(dead).must(&["up"]);
-    eventually("it is a member", || {
-        cluster.line(writer, dead)["state"] == "up"
+    never_bare(&cluster.node(dead).mnt, || {
+        cluster.node(dead).must(&["up"]);
+        eventually("it is a member", || {
+            cluster.line(writer, dead)["state"] == "up"
+        });
+        eventually("it is mounted", || cluster.path(dead, "old0").exists());
     });
     eventually("all is repaired", || cluster.is_repaired(writer));
     let last = fs::read(cluster.path(dead, &format!("new{}", written - 1))).unwrap();
@@ -67,9 +70,33 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
 fn a_frozen_node_is_expelled_its_programs_get_errors_and_it_joins_again() {
     let cluster = three_nodes();
     let frozen = cluster.owner(1).unwrap();
-    let other = 1 + frozen % 3;
     fs::write(cluster.path(frozen, "held"), "before").unwrap();
     let held = fs::File::open(cluster.path(frozen, "held")).unwrap();
+    let second = cluster.node(frozen).place("second");
+    cluster
+        .node(frozen)
+        .must(&["mount", second.to_str().unwrap()]);
+    // Both mounts come back, and nobody gets to the directories below them meanwhile.
+    never_bare(&cluster.node(frozen).mnt, || {
+        never_bare(&second, || joins_again(&cluster, frozen, &held));
+    });
+    let other = cluster.path(1 + frozen % 3, "held");
+    fs::write(other, "served").unwrap();
+    let read = fs::read_to_string(second.join("held"));
+    assert_eq!(read.unwrap(), "served");
+    // Nothing dead is left below.
+    for place in [&second, &cluster.node(frozen).mnt] {
+        cluster
+            .node(frozen)
+            .must(&["umount", place.to_str().unwrap()]);
+        assert!(fs::read_dir(place).unwrap().next().is_none());
+        assert_eq!(mounted_as(place), None);
+    }
+}
+
+/// Freezes a node until others have taken its place, and lets it go on. `held`: a file that it has open.
+fn joins_again(cluster: &Cluster, frozen: usize, held: &fs::File) {
+    let other = 1 + frozen % 3;
     let pid = cluster.node(frozen).pid();
     signal(pid, Signal::STOP);
     // It held the shard, perhaps the manager and etcd's leader, too.
@@ -92,6 +119,10 @@ fn a_frozen_node_is_expelled_its_programs_get_errors_and_it_joins_again() {
     // It mounts again a moment after it has joined.
     eventually("it shows what others wrote", || {
         fs::read_to_string(cluster.path(frozen, "held")).is_ok_and(|text| text == "changed")
+    });
+    eventually("its second mount is there again", || {
+        let mounts = cluster.node(frozen).ask(&["status"])["mounts"].clone();
+        mounts.as_array().is_some_and(|all| all.len() == 2)
     });
     let events = cluster.node(frozen).ask(&["events"]);
     let events = events.as_array().unwrap();

@@ -1,7 +1,53 @@
 //! The cluster's own etcd: what it never forgets, whatever is lost of it.
 
 use super::{Cluster, refused};
+use coordination::etcd::{Etcd, EtcdSettings};
+use rpc::security::Credentials;
 use std::fs;
+use world::World;
+
+/// What the port where members of etcd speak to each other answers a client of etcd at node 1, which comes with this key and
+/// certificate of a node.
+fn at_members_port(cluster: &Cluster, from: usize, [key, certificate]: [&str; 2]) -> String {
+    let keys = cluster.node(from).dir.join("keys");
+    let [key, certificate, authorities] = [key, certificate, "authorities.pem"]
+        .map(|name| fs::read_to_string(keys.join(name)).unwrap());
+    let credentials = Credentials::from_pem(&key, &certificate, &authorities).unwrap();
+    let endpoint = format!("https://{}:7313", cluster.address(1));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let world = World::real();
+        let settings = EtcdSettings {
+            endpoints: vec![endpoint.parse().unwrap()],
+            prefix: "/test/".into(),
+            tls: Some(credentials.etcd_client(&world).unwrap()),
+            cluster: None,
+        };
+        let etcd = Etcd::new(&world, &settings).unwrap();
+        let answer = etcd.status_at(0).await;
+        answer.expect_err("it answers no clients").to_string()
+    })
+}
+
+/// Would be broken if a node that isn't a quorum node, or somebody with its key, could vote in etcd's elections in a member's
+/// name.
+#[test]
+fn only_quorum_nodes_are_let_in_where_members_of_etcd_speak_to_each_other() {
+    let cluster = Cluster::of(2);
+    let member = ["etcd.key", "etcd.pem"];
+    let node = ["node.key", "node.pem"];
+    // One that is let in is told that there is nothing for clients.
+    let answer = || at_members_port(&cluster, 1, member);
+    assert!(answer().contains("HTTP status 404"), "{}", answer());
+    for from in [1, 2] {
+        let refused = at_members_port(&cluster, from, node);
+        assert!(!refused.contains("HTTP status"), "node {from}: {refused}");
+    }
+    assert!(!cluster.node(2).dir.join("keys/etcd.key").exists());
+}
 
 #[test]
 fn a_quorum_node_that_lost_its_etcd_is_not_started_and_founds_no_other_one() {

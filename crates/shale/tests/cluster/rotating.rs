@@ -44,15 +44,18 @@ fn is_at(cluster: &Cluster, asked: usize, step: &str, but: &[u64]) -> bool {
     progress["step"] == step && waits_for.is_some_and(|nodes| nodes == but)
 }
 
-/// Finishes it, once all nodes have done their part.
-fn finish(cluster: &Cluster, asked: usize) {
+/// Finishes it, once all nodes have done their part; returns what is said then.
+fn finish(cluster: &Cluster, asked: usize, option: &str) -> String {
     eventually("all have new certificates", || {
         is_at(cluster, asked, "certify", &[])
     });
-    let arguments = ["cluster", "rotate-keys", "--finish"];
+    let said = std::cell::RefCell::new(Vec::new());
     eventually("it is finished", || {
-        cluster.node(asked).run(&arguments).status.success()
+        let output = cluster.node(asked).run(&["cluster", "rotate-keys", option]);
+        said.replace(output.stdout);
+        output.status.success()
     });
+    String::from_utf8(said.into_inner()).unwrap()
 }
 
 /// Whether a node lets somebody in who has these files of a node.
@@ -101,7 +104,19 @@ fn keys_of_all_nodes_are_replaced_by_command_while_they_work() {
     lets_in(&cluster, 1, &stolen).unwrap();
     let new = trusted(&cluster, 4)[1];
     assert_ne!(old, [new]);
-    finish(&cluster, 3);
+    let shown = cluster
+        .node(4)
+        .must(&["cluster", "rotate-keys", "--status"]);
+    for authority in [old[0], new] {
+        assert!(shown.contains(&authority.to_string()), "{shown}");
+    }
+    // Whoever names the authority that is to be ended doesn't end another one.
+    let other = format!("--finish={new}");
+    let why = refused(&cluster.node(3).run(&["cluster", "rotate-keys", &other]));
+    assert!(why.contains(&format!("is {}, not {new}", old[0])), "{why}");
+    let said = finish(&cluster, 3, &format!("--finish={}", old[0]));
+    let ended = format!("authority {} isn't trusted any more", old[0]);
+    assert!(said.contains(&ended), "{said}");
     for number in 1..=4 {
         let is_left = || trusted(&cluster, number) == [new];
         eventually("a node trusts the new authority only", is_left);
@@ -116,6 +131,11 @@ fn keys_of_all_nodes_are_replaced_by_command_while_they_work() {
         eventually("a node has the new key only", is_alone);
         let same = text(&cluster, 1, "authority.key") == text(&cluster, number, "authority.key");
         assert!(same, "{number}");
+        // Their members of etcd have certificates by it for each other.
+        let [key, certificate] = ["etcd.key", "etcd.pem"].map(|name| text(&cluster, number, name));
+        let trusted = text(&cluster, number, "authorities.pem");
+        let member = Credentials::from_pem(&key, &certificate, &trusted).unwrap();
+        assert_eq!(member.issuer(), Some(new));
     }
     assert!(!key_file(&cluster, 4, "authority.key").exists());
     eventually("nobody trusts the old one", || {
@@ -176,7 +196,7 @@ fn a_rotation_waits_for_nodes_that_are_down_and_goes_on_after_crashes() {
     });
     let why = refused(&one.run(&["cluster", "rotate-keys", "--cancel"]));
     assert!(why.contains("--finish"), "{why}");
-    finish(&cluster, 2);
+    finish(&cluster, 2, "--finish");
     one.kill();
     one.must(&["up"]);
     eventually("nobody trusts the old one", || {
@@ -190,4 +210,36 @@ fn a_rotation_waits_for_nodes_that_are_down_and_goes_on_after_crashes() {
         assert_ne!(text(&cluster, number, "node.key"), before);
     }
     works_everywhere(&cluster, 2, "after");
+}
+
+/// Would be broken if a rotation stood still and nobody were told why: all that are waited for are up.
+#[test]
+fn an_expelled_quorum_node_holds_a_rotation_up_and_the_status_says_so() {
+    let cluster = Cluster::of(3);
+    let old = trusted(&cluster, 1);
+    cluster.node(1).must(&["node", "expel", "n3"]);
+    eventually("its daemon ends", || {
+        !cluster.node(3).dir.join("daemon.sock").exists()
+    });
+    cluster.node(1).must(&["cluster", "rotate-keys"]);
+    eventually(
+        "the status says why it stands still, and what to do",
+        || {
+            let held_up = progress(&cluster, 2)["held_up"].clone();
+            let why = held_up.as_str().unwrap_or_default();
+            why.contains("1 of the 3 members of etcd are away")
+                && why.contains("shale node remove n3")
+        },
+    );
+    let why = refused(&cluster.node(1).run(&["cluster", "rotate-keys", "--finish"]));
+    assert!(why.contains("shale node unexpel n3"), "{why}");
+    // As it says.
+    cluster.node(1).must(&["node", "unexpel", "n3"]);
+    cluster.node(3).must(&["up"]);
+    finish(&cluster, 1, "--finish");
+    eventually("nobody trusts the old one", || {
+        is_at(&cluster, 2, "none", &[]) && (1..=3).all(|number| trusted(&cluster, number) != old)
+    });
+    assert!(progress(&cluster, 2)["held_up"].is_null());
+    works_everywhere(&cluster, 3, "after");
 }

@@ -1,7 +1,7 @@
 //! What one node does every other one sees at once.
 
 use super::Cluster;
-use crate::fixture::open;
+use crate::fixture::{eventually, open};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;
 use std::fs;
@@ -186,6 +186,14 @@ fn a_cluster_has_several_file_systems_and_any_node_runs_commands_for_another() {
         two.must(&["config", "get", "pagepool_bytes"]).trim(),
         "268435456"
     );
+    // One that counts at once.
+    let more = ["config", "set", "max_tcp_conns_per_node_conn", "5"];
+    two.must(&[&more[..], &["--node", "n1"]].concat());
+    let log = |node: &crate::fixture::Node| fs::read_to_string(node.dir.join("daemon.log"));
+    eventually("the node takes it over", || {
+        log(one).is_ok_and(|log| log.contains("Connections { max: 5,"))
+    });
+    assert!(!log(two).unwrap().contains("Connections { max: 5,"));
     let small = two.run(&["config", "set", "pagepool_bytes", "5"]);
     assert!(
         String::from_utf8_lossy(&small.stderr).contains("16777216"),

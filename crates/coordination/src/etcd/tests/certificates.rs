@@ -75,6 +75,7 @@ fn with_certificates_only_those_of_the_authority_are_let_in_and_believed() {
         certificate: written(directory.path(), "c", &certificate.pem()),
         key: written(directory.path(), "k", &key.serialize_pem()),
         authority: written(directory.path(), "a", &ours.0.pem()),
+        peer: None,
     };
     let servers = Servers::start_secured(files, "etcd.cluster-1", &ours.client(Some(&ours)));
     let settings = servers.settings("/shale/1/");

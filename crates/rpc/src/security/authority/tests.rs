@@ -65,6 +65,32 @@ fn a_certificate_says_whose_it_is_and_until_when() {
     );
 }
 
+/// Would be broken if etcd took a node for one of its members.
+#[test]
+fn only_members_of_etcd_are_called_so() {
+    let authority = Authority::found(CLUSTER, at(0)).unwrap();
+    let (_, request) = request();
+    let name_of = |certificate: &Certificate| {
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificate.der()).unwrap();
+        let mut names = parsed.subject().iter_common_name();
+        let name = names.next().unwrap().as_str().unwrap().to_owned();
+        assert!(names.next().is_none());
+        name
+    };
+    let member = authority
+        .issue_for_etcd(&request, &holder(3), at(0))
+        .unwrap();
+    assert_eq!(name_of(&member), ETCD_MEMBER);
+    assert_eq!(
+        member.node(),
+        authority.issue(&request, &holder(3), at(0)).unwrap().node()
+    );
+    for node in [0, 1, u32::MAX] {
+        let other = authority.issue(&request, &holder(node), at(0)).unwrap();
+        assert_eq!(name_of(&other), format!("Shale node {node}"));
+    }
+}
+
 #[test]
 fn a_node_renews_when_a_third_is_left() {
     let authority = Authority::found(CLUSTER, at(0)).unwrap();

@@ -1,5 +1,5 @@
-//! What a running node learns from the cluster's facts: that it was expelled by hand, and where coordination is now, because
-//! quorum nodes have come or gone. And how the members of etcd are.
+//! What a running node learns from the cluster's facts: that it was expelled by hand, where coordination is now, because
+//! quorum nodes have come or gone, and how it is to be connected to others. And how the members of etcd are.
 
 use crate::daemon::config::{ClusterConfig, NodeConfig};
 use crate::daemon::member::endpoints::endpoints_for;
@@ -13,6 +13,8 @@ use std::time::Duration;
 /// How often the facts are read. Reading them costs coordination one list of the nodes.
 const READ_EVERY: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether settings have changed that count at once; what they are is known without asking.
+const SETTINGS_EVERY: Duration = Duration::from_secs(1);
 /// How often it is looked whether the node needs a new certificate; there are months for it.
 const RENEW_EVERY: Duration = Duration::from_secs(3600);
 /// Pause after an attempt to get one that failed.
@@ -20,11 +22,12 @@ const RENEW_AGAIN: Duration = Duration::from_secs(60);
 /// How often the members of etcd are asked how they are.
 const ETCD_EVERY: Duration = Duration::from_secs(30);
 
-/// Ends the node when it was expelled by hand, keeps node.toml's list of endpoints and the certificate up to date, and looks
-/// how etcd is. Never returns.
+/// Ends the node when it was expelled by hand, keeps node.toml's list of endpoints, its connections and the certificate up to
+/// date, and looks how etcd is. Never returns.
 pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>) {
     futures::join!(
         keep_facts(&serving, &here),
+        keep_connections(&here),
         look_at_etcd(&here),
         renew_certificate(&serving, &here),
     );
@@ -51,6 +54,29 @@ async fn renew_certificate(serving: &Serving, here: &InCluster) {
         };
         here.set_renewal_trouble(renewed.err().map(|error| error.to_string()));
         here.member().world().sleep(pause).await;
+    }
+}
+
+async fn keep_connections(here: &InCluster) {
+    let mut used = None;
+    loop {
+        let wanted = here.network();
+        if used != Some(wanted) {
+            match here.member().set_connections(wanted.connections) {
+                Ok(()) => {
+                    here.member().set_bond_links(wanted.bond_links);
+                    let (connections, bond_links) = (wanted.connections, wanted.bond_links);
+                    tracing::info!(
+                        ?connections,
+                        bond_links,
+                        "the node is connected in this way to others"
+                    );
+                    used = Some(wanted);
+                }
+                Err(error) => tracing::error!(%error, "the settings of connections can't be used"),
+            }
+        }
+        here.member().world().sleep(SETTINGS_EVERY).await;
     }
 }
 

@@ -3,7 +3,8 @@
 //! *A start*: the node's member of etcd is started if it has one, coordination is reached, and a new run of the node
 //! joins as a [`node::Member`]; then the node's mount is made, through a client of the first file system. *An expulsion*:
 //! the run's mounts end, so that programs get errors instead of old data, the member is closed, and another run joins and
-//! mounts again. *An end*: mounts end, the shards here go to others, the member leaves.
+//! mounts again; until then the mounts stay dead in their places, so that nobody writes into the directories below. *An
+//! end*: mounts end, the shards here go to others, the member leaves.
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
 //! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `security` of changes of its keys and of
@@ -18,6 +19,7 @@ mod tending;
 
 use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
 use super::events::Events;
+use super::member::etcd_identity::{self, EtcdIdentity};
 use super::member::key_ring::KeyRing;
 use super::member::protection::{DEFAULT, policy_of};
 use super::member::{InCluster, admission::Admission, founding, joining, keys, renewal::Renewal};
@@ -28,7 +30,9 @@ use super::signals::Signals;
 use super::watchdog::{Guard, Watchdog};
 use super::{Ended, attend, remove_socket, say};
 use coordination::Coordination;
-use coordination::etcd::{Etcd, EtcdCertificates, EtcdServer, EtcdSettings, HEARTBEAT};
+use coordination::etcd::{
+    Etcd, EtcdCertificates, EtcdPeerCertificate, EtcdServer, EtcdSettings, HEARTBEAT,
+};
 use etcd::{EtcdHandle, EtcdProcess};
 use front::Front;
 use model::{Error, ErrorKind, NodeId, Result};
@@ -71,6 +75,8 @@ pub async fn live(
     let front = open.front.clone();
     let ends = (&*front, &signals);
     let result = live_in(world, dir, (config, cluster), on_demand, ends).await;
+    // A run that was expelled has left its mounts to the next one, which hasn't come.
+    super::detach_mounts(dir, "removing the mount of a run that has ended");
     // The client that asked for the end still needs its answer.
     open.close().await;
     if result.is_ok() {
@@ -90,12 +96,20 @@ async fn live_in(
     keys::finish(dir)?;
     let credentials = keys::load(dir)?;
     let settings = joining::etcd_settings(world, &cluster, &credentials)?;
+    let keys = KeyRing::load(dir)?;
+    let etcd_identity = match &cluster.etcd {
+        None => None,
+        Some(own) => {
+            let (peer, now) = (own.peer.ip(), world.wall());
+            let made = EtcdIdentity::make(dir, keys.as_ref(), &credentials, peer, now);
+            Some(made?)
+        }
+    };
     // Ends after everything else here.
     let etcd = start_etcd(dir, &cluster)?;
     let coordination = Coordination::etcd(world, &settings)?;
     // Before a run begins coordination says what counts.
     let security = Security::new(world, Policy::only(DEFAULT), credentials)?;
-    let keys = KeyRing::load(dir)?;
     let admit: Option<Arc<dyn Admit>> = match &keys {
         None => None,
         Some(keys) => {
@@ -110,6 +124,7 @@ async fn live_in(
     let own = Own {
         protection: Protection { security, admit },
         keys,
+        etcd_identity,
     };
     if !cluster.founding
         && let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd)
@@ -143,6 +158,7 @@ async fn live_in(
     let events = Arc::new(Events::open(dir));
     let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
     let watchdog = Arc::new(Watchdog::start(dir)?);
+    let mut left = Vec::new();
     loop {
         front.waits("it joins");
         let joined = tokio::select! {
@@ -183,6 +199,7 @@ async fn live_in(
             on_demand,
         ));
         serving.discard_leftovers().await;
+        serving.mount_again(std::mem::take(&mut left));
         let run = here.member().run();
         events.tell(
             "node-joined",
@@ -204,13 +221,15 @@ async fn live_in(
                 events.tell(
                     "node-expelled",
                     "this node",
-                    "the cluster has expelled this run: its mounts have ended, what programs had open fails with an error, \
-                     and what was written and not synced is lost; the node joins again",
+                    "the cluster has expelled this run: its mounts are dead until the node has joined again, what programs \
+                     had open fails with an error, and what was written and not synced is lost",
                 );
                 front.waits(
                     "the cluster has expelled it, and it ends its mounts before it joins again",
                 );
-                if let Err(error) = serving.end_expelled().await {
+                let ended;
+                (left, ended) = serving.end_expelled().await;
+                if let Err(error) = ended {
                     tracing::warn!(%error, "not everything of the expelled run ended as it should");
                 }
                 serving.was_told_to_end().then_some(Ok(()))
@@ -276,6 +295,8 @@ struct Own {
     protection: Protection,
     /// With which it certifies others, if it does.
     keys: Option<Arc<KeyRing>>,
+    /// What its member of etcd has for others, if it runs one.
+    etcd_identity: Option<Arc<EtcdIdentity>>,
 }
 
 /// How long a node tries to join.
@@ -405,7 +426,7 @@ async fn join_once(
         facts,
         cluster,
         security.clone(),
-        own.keys.clone(),
+        (own.keys.clone(), own.etcd_identity.clone()),
     ))
 }
 
@@ -434,6 +455,11 @@ fn start_etcd(dir: &Path, cluster: &ClusterConfig) -> Result<Option<EtcdProcess>
             certificate: files.certificate,
             key: files.key,
             authority: files.authorities,
+            peer: Some(EtcdPeerCertificate {
+                certificate: files.etcd_certificate,
+                key: files.etcd_key,
+                name: etcd_identity::NAME.into(),
+            }),
         }),
         heartbeat: HEARTBEAT,
     };

@@ -19,6 +19,9 @@ use world::Deadline;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The manager's node looks only with every third pass whether all nodes have made a step: that costs lists of them.
 const LEAD_EVERY: u64 = 3;
+/// Whether nodes still trust an authority that was replaced is looked at once it was, and with every so many passes until
+/// none does.
+const STILL_TRUSTING_EVERY: u64 = 10;
 /// Passes that failed in a row until people are told: coordination may be away for some seconds.
 const FAILURES_TOLD: u32 = 5;
 /// How long this node's member of etcd may take to end and to start again.
@@ -36,12 +39,16 @@ const AUTHORITIES_MAX: usize = model::join::AUTHORITIES_MAX;
 pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>, etcd: Option<EtcdHandle>) {
     let world = here.member().world().clone();
     let (mut said, mut failures, mut last) = (None, 0, String::new());
+    let mut replaced = Replaced::default();
     for number in 0_u64.. {
         let mut done = pass(&serving, &here, etcd.as_ref(), &mut said).await;
         if number.is_multiple_of(LEAD_EVERY) && here.member().is_manager() {
             // Whatever this node couldn't do itself.
             let led = lead(&here).await;
             done = done.and(led);
+        }
+        if let Err(error) = replaced.look(&here, number).await {
+            tracing::debug!(%error, "which nodes still trust an old authority couldn't be read");
         }
         match done {
             Ok(()) => {
@@ -65,6 +72,33 @@ pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>, etcd: Option<Etcd
     }
 }
 
+/// Whether all nodes have stopped trusting an authority that was replaced.
+#[derive(Default)]
+struct Replaced {
+    /// The version of the authorities that was looked at.
+    seen: Option<u64>,
+    /// None trusts the old one with that version.
+    is_over: bool,
+}
+
+impl Replaced {
+    /// Looks, with this pass, which nodes still do, for `shale health`.
+    async fn look(&mut self, here: &InCluster, pass: u64) -> Result<()> {
+        let roster = here.member().roster();
+        let Some(known) = &roster.authorities else {
+            return Ok(());
+        };
+        let is_new = self.seen != Some(known.version);
+        if !is_new && (self.is_over || !pass.is_multiple_of(STILL_TRUSTING_EVERY)) {
+            return Ok(());
+        }
+        let still = here.still_trusting(&known.value).await?;
+        (self.seen, self.is_over) = (Some(known.version), still.is_empty());
+        here.set_still_trusting(still);
+        Ok(())
+    }
+}
+
 /// Does what there is to do now. `said`: what the node has said last.
 async fn pass(
     serving: &Serving,
@@ -83,7 +117,7 @@ async fn pass(
     // Also if the next step fails: what this node has made is what others wait for.
     let followed = match &roster.authorities {
         Some(known) => follow(serving, here, etcd, &known.value).await,
-        None => Ok(()),
+        None => here.renew_etcd_identity(None).map(drop),
     };
     say(here, etcd, said).await?;
     followed
@@ -121,12 +155,14 @@ async fn follow(
         }
     }
     here.follow_keys(authorities).await?;
+    let by = authorities.certifying().hash;
+    // Before the node's own certificate, which says to others that this node is done.
+    here.renew_etcd_identity(Some(by))?;
     if let Some(etcd) = etcd
         && !start_again_in_turn(here, etcd).await?
     {
         return Ok(());
     }
-    let by = authorities.certifying().hash;
     if here.credentials().issuer().is_some_and(|it| it.0 == by) {
         return Ok(());
     }

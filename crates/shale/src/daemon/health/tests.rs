@@ -457,6 +457,21 @@ fn unprotected_connections_and_keys_that_are_being_replaced_are_reported() {
     };
     assert_eq!(event.severity, "hint");
     assert!(event.remedy.contains("--finish"), "{event:?}");
+    // Afterwards, until nobody trusts the old authority.
+    let mut over = with(false, false, None);
+    let cluster = over.cluster.as_mut().unwrap();
+    cluster.still_trusting = (1..=7)
+        .map(|node| format!("node {node} (n{node}, down)"))
+        .collect();
+    let health = History::default().judge(&over);
+    assert_eq!(health.state, "healthy");
+    let [event] = &health.events[..] else {
+        panic!("{:?}", health.events);
+    };
+    assert_eq!(event.severity, "hint");
+    let named = "node 5 (n5, down) and 2 more";
+    assert!(event.message.contains(named), "{event:?}");
+    assert!(event.remedy.contains("shale node remove"), "{event:?}");
     let event = only(&with(false, false, Some("nobody answers")));
     assert_eq!(
         (event.severity.as_str(), event.subject.as_str()),

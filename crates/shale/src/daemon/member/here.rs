@@ -1,6 +1,8 @@
 //! This node in its cluster: the member, and the clients of the file systems that are used here.
 
+use super::etcd_identity::EtcdIdentity;
 use super::key_ring::KeyRing;
+use super::next_key::NextKey;
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::file_systems::FileSystems;
 use crate::daemon::health::EtcdFacts;
@@ -8,7 +10,7 @@ use client::{Client, ClientSettings};
 use futures::future::{BoxFuture, join_all};
 use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
 use node::{FIRST_FILE_SYSTEM, Member, NodeFacts};
-use rpc::security::{Credentials, Policy, Security};
+use rpc::security::{Credentials, Fingerprint, Policy, Security};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,10 +38,15 @@ pub struct InCluster {
     security: Arc<Security>,
     /// With which it certifies others, if it does.
     keys: Option<Arc<KeyRing>>,
+    /// What its member of etcd has for others, if it runs one.
+    etcd_identity: Option<Arc<EtcdIdentity>>,
     /// Held while the node's key, its certificate or the authorities that it trusts are changed.
     renewing: tokio::sync::Mutex<()>,
+    next_key: NextKey,
     /// Why it can't do its part of a change of keys or of `cipher_list`.
     security_trouble: parking_lot::Mutex<Option<String>>,
+    /// The nodes that trust an authority which was replaced.
+    still_trusting: parking_lot::Mutex<Vec<String>>,
     /// Where coordination is reached.
     endpoints: parking_lot::Mutex<Vec<String>>,
     /// What its members have said last.
@@ -60,7 +67,7 @@ impl InCluster {
         facts: NodeFacts,
         cluster: &ClusterConfig,
         security: Arc<Security>,
-        keys: Option<Arc<KeyRing>>,
+        (keys, etcd_identity): (Option<Arc<KeyRing>>, Option<Arc<EtcdIdentity>>),
     ) -> Self {
         Self {
             member,
@@ -68,8 +75,11 @@ impl InCluster {
             cluster: cluster.clone(),
             security,
             keys,
+            etcd_identity,
             renewing: tokio::sync::Mutex::default(),
+            next_key: NextKey::default(),
             security_trouble: parking_lot::Mutex::default(),
+            still_trusting: parking_lot::Mutex::default(),
             endpoints: parking_lot::Mutex::new(cluster.coordination.clone()),
             etcd_seen: parking_lot::Mutex::default(),
             renewal_trouble: parking_lot::Mutex::default(),
@@ -109,6 +119,20 @@ impl InCluster {
         self.keys.as_ref()
     }
 
+    /// Makes what the node's member of etcd has for other members anew, if it is time for it, or it is to be `by` another
+    /// authority; `None`: by the one that has certified the node. Whether it did.
+    ///
+    /// # Errors
+    /// As [`EtcdIdentity::renew`].
+    pub fn renew_etcd_identity(&self, by: Option<[u8; 32]>) -> Result<bool> {
+        let own = self.credentials();
+        let by = by.map(Fingerprint).or_else(|| own.issuer());
+        match (&self.etcd_identity, by) {
+            (Some(identity), Some(by)) => identity.renew(&own, by, self.member.world().wall()),
+            _ => Ok(false),
+        }
+    }
+
     /// How connections are protected here.
     pub fn policy(&self) -> Policy {
         self.security.policy()
@@ -127,6 +151,11 @@ impl InCluster {
         self.renewing.lock().await
     }
 
+    /// The key that takes the place of the node's.
+    pub(super) fn next_key(&self) -> &NextKey {
+        &self.next_key
+    }
+
     /// Why the node can't do its part of a change of keys or of `cipher_list`.
     pub fn security_trouble(&self) -> Option<String> {
         self.security_trouble.lock().clone()
@@ -135,6 +164,16 @@ impl InCluster {
     /// Remembers that, for `shale health`; `None`: it can.
     pub fn set_security_trouble(&self, why: Option<String>) {
         *self.security_trouble.lock() = why;
+    }
+
+    /// The nodes that trust an authority which was replaced, in words.
+    pub(super) fn known_still_trusting(&self) -> Vec<String> {
+        self.still_trusting.lock().clone()
+    }
+
+    /// Remembers those, for `shale health`.
+    pub fn set_still_trusting(&self, nodes: Vec<String>) {
+        *self.still_trusting.lock() = nodes;
     }
 
     /// This node proves itself with these from now on.

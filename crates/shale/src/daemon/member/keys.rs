@@ -18,6 +18,9 @@ const FOLDER: &str = "keys";
 const KEY: &str = "node.key";
 const CERTIFICATE: &str = "node.pem";
 const AUTHORITIES: &str = "authorities.pem";
+/// What the node's member of etcd has for other members.
+const ETCD_KEY: &str = "etcd.key";
+const ETCD_CERTIFICATE: &str = "etcd.pem";
 const AUTHORITY_KEY: &str = "authority.key";
 const AUTHORITY: &str = "authority.pem";
 /// A node's new key and certificate, until they are where they belong.
@@ -34,6 +37,8 @@ pub struct Files {
     pub certificate: PathBuf,
     pub key: PathBuf,
     pub authorities: PathBuf,
+    pub etcd_certificate: PathBuf,
+    pub etcd_key: PathBuf,
 }
 
 /// Where they are.
@@ -43,6 +48,8 @@ pub fn files(dir: &Path) -> Files {
         certificate: folder.join(CERTIFICATE),
         key: folder.join(KEY),
         authorities: folder.join(AUTHORITIES),
+        etcd_certificate: folder.join(ETCD_CERTIFICATE),
+        etcd_key: folder.join(ETCD_KEY),
     }
 }
 
@@ -114,6 +121,25 @@ fn finish_key(dir: &Path) -> Result<()> {
 /// The system's error.
 pub fn store_trust(dir: &Path, credentials: &Credentials) -> Result<()> {
     write(dir, AUTHORITIES, &credentials.authorities_pem())
+}
+
+/// Stores what the node's member of etcd has for other members. If it breaks off in between, they don't belong together
+/// ([`load_etcd`]), and are made anew.
+///
+/// # Errors
+/// The system's error.
+pub fn store_etcd(dir: &Path, own: &Credentials) -> Result<()> {
+    write(dir, ETCD_KEY, &own.key_pem())?;
+    write(dir, ETCD_CERTIFICATE, &own.certificate_pem())
+}
+
+/// What the node's member of etcd has for other members. `own`: the node's credentials.
+///
+/// # Errors
+/// `NotFound` if there is nothing; `Corrupt` if it can't be read, or doesn't belong together.
+pub fn load_etcd(dir: &Path, own: &Credentials) -> Result<Credentials> {
+    let (key, certificate) = (read(dir, ETCD_KEY)?, read(dir, ETCD_CERTIFICATE)?);
+    Credentials::from_pem(&key, &certificate, &own.authorities_pem())
 }
 
 /// Stores the authority's key: this node can certify others from now on.

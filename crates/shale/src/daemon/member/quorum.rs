@@ -9,7 +9,7 @@ use model::{Error, ErrorKind, NodeId, Result};
 use world::Deadline;
 
 /// Of so many voting members of etcd one can be away.
-const VOTERS_TO_SPARE: usize = 3;
+pub(super) const VOTERS_TO_SPARE: usize = 3;
 
 /// What the members at all endpoints say.
 type Statuses = Vec<(EtcdEndpoint, Result<EtcdStatus>)>;

@@ -1,9 +1,9 @@
 //! New certificates: a node whose certificate is in its last third, or was issued by an authority that is being replaced,
 //! gets another one from a node that has the cluster's authority, which may be itself.
 //!
-//! *For whom*: for the key that coordination knows of the node. A node says there which key it has, with the certificate that
-//! it has, before it asks. So whoever asks in its name gets nothing of use, also over connections that prove nothing
-//! (`EMPTY`).
+//! *For whom*: for the key that coordination knows of the node, and that the node vouches for with the key and the certificate
+//! that it has. It says in coordination which key that is before it asks. So whoever asks in its name gets nothing, also over
+//! connections that prove nothing (`EMPTY`), and for no key that somebody else has written there.
 
 use super::key_ring::KeyRing;
 use super::{InCluster, joining::etcd_settings, keys};
@@ -62,6 +62,9 @@ impl Renewal {
         let roster = Roster::read(&self.coordination).await?;
         let facts = facts.map(|it| it.value);
         let holder = holder_of(from, signing.key_hash(), facts, &roster)?;
+        let vouched = (&request.certificate[..], &request.voucher[..]);
+        let (own, now) = (self.security.credentials(), self.world.wall());
+        own.check_vouched(from.node, &signing.key_hash(), vouched, now)?;
         let authorities = roster.authorities.map(|it| it.value);
         let authority = self.keys.certifying(authorities.as_ref())?;
         let certificate = authority.issue(&signing, &holder, self.world.wall())?;
@@ -199,16 +202,17 @@ impl InCluster {
         let doing = "getting a certificate by the cluster's new authority";
         let changed = async {
             // Whoever has the old key may have seen certificates that are for it.
-            let next = self.certified(&own, PrivateKey::generate()?).await?;
+            let next = self.certified(&own, self.next_key().get()?).await?;
             if next.issuer().is_none_or(|issuer| issuer.0 != by) {
                 let text = "the node that was asked certifies with another authority still";
                 return Err(Error::new(ErrorKind::Unavailable, text));
             }
             keys::replace(dir, &next)?;
-            self.use_from_now_on(next)
+            self.use_from_now_on(next)?;
+            self.next_key().forget();
+            Ok::<_, Error>(())
         };
-        let changed: Result<()> = changed.await;
-        changed.map_err(|error| error.while_doing(doing))?;
+        changed.await.map_err(|error| error.while_doing(doing))?;
         Ok(true)
     }
 
@@ -224,6 +228,8 @@ impl InCluster {
         let request = RenewRequest {
             signing_request: key.signing_request()?,
             addresses: vec![self.cluster().address.ip()],
+            certificate: own.certificate().der().to_vec(),
+            voucher: own.vouch_for(&hash)?,
         };
         let mut why = Error::new(
             ErrorKind::Unavailable,

@@ -76,6 +76,7 @@ impl InCluster {
                 .authorities
                 .as_ref()
                 .is_some_and(|it| it.value.next.is_some()),
+            still_trusting: self.known_still_trusting(),
             security_trouble: self.security_trouble(),
         }
     }

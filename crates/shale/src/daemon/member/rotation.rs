@@ -7,24 +7,24 @@
 //! all have one, a person finishes it: nobody trusts the old authority any more, and its key is removed.
 //!
 //! *A crash* or an unknown outcome at any point: all of it is in coordination and in files, and each part can be done again.
-//! Nodes that are down are waited for, because what they haven't heard of they couldn't believe later.
+//! Nodes that are down are waited for (`waiting`), because what they haven't heard of they couldn't believe later.
+
+mod waiting;
 
 use super::key_ring::{KeyRing, hash_of};
 use super::{InCluster, reports::standings};
-use crate::admin::{RotationLine, RotationStep, RotationView};
+use crate::admin::{RotationStep, RotationView};
 use coordination::{
     Authorities, AuthorityFact, NextAuthority, NodeFacts, NodeSecurity, Versioned, lacking,
 };
 use model::{Error, ErrorKind, NodeId, Result};
 use rpc::security::{Authority, Certificate, Fingerprint};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::Arc;
+use waiting::unfinished;
 
 /// Attempts of a change that collides with others'.
 const ATTEMPTS_MAX: usize = 16;
-/// Nodes that an error names at most.
-const NAMED_MAX: usize = 10;
 
 impl InCluster {
     /// `shale cluster rotate-keys --status`.
@@ -43,7 +43,9 @@ impl InCluster {
                 step: "none".into(),
                 current: own.map_or_else(String::new, |it| it.to_string()),
                 next: None,
+                old: Vec::new(),
                 waits_for: Vec::new(),
+                held_up: None,
             });
         };
         let known = known.value;
@@ -53,27 +55,34 @@ impl InCluster {
             Some(next) if !next.certifies => "trust",
             Some(_) => "certify",
         };
+        let waiting = self.waiting(&known).await?;
         Ok(RotationView {
             step: step.into(),
             current: Fingerprint(known.current.hash).to_string(),
             next: next.map(|it| Fingerprint(it.authority.hash).to_string()),
-            waits_for: self.waits_for(&known).await?,
+            old: waiting.old,
+            waits_for: waiting.lines,
+            held_up: waiting.held_up,
         })
     }
 
-    /// `shale cluster rotate-keys`, with or without `--finish` or `--cancel`. Each can be asked for again.
+    /// `shale cluster rotate-keys`, with or without `--finish` or `--cancel`. Each can be asked for again. `old`: the
+    /// fingerprint of the authority that is to be ended, if whoever finishes it has said which.
     ///
     /// # Errors
     /// `NotSupported`: this node hasn't the authority's key. `NotPermitted`: connections aren't protected. `Busy`: nodes
-    /// that it names haven't made the step before. `InvalidArgument`: it is too late to cancel. Those of coordination: ask
-    /// again.
-    pub async fn rotate(&self, step: RotationStep) -> Result<RotationView> {
-        match step {
-            RotationStep::Begin => self.begin_rotation().await?,
-            RotationStep::Finish => self.finish_rotation().await?,
-            RotationStep::Cancel => self.cancel_rotation().await?,
-        }
-        self.rotation().await
+    /// that it names haven't made the step before. `InvalidArgument`: it is too late to cancel, or another authority than
+    /// `old` would be ended. Those of coordination: ask again.
+    pub async fn rotate(&self, step: RotationStep, old: Option<&str>) -> Result<RotationView> {
+        let ended = match step {
+            RotationStep::Begin => self.begin_rotation().await.map(|()| None)?,
+            RotationStep::Finish => self.finish_rotation(old).await?,
+            RotationStep::Cancel => self.cancel_rotation().await.map(|()| None)?,
+        };
+        let mut view = self.rotation().await?;
+        // Nodes may not have said yet that they trust it still.
+        view.old.extend(ended.filter(|it| !view.old.contains(it)));
+        Ok(view)
     }
 
     async fn begin_rotation(&self) -> Result<()> {
@@ -145,20 +154,23 @@ impl InCluster {
         Ok((version, authorities))
     }
 
-    async fn finish_rotation(&self) -> Result<()> {
+    /// Returns the fingerprint of the authority that isn't trusted any more; `None`: that was done before, and nobody has
+    /// named it.
+    async fn finish_rotation(&self, old: Option<&str>) -> Result<Option<String>> {
         let facts = self.member().coordination();
         for _ in 0..ATTEMPTS_MAX {
-            let Some((version, next)) = self.under_way().await? else {
-                return Ok(());
+            let Some((version, current, next)) = self.under_way(old).await? else {
+                return Ok(old.map(str::to_lowercase));
             };
+            let ended = Fingerprint(current.hash).to_string();
             let finished = Authorities {
                 current: next.authority,
                 next: None,
             };
             match facts.set_authorities(version, &finished).await {
                 Ok(_) => {
-                    tracing::info!("the cluster's old authority isn't trusted any more");
-                    return Ok(());
+                    tracing::info!(%ended, "the cluster's old authority isn't trusted any more");
+                    return Ok(Some(ended));
                 }
                 Err(error) if error.kind() == ErrorKind::Changed => {}
                 Err(error) => return Err(error),
@@ -167,25 +179,29 @@ impl InCluster {
         Err(contended())
     }
 
-    /// The authority that can take the other one's place now; `None`: it has.
-    async fn under_way(&self) -> Result<Option<(u64, NextAuthority)>> {
+    /// The authority that counts, and the one that can take its place now; `None`: it has.
+    async fn under_way(
+        &self,
+        old: Option<&str>,
+    ) -> Result<Option<(u64, AuthorityFact, NextAuthority)>> {
         let known = self.member().coordination().authorities().await?;
         let Some(known) = known else {
             let text = "no keys are being replaced; `shale cluster rotate-keys` begins it";
             return Err(Error::new(ErrorKind::NotFound, text));
         };
+        check_is_meant(&known.value, old)?;
         let Some(next) = known.value.next.clone() else {
             return Ok(None);
         };
-        let waits_for = self.waits_for(&known.value).await?;
-        if !waits_for.is_empty() {
-            return Err(Error::new(ErrorKind::Busy, unfinished(&waits_for)));
+        let waiting = self.waiting(&known.value).await?;
+        if !waiting.lines.is_empty() {
+            return Err(Error::new(ErrorKind::Busy, unfinished(&waiting)));
         }
         if !next.certifies {
             let text = "all nodes trust the new authority, and get their certificates by it in some seconds; try again then";
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        Ok(Some((known.version, next)))
+        Ok(Some((known.version, known.value.current, next)))
     }
 
     async fn cancel_rotation(&self) -> Result<()> {
@@ -210,25 +226,6 @@ impl InCluster {
             }
         }
         Err(contended())
-    }
-
-    /// The nodes that haven't made the step which the authorities are at.
-    async fn waits_for(&self, authorities: &Authorities) -> Result<Vec<RotationLine>> {
-        let facts = self.member().coordination();
-        let (nodes, said) = (facts.nodes().await?, facts.said_of_security().await?);
-        let standings = standings(&self.member().roster());
-        let line = |(node, lack): (NodeId, coordination::Lack)| {
-            let is_up = standings.get(&node).is_some_and(|it| it.is_member());
-            let facts = nodes.get(&node);
-            RotationLine {
-                node: node.0,
-                name: facts.map_or_else(String::new, |it| it.value.name.clone()),
-                state: if is_up { "up" } else { "down" }.into(),
-                lacks: lack.to_string(),
-            }
-        };
-        let lacking = lacking(authorities, &nodes, &said).into_iter();
-        Ok(lacking.map(line).collect())
     }
 
     /// Has the next authority certify, if all nodes have said that they trust it. For the manager's node; it does no harm if
@@ -346,58 +343,59 @@ fn fact_of(authority: &Authority) -> AuthorityFact {
     }
 }
 
+/// Whether the authority that would be ended is the one that a person has named, if they have: somebody else may have begun
+/// another rotation meanwhile. Nothing is left to do if it was ended before.
+fn check_is_meant(known: &Authorities, old: Option<&str>) -> Result<()> {
+    let Some(old) = old else {
+        return Ok(());
+    };
+    let current = Fingerprint(known.current.hash).to_string();
+    let is_current = old.eq_ignore_ascii_case(&current);
+    if is_current == known.next.is_some() {
+        return Ok(());
+    }
+    let text = match is_current {
+        true => format!("authority {current} counts, and no other takes its place"),
+        false => format!(
+            "the authority that is being replaced is {current}, not {old}; `shale cluster rotate-keys --status` shows both"
+        ),
+    };
+    Err(Error::new(ErrorKind::InvalidArgument, text))
+}
+
 fn contended() -> Error {
     let text = format!("others changed the authorities {ATTEMPTS_MAX} times; try again");
     Error::new(ErrorKind::Busy, text)
-}
-
-/// Why a rotation can't be finished.
-fn unfinished(waits_for: &[RotationLine]) -> String {
-    let mut text = String::from("the old authority is still needed:");
-    for (at, line) in waits_for.iter().take(NAMED_MAX).enumerate() {
-        let comma = if at == 0 { "" } else { "," };
-        let RotationLine {
-            node,
-            name,
-            state,
-            lacks,
-        } = line;
-        write!(text, "{comma} node {node} ({name}, {state}) {lacks}").expect("a string takes all");
-    }
-    if waits_for.len() > NAMED_MAX {
-        let more = waits_for.len() - NAMED_MAX;
-        write!(text, ", and {more} more").expect("a string takes all");
-    }
-    text + ". Start those that are down and wait some seconds; a node that doesn't come back is removed first (`shale node \
-            remove`), or expelled, and then joins anew later"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn line(node: u32) -> RotationLine {
-        RotationLine {
-            node,
-            name: format!("n{node}"),
-            state: "down".into(),
-            lacks: "doesn't trust the new authority yet".into(),
-        }
-    }
-
     #[test]
-    fn nodes_that_are_waited_for_are_named() {
-        let text = unfinished(&[line(3), line(5)]);
-        let named = "node 3 (n3, down) doesn't trust the new authority yet, node 5 (n5, down)";
-        assert!(text.contains(named), "{text}");
-        assert!(text.contains("shale node remove"), "{text}");
-        let many: Vec<_> = (1..=13).map(line).collect();
-        let text = unfinished(&many);
-        assert!(
-            text.contains("n10, down") && !text.contains("n11"),
-            "{text}"
-        );
-        assert!(text.contains("and 3 more"), "{text}");
+    fn the_authority_that_is_ended_is_the_one_that_was_named() {
+        let fact = |byte: u8| AuthorityFact {
+            hash: [byte; 32],
+            certificate: Vec::new(),
+        };
+        let known = |current: u8, next: Option<u8>| Authorities {
+            current: fact(current),
+            next: next.map(|byte| NextAuthority {
+                authority: fact(byte),
+                certifies: true,
+            }),
+        };
+        let (first, second) = ("01".repeat(32), "02".repeat(32));
+        let is_meant = |known: Authorities, old: &str| check_is_meant(&known, Some(old)).is_ok();
+        check_is_meant(&known(1, Some(2)), None).unwrap();
+        assert!(is_meant(known(1, Some(2)), &first));
+        assert!(!is_meant(known(1, Some(2)), &second), "it is the next one");
+        // Done already.
+        assert!(is_meant(known(2, None), &first));
+        assert!(!is_meant(known(2, None), &second), "it counts");
+        // Somebody has begun another one meanwhile.
+        assert!(!is_meant(known(2, Some(3)), &first));
+        assert!(is_meant(known(0xab, Some(3)), &"AB".repeat(32)));
     }
 
     /// Would be broken if two members of three were away at once: nothing could be changed in the cluster meanwhile.

@@ -7,8 +7,9 @@ use super::{
     protection::{DEFAULT, mode_of},
 };
 use crate::admin::{ChangeSetting, SettingLine};
-use coordination::{Coordination, settings_of_node};
+use coordination::{Coordination, Roster, settings_of_node};
 use model::{Error, ErrorKind, NodeId, Result};
+use rpc::Connections;
 
 /// Attempts of a change that collides with others'.
 const ATTEMPTS_MAX: usize = 16;
@@ -33,8 +34,16 @@ enum Kind {
     Ciphers,
 }
 
+/// Counted connections to a node (`maxTcpConnsPerNodeConn`).
+const CONNECTIONS: &str = "max_tcp_conns_per_node_conn";
+/// What counts as a small message (`tscSmallMsgSizeThreshold`).
+const SMALL_BYTES: &str = "tsc_small_msg_size_threshold_bytes";
+/// Connections that small messages have for themselves (`tscSmallMsgTcpConnPct`).
+const SMALL_PERCENT: &str = "tsc_small_msg_tcp_conn_pct";
+const BOND_LINKS: &str = "bond_links";
+
 /// All settings. Those of the mount and of NSDs are given where these are made.
-const SETTINGS: [Setting; 4] = [
+const SETTINGS: [Setting; 8] = [
     Setting {
         name: "repair_bytes_per_second",
         default: "none",
@@ -64,7 +73,46 @@ const SETTINGS: [Setting; 4] = [
         help: "how connections between nodes are protected: AUTHONLY (file data can be read on the way, nothing can be changed), \
                ciphers of TLS 1.3 joined by colons (nothing can be read), EMPTY (not at all; for laboratories); live",
     },
+    Setting {
+        name: CONNECTIONS,
+        default: "2",
+        kind: Kind::Number(1, 8),
+        is_per_node: true,
+        help: "connections for file data to each other node, besides one for small messages and one for leases; of two nodes the \
+               smaller number counts; more than 2 for links that one core can't fill, or for bonds; live",
+    },
+    Setting {
+        name: SMALL_BYTES,
+        default: "524288",
+        kind: Kind::Number(0, 4 << 20),
+        is_per_node: true,
+        help: "bytes of a request for file data and its reply up to which it goes with the small messages, past large ones; live",
+    },
+    Setting {
+        name: SMALL_PERCENT,
+        default: "0",
+        kind: Kind::Number(0, 50),
+        is_per_node: true,
+        help: "percent of max_tcp_conns_per_node_conn that small messages have for themselves, rounded down; live",
+    },
+    Setting {
+        name: BOND_LINKS,
+        default: "0",
+        kind: Kind::Number(0, 16),
+        is_per_node: true,
+        help: "links of the node's bond with xmit_hash_policy=layer3+4: connections to a node are spread over them by their ports; \
+               0: no bond; for connections that are opened from then on",
+    },
 ];
+
+/// How a node is connected to others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Network {
+    /// How many connections it wants to each of them, and for what.
+    pub connections: Connections,
+    /// Over so many links of a bond they are spread; 0 or 1: they aren't.
+    pub bond_links: u8,
+}
 
 /// Where a value may be kept.
 #[derive(Clone)]
@@ -171,6 +219,12 @@ impl InCluster {
         Ok((setting.default.into(), "default".into()))
     }
 
+    /// How this node is to be connected to others, as far as it knows what the settings say.
+    pub fn network(&self) -> Network {
+        let (node, class) = (self.member().run().node.0, &self.facts().class);
+        network(&self.member().roster(), node, class)
+    }
+
     /// Bytes of a new client's page pool.
     ///
     /// # Errors
@@ -186,6 +240,34 @@ impl InCluster {
             Error::new(ErrorKind::InvalidArgument, text)
         })
     }
+}
+
+fn network(roster: &Roster, node: u32, class: &str) -> Network {
+    let number = |name| number_of(roster, node, class, name);
+    let byte = |name| u8::try_from(number(name)).expect("its range is small");
+    Network {
+        connections: Connections {
+            max: byte(CONNECTIONS),
+            small_threshold_bytes: u32::try_from(number(SMALL_BYTES)).expect("its range is small"),
+            small_percent: byte(SMALL_PERCENT),
+        },
+        bond_links: byte(BOND_LINKS),
+    }
+}
+
+/// A setting that is a number, as the roster has it; the default if nobody has made it, or made it what it can't be.
+fn number_of(roster: &Roster, node: u32, class: &str, name: &str) -> u64 {
+    let setting = find(name).expect("it is in the table");
+    let places = [
+        Place::Node(node),
+        Place::Class(class.to_owned()),
+        Place::Cluster,
+    ];
+    let mut places = places.iter();
+    let made = places.find_map(|place| roster.settings.get(&place.key(name)));
+    let made = made.filter(|value| check(setting, value).is_ok());
+    let value = made.map_or(setting.default, String::as_str);
+    value.parse().expect("it was checked, or is a default")
 }
 
 fn find(name: &str) -> Result<&'static Setting> {
@@ -304,14 +386,75 @@ mod tests {
             };
             assert!(check(setting, &least.to_string()).is_ok());
             assert!(check(setting, &most.to_string()).is_ok());
-            for wrong in [
-                (least - 1).to_string(),
-                (most + 1).to_string(),
-                "many".into(),
-            ] {
+            let below = least.checked_sub(1).map(|it| it.to_string());
+            let others = [(most + 1).to_string(), "many".into(), "-1".into()];
+            for wrong in others.into_iter().chain(below) {
                 let refused = check(setting, &wrong).unwrap_err().to_string();
                 assert!(refused.contains(setting.name), "{refused}");
             }
+        }
+    }
+
+    #[test]
+    fn a_node_is_connected_as_the_narrowest_setting_says_that_can_be() {
+        let of = |made: &[(&str, &str)]| {
+            let made = made.iter();
+            let made = made.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            let roster = Roster {
+                settings: made.collect(),
+                ..Roster::default()
+            };
+            network(&roster, 3, "gpu")
+        };
+        let default = Network {
+            connections: Connections::default(),
+            bond_links: 0,
+        };
+        assert_eq!(of(&[]), default);
+        let cluster = ("config/max_tcp_conns_per_node_conn", "4");
+        let class = ("config_of/class/gpu/max_tcp_conns_per_node_conn", "6");
+        let node = ("config_of/node/0000000003/max_tcp_conns_per_node_conn", "8");
+        let other = ("config_of/node/0000000004/max_tcp_conns_per_node_conn", "1");
+        let max = |made: &[(&str, &str)]| of(made).connections.max;
+        assert_eq!(max(&[cluster, other]), 4);
+        assert_eq!(max(&[cluster, class, other]), 6);
+        assert_eq!(max(&[cluster, class, node]), 8);
+        // Written by a version that allows more.
+        assert_eq!(max(&[(cluster.0, "9")]), default.connections.max);
+        let all = of(&[
+            ("config/tsc_small_msg_size_threshold_bytes", "0"),
+            ("config/tsc_small_msg_tcp_conn_pct", "50"),
+            ("config_of/class/gpu/bond_links", "2"),
+        ]);
+        let expected = Connections {
+            small_threshold_bytes: 0,
+            small_percent: 50,
+            ..Connections::default()
+        };
+        assert_eq!((all.connections, all.bond_links), (expected, 2));
+    }
+
+    #[test]
+    fn whatever_the_settings_of_connections_can_be_nodes_can_do() {
+        let names = [CONNECTIONS, SMALL_BYTES, SMALL_PERCENT];
+        let range = |name: &&str| match find(name).unwrap().kind {
+            Kind::Number(least, most) => (least, most),
+            Kind::Ciphers => unreachable!("it is a number"),
+        };
+        let ranges: Vec<_> = names.iter().map(range).collect();
+        let with = |[max, small_bytes, small_percent]: [u64; 3]| Connections {
+            max: max as u8,
+            small_threshold_bytes: small_bytes as u32,
+            small_percent: small_percent as u8,
+        };
+        let least = [0, 1, 2].map(|at| ranges[at].0);
+        let most = [0, 1, 2].map(|at| ranges[at].1);
+        with(least).check().unwrap();
+        with(most).check().unwrap();
+        for at in 0..3 {
+            let mut more = most;
+            more[at] += 1;
+            with(more).check().unwrap_err();
         }
     }
 }

@@ -29,6 +29,7 @@ fn secrets_are_readable_by_their_owner_only_and_read_as_they_were_written() {
     found(home.path(), 7, address, now).unwrap();
     store_next_authority(home.path(), &Authority::found(7, now).unwrap()).unwrap();
     write(home.path(), NEXT, "as while a key is replaced").unwrap();
+    store_etcd(home.path(), &again).unwrap();
     let folder = home.path().join(FOLDER);
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&folder), 0o700);
@@ -40,6 +41,8 @@ fn secrets_are_readable_by_their_owner_only_and_read_as_they_were_written() {
         AUTHORITY,
         NEXT,
         NEXT_AUTHORITY,
+        ETCD_KEY,
+        ETCD_CERTIFICATE,
     ] {
         assert_eq!(mode(&folder.join(file)), 0o600, "{file}");
     }
