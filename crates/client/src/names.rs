@@ -89,9 +89,7 @@ impl Names {
                 break;
             }
         }
-        if known.should_list(directory)
-            && self.is_missing_in_list(known, directory, &name).await?
-        {
+        if known.should_list(directory) && self.is_missing_in_list(known, directory, &name).await? {
             return Ok(Found::Missing(standing.valid_under_tokens()));
         }
         let asked = known.begin();

@@ -541,7 +541,9 @@ impl Tokens {
     fn give_back(&self, returns: Vec<TokenReturn>) {
         let session = self.session.id();
         let mut going = self.returns.lock();
-        returns.into_iter().for_each(|back| going.put(session, back));
+        returns
+            .into_iter()
+            .for_each(|back| going.put(session, back));
         drop(going);
         self.send_returns();
     }

@@ -28,7 +28,9 @@ use crate::call::{Call, Class, Method};
 pub use crate::id::Tenure;
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::{Ranked, Stamp};
-use crate::token::{TOKEN_RANGES_MAX, GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
+use crate::token::{
+    GrantNumber, TOKEN_RANGES_MAX, TokenRecall, TokenReply, TokenRequest, TokenReturn,
+};
 use crate::{
     Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result, SegmentPlace,
     SessionId, ShardId, TokenMode, TokenObject, TokenRange,

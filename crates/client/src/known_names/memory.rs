@@ -647,7 +647,8 @@ impl Memory {
         }
         let is_sure = outcome.is_some() && self.was_alone(concerned, begun);
         self.void(concerned);
-        if let (true, Some(outcome), [(directory, name)]) = (is_sure, outcome, &concerned.names[..]) {
+        if let (true, Some(outcome), [(directory, name)]) = (is_sure, outcome, &concerned.names[..])
+        {
             self.learn_outcome((*directory, name), begun, outcome);
         }
     }

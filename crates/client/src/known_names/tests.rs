@@ -1,8 +1,8 @@
 //! What is known is what is there, in whatever order tokens come and go, others and this client change
 //! things, and answers arrive.
 
-use super::change::Concerned;
-use super::memory::{Asked, Looked, Memory};
+use super::change::{Concerned, Outcome};
+use super::memory::{Asked, Begun, Looked, Memory};
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, Moment, Timestamp, TokenMode, TokenObject};
 use std::collections::BTreeMap;
@@ -157,6 +157,19 @@ impl Owner {
         }
     }
 
+    /// Applies a change of the client; says what the owner answers, if it did anything.
+    fn apply_own(&mut self, change: &Change) -> Option<Outcome> {
+        self.apply(change);
+        match *change {
+            Change::Flip(ROOT, 0) => None,
+            Change::Flip(directory, number) => Some(Outcome {
+                found: self.find(directory, number).copied(),
+                directory: Some(self.inodes[&directory]),
+            }),
+            _ => None,
+        }
+    }
+
     fn find(&self, directory: InodeId, number: u64) -> Option<&Attributes> {
         let inode = self.names.get(&(directory, number))?;
         Some(&self.inodes[inode])
@@ -195,11 +208,13 @@ struct Question {
 #[derive(Clone, Copy)]
 enum What {
     Name(u64),
+    Inode(InodeId),
     List(u64, bool),
 }
 
 enum Answer {
     Name(Option<Attributes>),
+    Inode(Attributes),
     List(Vec<DirectoryEntry>, bool),
 }
 
@@ -209,10 +224,10 @@ struct Run {
     memory: Memory,
     held: BTreeMap<TokenObject, TokenMode>,
     questions: Vec<Question>,
-    /// Own changes under way, and whether each was applied.
-    changes: Vec<(Change, bool)>,
+    /// Own changes under way, and the answer to each that was applied.
+    changes: Vec<(Change, Begun, Option<Option<Outcome>>)>,
     now: Moment,
-    hits: [usize; 3],
+    hits: [usize; 4],
 }
 
 impl Run {
@@ -225,7 +240,7 @@ impl Run {
             questions: Vec::new(),
             changes: Vec::new(),
             now: Moment::default(),
-            hits: [0; 3],
+            hits: [0; 4],
         }
     }
 
@@ -296,26 +311,37 @@ impl Run {
         if self.changes.len() < 3 {
             let change = self.change();
             // An exclusive change of its attributes ends that others write too.
-            self.memory.begin_change(&change.concerned());
-            self.changes.push((change, false));
+            let begun = self.memory.begin_change(&change.concerned());
+            self.changes.push((change, begun, None));
             return;
         }
-        let at = self.draw.below(3) as usize;
-        let (change, is_applied) = &mut self.changes[at];
-        if !*is_applied {
-            *is_applied = true;
-            self.owner.apply(&change.clone());
-        } else {
-            let (change, _) = self.changes.swap_remove(at);
-            self.memory.end_change(&change.concerned());
+        self.go_on_with_change();
+    }
+
+    /// One of the own changes is applied, or its answer arrives.
+    fn go_on_with_change(&mut self) {
+        if self.changes.is_empty() {
+            return;
         }
+        let at = self.draw.below(self.changes.len() as u64) as usize;
+        let (change, _, applied) = &mut self.changes[at];
+        if applied.is_none() {
+            *applied = Some(self.owner.apply_own(change));
+            return;
+        }
+        let (change, begun, applied) = self.changes.swap_remove(at);
+        // Some answers get lost.
+        let outcome = applied.flatten().filter(|_| self.draw.below(8) > 0);
+        let memory = &mut self.memory;
+        memory.end_change(&change.concerned(), begun, outcome.as_ref());
     }
 
     fn ask(&mut self) {
         if self.questions.len() >= 4 {
             return;
         }
-        let what = match self.draw.below(3) {
+        let what = match self.draw.below(4) {
+            3 => What::Inode(self.inode()),
             0 => What::List(
                 [0, 0, 4][self.draw.below(3) as usize],
                 self.draw.below(2) == 0,
@@ -341,6 +367,7 @@ impl Run {
         if question.answer.is_none() {
             question.answer = Some(match question.what {
                 What::Name(number) => Answer::Name(self.owner.find(directory, number).copied()),
+                What::Inode(inode) => Answer::Inode(self.owner.inodes[&inode]),
                 What::List(after, with_attributes) => {
                     let (entries, end) = self.owner.list(directory, after, 2, with_attributes);
                     Answer::List(entries, end)
@@ -359,6 +386,9 @@ impl Run {
                 let name = text(number);
                 self.memory
                     .learn(directory, name.as_bytes(), found.as_ref(), asked);
+            }
+            (What::Inode(_), Some(Answer::Inode(found))) => {
+                self.memory.learn_attributes(&found, asked);
             }
             (What::List(after, _), Some(Answer::List(entries, end))) => {
                 self.memory
@@ -391,8 +421,19 @@ impl Run {
                 if let Some(listed) = listed {
                     self.hits[2] += 1;
                     let there = self.owner.list(directory, after, 3, with_attributes);
-                    assert_eq!(listed, there, "{directory} after {after}");
+                    // A part may be known.
+                    let (entries, is_end) = &listed;
+                    assert!(*is_end || !entries.is_empty(), "{directory} after {after}");
+                    assert_eq!(entries[..], there.0[..entries.len()], "{directory}");
+                    assert!(!is_end || listed == there, "{directory} after {after}");
                 }
+            }
+        }
+        for (inode, there) in &self.owner.inodes {
+            if let Ok((known, _)) = self.memory.look_inode(*inode, self.now) {
+                self.hits[3] += 1;
+                assert_eq!(known, *there);
+                assert!(known.links > 0, "{inode} has no name");
             }
         }
         assert_eq!(self.memory.bytes(), self.memory.recounted());
@@ -409,7 +450,9 @@ impl Run {
                     self.take(held[at]);
                 }
             }
-            2..5 => self.own_change(),
+            2..4 => self.own_change(),
+            // Mostly one change at a time, whose outcome is learned.
+            4 => (0..6).for_each(|_| self.go_on_with_change()),
             5..12 => self.grant(),
             12..20 => self.ask(),
             _ => self.answer(),
@@ -420,13 +463,13 @@ impl Run {
 
 #[test]
 fn what_is_known_is_there() {
-    let mut hits = [0; 3];
+    let mut hits = [0; 4];
     for seed in 0..200 {
         let mut run = Run::new(seed);
         for _ in 0..1_500 {
             run.step();
         }
-        (0..3).for_each(|kind| hits[kind] += run.hits[kind]);
+        (0..4).for_each(|kind| hits[kind] += run.hits[kind]);
     }
     assert!(hits.iter().all(|hits| *hits > 10_000), "{hits:?}");
 }
@@ -498,4 +541,40 @@ fn a_listed_name_that_is_found_missing_ends_the_listing() {
     assert_eq!(memory.list(ROOT, 0, 10, false), None);
     let missing = memory.look(ROOT, text(1).as_bytes(), now);
     assert_eq!(missing, Looked::Missing);
+}
+
+/// A directory whose names and attributes are known stays so while its client makes and removes files there.
+#[test]
+fn the_outcome_of_an_own_change_is_known_if_it_was_the_only_one() {
+    let (mut memory, mut owner, now) = (Memory::new(1 << 20), Owner::new(), Moment::default());
+    for object in [TokenObject::Directory(ROOT), TokenObject::Inode(ROOT)] {
+        memory.show(object, Some(TokenMode::Shared), now);
+    }
+    let asked = memory.begin();
+    let (entries, is_end) = owner.list(ROOT, 0, 10, false);
+    memory.learn_listing(ROOT, 0, &entries, is_end, asked);
+    for round in 0..2 {
+        let change = Change::Flip(ROOT, 3);
+        let begun = memory.begin_change(&change.concerned());
+        let looked = memory.look(ROOT, text(3).as_bytes(), now);
+        assert!(matches!(looked, Looked::Unknown(_)), "it isn't decided");
+        let outcome = owner.apply_own(&change);
+        memory.end_change(&change.concerned(), begun, outcome.as_ref());
+        let missing = memory.look(ROOT, text(4).as_bytes(), now);
+        assert_eq!(missing, Looked::Missing, "all names are known");
+        let is_there = round == 0;
+        let looked = memory.look(ROOT, text(3).as_bytes(), now);
+        assert_eq!(looked == Looked::Missing, !is_there);
+        let known = memory.look_inode(ROOT, now).expect("it is known");
+        assert_eq!(known.0, owner.inodes[&ROOT]);
+    }
+    // Another change of the directory at the same time: nobody knows which was first.
+    let (one, other) = (Change::Flip(ROOT, 3), Change::Flip(ROOT, 2));
+    let begun = memory.begin_change(&one.concerned());
+    let later = memory.begin_change(&other.concerned());
+    let outcome = owner.apply_own(&one);
+    memory.end_change(&one.concerned(), begun, outcome.as_ref());
+    let outcome = owner.apply_own(&other);
+    memory.end_change(&other.concerned(), later, outcome.as_ref());
+    assert!(memory.look_inode(ROOT, now).is_err(), "it isn't known");
 }

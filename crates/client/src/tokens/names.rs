@@ -33,7 +33,9 @@ impl AskingToKnow {
             Ok(OwnerReply::Known { grants, renewal }) => (grants, renewal),
             Ok(other) => crate::session::unexpected_answer(&other),
             Err(error) => {
-                if error.kind() == ErrorKind::SessionEnded && self.session == self.tokens.session.id() {
+                if error.kind() == ErrorKind::SessionEnded
+                    && self.session == self.tokens.session.id()
+                {
                     self.tokens.lose_all(self.tokens.state.lock());
                 }
                 return false;
@@ -53,7 +55,10 @@ impl AskingToKnow {
                 self.known.refuse(TokenObject::Inode(inode), now);
             }
             let answered = holder.answered(request, reply(grant), now);
-            assert!(answered.is_ok(), "one whole range of an inode: {answered:?}");
+            assert!(
+                answered.is_ok(),
+                "one whole range of an inode: {answered:?}"
+            );
         }
         tokens.renewed(&mut state, renewal, sent);
         tokens.act(state);

@@ -8,8 +8,8 @@
 //! A file that another node removes before the open that made it has opened it is made again: the kernel asks again. So
 //! that each creation is one step, files are made without a name (O_TMPFILE), and then get it.
 
-use super::names::{Ask, Did, How, Reply, SLOTS};
 use super::clock::now;
+use super::names::{Ask, Did, How, Reply, SLOTS};
 use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
 use sim::action::Draw;
 use std::{
