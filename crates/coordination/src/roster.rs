@@ -47,6 +47,8 @@ pub struct Roster {
     pub manager: Option<Versioned<Place>>,
     /// The nodes that were expelled by hand.
     pub barred: BTreeSet<NodeId>,
+    /// What nodes are called.
+    pub names: BTreeMap<NodeId, String>,
     /// The authorities that count; `None`: the one that the cluster was founded with.
     pub authorities: Option<Versioned<Authorities>>,
     /// How connections are protected; `None`: nobody has said.
@@ -107,10 +109,14 @@ impl Roster {
             }
         } else if let Some(node) = number(key, NODES) {
             let facts = value.map(|value| facts::decode::<NodeFacts>(key, &value));
-            let is_barred = facts.transpose()?.is_some_and(|it| it.is_barred);
-            match is_barred {
-                true => self.barred.insert(NodeId(node)),
-                false => self.barred.remove(&NodeId(node)),
+            let (node, facts) = (NodeId(node), facts.transpose()?);
+            match facts.as_ref().is_some_and(|it| it.is_barred) {
+                true => self.barred.insert(node),
+                false => self.barred.remove(&node),
+            };
+            match facts {
+                Some(facts) => self.names.insert(node, facts.name),
+                None => self.names.remove(&node),
             };
         } else if key == MEMBERSHIP {
             self.membership = versioned(key, version, value)?;
