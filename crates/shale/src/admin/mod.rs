@@ -1,6 +1,9 @@
 //! Requests and answers of the daemon's admin API: JSON over a UNIX socket in the node's directory.
 
 pub mod client;
+mod waits;
+
+pub use waits::{LeaseRest, MemberLine, Wait, WaitPart, Waits};
 
 use serde::{Deserialize, Serialize};
 
@@ -372,6 +375,9 @@ pub struct EventLine {
     pub subject: String,
     /// What happened.
     pub message: String,
+    /// What to do about it, if it is a problem that begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
 }
 
 /// One health event.
@@ -503,17 +509,6 @@ pub struct RepairStatus {
     pub segments_total: u64,
     /// Why repair waits, if it does.
     pub reason: String,
-}
-
-/// One line of `shale waiters`.
-#[derive(Serialize, Deserialize, Debug)]
-pub struct Waiter {
-    /// The operation that waits.
-    pub what: String,
-    /// What it waits for.
-    pub cause: String,
-    /// Milliseconds so far.
-    pub milliseconds: u64,
 }
 
 /// One line of `shale pool list`: groups that were made together.

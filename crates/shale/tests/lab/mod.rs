@@ -16,3 +16,4 @@ mod refusals;
 mod roles;
 mod space;
 mod survivors;
+mod waits;
