@@ -39,7 +39,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::warn;
 use world::call::Asked;
-use world::{Instant, WAITERS_MAX, Wait, Waiter, Waiters, World};
+use world::{Instant, Part, WAITERS_MAX, Wait, Waiter, Waiters, Work, World};
 
 /// The cause by which waits for another session are listed.
 const SESSION_WAIT: &str = "a new session, because the owner didn't hear from this client in time";
@@ -74,11 +74,11 @@ impl Session {
         doors.follow(id);
         Arc::new(Self {
             standing: Standing::new(world.clone(), id),
+            waiters: Waiters::new(&world),
             world,
             owner,
             pool,
             patience,
-            waiters: Waiters::default(),
             segments: RwLock::new(Segments::new(id)),
             doors,
             losses: losses::Counters::default(),
@@ -125,6 +125,15 @@ impl Session {
         F: Future<Output = ()> + Send + 'static,
     {
         self.world.spawn(name, work).detach();
+    }
+
+    /// As [`Session::spawn`], for work that others may wait for: it is listed while it waits.
+    pub(crate) fn spawn_work<F>(&self, name: &'static str, work: Work, future: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let world = self.world.clone();
+        self.spawn(name, async move { world.at_work(name, work, future).await });
     }
 
     // What is said to the owner.
@@ -402,6 +411,19 @@ impl Session {
         future: F,
     ) -> Result<F::Output> {
         let _listed = self.list(cause, inode, self.now());
+        self.within_patience(cause, future).await
+    }
+
+    /// As `wait`, for work of this client on an inode that is listed itself.
+    pub(crate) async fn wait_for_work<F: Future>(
+        &self,
+        cause: &'static str,
+        inode: InodeId,
+        work: Work,
+        future: F,
+    ) -> Result<F::Output> {
+        let part = Part::ForWork(work);
+        let _listed = self.waiters.enter_as(part, cause, Some(inode), self.now());
         self.within_patience(cause, future).await
     }
 

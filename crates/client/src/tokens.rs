@@ -41,7 +41,7 @@ use std::sync::{Arc, Weak};
 use tokens::Holder;
 use tokens::holder::{Action, Claimed, FlushNumber, UseNumber, WaitNumber, Want};
 use tokio::sync::{Notify, oneshot};
-use world::{Instant, Task};
+use world::{Instant, Task, Work};
 
 /// The cause by which waits for tokens are listed.
 const TOKEN_WAIT: &str = "what other clients have cached or changed";
@@ -308,12 +308,11 @@ impl Tokens {
     }
 
     async fn wait<F: Future>(&self, want: Want, future: F) -> Result<F::Output> {
-        let inode = match want.object {
-            TokenObject::Inode(inode)
-            | TokenObject::Bytes(inode)
-            | TokenObject::Directory(inode) => inode,
-        };
-        self.session.wait(TOKEN_WAIT, Some(inode), future).await
+        let inode = inode_of(want.object);
+        let asking = Work::Ask(inode);
+        self.session
+            .wait_for_work(TOKEN_WAIT, inode, asking, future)
+            .await
     }
 
     // What the owner says.
@@ -443,11 +442,13 @@ impl Tokens {
             let (tokens, session) = (tokens.clone(), &self.session);
             match task {
                 Later::Ask(request, wants) => {
-                    session.spawn("asks for a token", tokens.ask(request, wants));
+                    let work = Work::Ask(inode_of(wants.object));
+                    session.spawn_work("asks for a token", work, tokens.ask(request, wants));
                 }
                 Later::Flush(flush, object, ranges, keep) => {
                     let flushing = tokens.flush(flush, object, ranges, keep);
-                    session.spawn("gives back a token", flushing);
+                    let work = Work::Return(inode_of(object));
+                    session.spawn_work("gives back a token", work, flushing);
                 }
                 Later::Return(back) => returns.push(back),
                 Later::Lose(object, ranges) => tokens.lose(object, &ranges),
@@ -702,6 +703,14 @@ impl Drop for Uses {
     fn drop(&mut self) {
         if !self.uses.is_empty() {
             self.end_all();
+        }
+    }
+}
+
+fn inode_of(object: TokenObject) -> InodeId {
+    match object {
+        TokenObject::Inode(inode) | TokenObject::Bytes(inode) | TokenObject::Directory(inode) => {
+            inode
         }
     }
 }

@@ -39,7 +39,7 @@ use std::time::Duration;
 use store::Store;
 use tokio::sync::futures::Notified;
 use turns::Turns;
-use world::{Instant, Planted};
+use world::{Instant, Planted, Work};
 
 /// Most tasks that publish ready batches: a slow publish must delay neither the next look nor
 /// batches that become ready meanwhile.
@@ -336,7 +336,10 @@ impl WriteBehind {
     }
 
     async fn publish_one(self: &Arc<Self>, state: InodeRef) {
-        self.publish_ready(&state).await;
+        let work = Work::Store(Some(state.id()));
+        let publishing = self.publish_ready(&state);
+        let world = self.session.world();
+        world.at_work("publishes data", work, publishing).await;
     }
 
     async fn publish_ready(self: &Arc<Self>, state: &InodeRef) {

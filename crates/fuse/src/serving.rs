@@ -21,7 +21,7 @@ use model::{Error, ErrorKind};
 use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
-use world::World;
+use world::{World, errand};
 
 /// How a lock request that must wait is answered.
 pub(crate) enum ReplyTo<'a> {
@@ -100,13 +100,15 @@ impl<F: FileSystem> Serving<F> {
         let on_wait = || {
             waited = true;
             pulse.waits();
-            self.waiting.begin(incoming, self.world.now());
+            let (now, errand) = (self.world.now(), self.world.errand());
+            self.waiting.begin(incoming, now, errand);
             on_wait();
         };
-        let reply = self.world.block_on(WithWaitHook {
+        let operation = WithWaitHook {
             operation,
             on_wait: Some(on_wait),
-        });
+        };
+        let reply = self.world.block_on(errand::begin(operation));
         if waited {
             self.waiting.end(incoming.header.unique, self.world.now());
         }

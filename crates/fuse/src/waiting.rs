@@ -8,7 +8,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use world::{Instant, Map};
+use world::{Errand, Instant, Map};
 
 /// Longer waits are logged.
 const LONG: Duration = Duration::from_secs(10);
@@ -24,30 +24,49 @@ pub struct WaitingRequest {
     pub pid: u32,
     /// Time waited so far.
     pub since: Duration,
+    /// By which what is done for it is found, here and on other nodes.
+    pub errand: Errand,
+}
+
+/// A request that waits.
+#[derive(Debug)]
+struct Begun {
+    opcode: u32,
+    inode: InodeId,
+    pid: u32,
+    at: Instant,
+    errand: Errand,
 }
 
 /// The waiting requests of one mount that hold a thread, by their number.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    requests: Mutex<Map<u64, (u32, InodeId, u32, Instant)>>,
+    requests: Mutex<Map<u64, Begun>>,
 }
 
 impl Waiting {
-    pub(crate) fn begin(&self, incoming: &Incoming<'_>, now: Instant) {
+    pub(crate) fn begin(&self, incoming: &Incoming<'_>, at: Instant, errand: Errand) {
         let header = incoming.header;
-        let request = (header.opcode, incoming.inode(), header.pid, now);
+        let request = Begun {
+            opcode: header.opcode,
+            inode: incoming.inode(),
+            pid: header.pid,
+            at,
+            errand,
+        };
         self.requests.lock().insert(header.unique, request);
     }
 
     /// Ends a wait, and logs it if it was long: no one else may have noticed.
     pub(crate) fn end(&self, unique: u64, now: Instant) {
-        let Some((code, inode, pid, since)) = self.requests.lock().remove(&unique) else {
+        let Some(request) = self.requests.lock().remove(&unique) else {
             return;
         };
-        let waited = now - since;
+        let waited = now - request.at;
         // Lock waits last as long as the holders keep their locks.
-        if waited >= LONG && code != opcode::SETLKW {
-            let request = opcode::name(code);
+        if waited >= LONG && request.opcode != opcode::SETLKW {
+            let Begun { inode, pid, .. } = request;
+            let request = opcode::name(request.opcode);
             tracing::warn!(request, %inode, pid, ?waited, "a request of the kernel waited for long");
         }
     }
@@ -58,11 +77,12 @@ impl Waiting {
             .requests
             .lock()
             .values()
-            .map(|(code, inode, pid, since)| WaitingRequest {
-                request: opcode::name(*code),
-                inode: *inode,
-                pid: *pid,
-                since: now - *since,
+            .map(|request| WaitingRequest {
+                request: opcode::name(request.opcode),
+                inode: request.inode,
+                pid: request.pid,
+                since: now - request.at,
+                errand: request.errand,
             })
             .collect();
         waiting.sort_by_key(|request| std::cmp::Reverse(request.since));

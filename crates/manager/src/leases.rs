@@ -62,6 +62,11 @@ impl Leases {
         over.map(|(run, _)| *run)
     }
 
+    /// When the run's lease ends.
+    pub(crate) fn end(&self, run: NodeRun) -> Option<Moment> {
+        self.ends.get(&run).copied()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }

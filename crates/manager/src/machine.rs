@@ -266,6 +266,12 @@ impl Manager {
         members.map(|member| member.run)
     }
 
+    /// When the leases of the members end by every clock, unless they are heard before.
+    pub fn lease_ends(&self) -> impl Iterator<Item = (NodeRun, Moment)> {
+        self.attended()
+            .filter_map(move |run| Some((run, self.leases.end(run)?)))
+    }
+
     /// Takes an event and says what is to be done.
     pub fn on(&mut self, event: Event, now: Moment) -> Vec<Action> {
         let mut actions = Vec::new();

@@ -15,11 +15,15 @@ use futures::future::Shared;
 pub(crate) use kept::Kept;
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
 use model::owner::Reclaimed;
-use model::{Error, ErrorKind, InodeId, LockKind, LockRange, Result, SessionId};
+use model::{Error, ErrorKind, InodeId, LockKind, LockRange, NodeId, Result, SessionId};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use table::{Answer, GaveUp, LockTable};
 use tokio::sync::oneshot;
-use world::Map;
+use world::{Errand, Instant, Map, Part, Waiter};
+
+/// The cause by which requests are listed that wait for others' locks.
+const LOCK_WAIT: &str = "another program's lock of the file";
 
 /// The lock tables of a file system. Short calls under one lock, which is never held while waiting.
 #[derive(Default)]
@@ -34,7 +38,12 @@ struct Wait {
     ticket: u64,
     /// Ends with an error if the request's door ends.
     granted: Shared<oneshot::Receiver<()>>,
+    /// For whom it waits, and since when; `None`: nobody has said.
+    by: Option<(Errand, Instant)>,
 }
+
+/// Most requests that are listed with the locks that they wait for: each costs a search.
+const LISTED_MAX: usize = 256;
 
 /// Most requests queued and not ended: those that wait, and as many that were granted meanwhile.
 const QUEUED_MAX: usize = 2 * charges::WAITS_MAX;
@@ -132,9 +141,51 @@ impl Locks {
         };
         let granted = granted.shared();
         let key = (request.owner.door.session, wait);
-        let old = waits.insert(key, Wait { ticket, granted });
+        let wait = Wait {
+            ticket,
+            granted,
+            by: None,
+        };
+        let old = waits.insert(key, wait);
         assert!(old.is_none(), "sessions number their waits");
         Ok(false)
+    }
+
+    /// A queued request waits on this errand since then, for [`Locks::waits`].
+    pub(crate) fn note_wait(&self, session: SessionId, wait: u64, by: (Errand, Instant)) {
+        if let Some(wait) = self.waits.lock().get_mut(&(session, wait)) {
+            wait.by = Some(by);
+        }
+    }
+
+    /// The requests that wait for others' locks, longest first, with the program that each waits for; at most 256. `nodes`:
+    /// those of sessions.
+    pub(crate) fn waits(&self, nodes: &BTreeMap<SessionId, NodeId>, now: Instant) -> Vec<Waiter> {
+        let waits = self.waits.lock();
+        let noted = waits
+            .values()
+            .filter_map(|wait| Some((wait.ticket, wait.by?)));
+        let mut noted: Vec<_> = noted.collect();
+        noted.sort_by_key(|(ticket, (_, since))| (*since, *ticket));
+        noted.truncate(LISTED_MAX);
+        let table = self.table.lock();
+        let listed = noted.into_iter().filter_map(|(ticket, (errand, since))| {
+            let (inode, held) = table.stopped_by(ticket)?;
+            let node = nodes.get(&held.owner.door.session).copied();
+            let part = Part::ForLock {
+                inode,
+                node,
+                pid: held.pid,
+            };
+            Some(Waiter {
+                cause: LOCK_WAIT,
+                inode: Some(inode),
+                since: now - since,
+                errand,
+                part,
+            })
+        });
+        listed.collect()
     }
 
     /// Waits until a queued request is granted. May be dropped and asked again.

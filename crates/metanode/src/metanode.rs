@@ -24,10 +24,13 @@ use crate::sessions::ClientSessions;
 use crate::tokens::Tokens;
 use coordination::{Coordination, FileSystem, NewFileSystem};
 use model::owner::{Tenure, Usage};
-use model::{FamilyId, NodeRun, Result, SessionId, ShardId, TokenMode, TokenObject, TokenRange};
+use model::{
+    FamilyId, NodeId, NodeRun, Result, SessionId, ShardId, TokenMode, TokenObject, TokenRange,
+};
 use parking_lot::Mutex;
 use pool::Pool;
 use shard::{Shard, ShardMemory, within};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use world::{Waiter, World};
@@ -209,6 +212,20 @@ impl Metanode {
         waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
         waiters.truncate(world::WAITERS_MAX);
         waiters
+    }
+
+    /// The same with what they wait for, and the waits of clients' requests about tokens and locks: for chains of waits.
+    /// Of each kind at most [`WAITERS_MAX`](world::WAITERS_MAX) with what they wait for.
+    #[must_use]
+    pub fn waits(&self) -> Vec<Waiter> {
+        let sessions = self.shard().sessions();
+        let nodes = sessions.of_clients();
+        let nodes: BTreeMap<SessionId, NodeId> =
+            nodes.map(|(session, run)| (session, run.node)).collect();
+        let mut waits = self.room.waiters();
+        waits.extend(self.tokens.waits(&nodes));
+        waits.extend(self.locks.waits(&nodes, self.world.now()));
+        waits
     }
 
     /// Whether this owner knows that a session holds at least this; `None` while sessions may hold what they

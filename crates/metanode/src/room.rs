@@ -54,8 +54,8 @@ impl Room {
         Self {
             begun: host.world().now(),
             kept: host.pool().metadata_space(),
+            waiters: Waiters::new(host.world()),
             host,
-            waiters: Waiters::default(),
             plenty_until: AtomicU64::new(0),
             seen: Mutex::default(),
         }

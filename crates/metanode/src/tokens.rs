@@ -13,6 +13,7 @@
 //! one for each object.
 
 mod alone;
+mod waits;
 mod writers;
 
 use crate::lease::OwnerLease;
@@ -30,13 +31,13 @@ use std::time::Duration;
 use tokens::granter::{Action, ClaimNumber, Granter, Need};
 use tokens::{Moment, granter};
 use tokio::sync::{Notify, oneshot};
-use world::{Deadline, Instant, Planted, Waiter, Waiters, World};
+use world::{Deadline, Errand, Instant, Planted, World};
 
 /// The shortest time after which a session is answered because its tokens run out soon.
 const ANSWER_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// How often the granter learns that time passes.
 const TICK: Duration = Duration::from_millis(500);
-/// The cause by which operations are listed that wait for others' tokens.
+/// The cause by which operations and requests are listed that wait for others' tokens.
 const OTHERS_WAIT: &str = "what other clients have cached or changed";
 
 /// How long an answer is kept that its session doesn't ask for. Longer than the deadline of a call.
@@ -59,23 +60,37 @@ pub(crate) struct Tokens {
     writer_count: WriterCount,
     /// There is something to watch, or a session to end.
     changed: Notify,
-    waiters: Waiters,
 }
 
 struct State {
     granter: Granter,
     /// Requests whose sessions wait for the answer.
-    asked: BTreeMap<(SessionId, u64), oneshot::Sender<TokenReply>>,
+    asked: BTreeMap<(SessionId, u64), Asking>,
     /// Answers that may leave once what they show is durable.
     settling: BTreeMap<(SessionId, u64), Settling>,
     /// Operations that wait.
-    claims: BTreeMap<ClaimNumber, oneshot::Sender<()>>,
+    claims: BTreeMap<ClaimNumber, Turn>,
     mail: BTreeMap<SessionId, Mail>,
     /// Who could change attributes until a short while ago.
     writers: FormerWriters,
     /// Sessions to end, and those that are being ended.
     ending: BTreeSet<SessionId>,
     closing: BTreeSet<SessionId>,
+}
+
+/// A request whose session waits for the answer.
+struct Asking {
+    tell: oneshot::Sender<TokenReply>,
+    object: TokenObject,
+    errand: Errand,
+    since: Moment,
+}
+
+/// An operation that waits.
+struct Turn {
+    tell: oneshot::Sender<()>,
+    errand: Errand,
+    since: Moment,
 }
 
 /// An answer that may leave once what it shows is durable.
@@ -150,7 +165,6 @@ impl Tokens {
             }),
             writer_count: WriterCount::default(),
             changed: Notify::new(),
-            waiters: Waiters::default(),
         }
     }
 
@@ -245,9 +259,15 @@ impl Tokens {
         let (tell, answer) = oneshot::channel();
         let key = (session, number);
         let now = self.now();
+        let asking = Asking {
+            tell,
+            object: wants.object,
+            errand: self.world.errand(),
+            since: now,
+        };
         let mut state = self.state.lock();
         // A request that is sent again takes the answer of the one before.
-        state.asked.insert(key, tell);
+        state.asked.insert(key, asking);
         let asked = state.granter.ask(session, number, wants, now);
         self.act(state);
         let waiting = Asked {
@@ -480,7 +500,12 @@ impl Tokens {
         }
         let number = state.granter.claim(session, needs, now)?;
         let (tell, turn) = oneshot::channel();
-        state.claims.insert(number, tell);
+        let claim_turn = Turn {
+            tell,
+            errand: self.world.errand(),
+            since: now,
+        };
+        state.claims.insert(number, claim_turn);
         self.act(state);
         Some(Claiming {
             claim: claim(Claimed::Some(number)),
@@ -519,11 +544,6 @@ impl Tokens {
         state.granter.knows(session, object, range, mode)
     }
 
-    /// Waits for others, longest first.
-    pub(crate) fn waiters(&self) -> Vec<Waiter> {
-        self.waiters.list(self.world.now())
-    }
-
     // What follows.
 
     /// Does what the granter wants done.
@@ -537,8 +557,8 @@ impl Tokens {
                     request,
                     reply,
                 } => {
-                    let tell = state.asked.remove(&(session, request));
-                    let _ = tell.map(|tell| tell.send(reply));
+                    let asking = state.asked.remove(&(session, request));
+                    let _ = asking.map(|asking| asking.tell.send(reply));
                 }
                 Action::Recall { session, recall } => {
                     if let Some(mail) = state.mail.get_mut(&session) {
@@ -547,8 +567,8 @@ impl Tokens {
                     }
                 }
                 Action::Run(number) => {
-                    let tell = state.claims.remove(&number);
-                    let _ = tell.map(|tell| tell.send(()));
+                    let turn = state.claims.remove(&number);
+                    let _ = turn.map(|turn| turn.tell.send(()));
                 }
                 Action::End(session) => {
                     let is_new = !state.closing.contains(&session);
@@ -628,7 +648,6 @@ impl<'a> Claiming<'a> {
         let turn = waiting.turn.take().expect("it isn't ready");
         let claim = waiting.claim;
         let tokens = claim.tokens;
-        let _listed = tokens.waiters.enter(OTHERS_WAIT, None, tokens.world.now());
         match deadline.bound(&tokens.world, turn).await {
             Ok(Ok(())) => Ok(claim),
             _ => {
@@ -684,7 +703,7 @@ impl Drop for Asked<'_> {
         if state
             .asked
             .get(&self.key)
-            .is_some_and(|tell| tell.is_closed())
+            .is_some_and(|asking| asking.tell.is_closed())
         {
             state.asked.remove(&self.key);
         }

@@ -252,6 +252,16 @@ impl Node {
         waiters
     }
 
+    /// All waits with what they wait for, longest first, and how many more found no room: for chains of waits.
+    #[must_use]
+    pub fn waits(&self) -> (Vec<Waiter>, usize) {
+        let (mut waits, left_out) = self.world.waits();
+        waits.extend(self.client.waiters());
+        waits.extend(self.metanode.waits());
+        waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        (waits, left_out)
+    }
+
     /// Bytes per block.
     pub fn block_bytes(&self) -> u32 {
         self.block_bytes

@@ -486,18 +486,45 @@ impl Member {
     /// All waits of this node's clients and of the metadata services here, longest first.
     #[must_use]
     pub fn waiters(&self) -> Vec<world::Waiter> {
+        let mut waiters = self.waiters_of_clients();
+        let hosted = self.parts.services.all_hosted();
+        waiters.extend(hosted.iter().flat_map(|(_, metanode)| metanode.waiters()));
+        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        waiters.truncate(world::WAITERS_MAX);
+        waiters
+    }
+
+    /// All waits of this node with what they wait for, longest first, and how many more found no room: for chains of
+    /// waits. Of clients at most [`WAITERS_MAX`](world::WAITERS_MAX), of each metadata service as many as it lists, and
+    /// [`WAITS_MAX`](world::WAITS_MAX) of the rest.
+    #[must_use]
+    pub fn waits(&self) -> (Vec<world::Waiter>, usize) {
+        let (mut waits, left_out) = self.parts.world.waits();
+        let mut of_clients = self.waiters_of_clients();
+        of_clients.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        of_clients.truncate(world::WAITERS_MAX);
+        waits.extend(of_clients);
+        let hosted = self.parts.services.all_hosted();
+        waits.extend(hosted.iter().flat_map(|(_, metanode)| metanode.waits()));
+        waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        (waits, left_out)
+    }
+
+    fn waiters_of_clients(&self) -> Vec<world::Waiter> {
         let clients: Vec<_> = self
             .clients
             .lock()
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
-        let mut waiters: Vec<_> = clients.iter().flat_map(|client| client.waiters()).collect();
-        let hosted = self.parts.services.all_hosted();
-        waiters.extend(hosted.iter().flat_map(|(_, metanode)| metanode.waiters()));
-        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
-        waiters.truncate(world::WAITERS_MAX);
-        waiters
+        clients.iter().flat_map(|client| client.waiters()).collect()
+    }
+
+    /// How long the lease of each member lasts still, unless it is heard before; nothing if the cluster's manager isn't
+    /// here.
+    #[must_use]
+    pub fn lease_rests(&self) -> Vec<(NodeId, Duration)> {
+        self.parts.office.lease_rests(self.parts.moment())
     }
 
     /// Gives up the shards that are here, ends all connections, and closes the NSDs. Clients should

@@ -15,10 +15,14 @@ use model::nsd::{
 };
 use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, ShardEpoch, ShardId};
 use parking_lot::Mutex;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use world::call::{Deadline, Remote};
-use world::{Instant, World};
+use world::{Instant, Part, World};
+
+/// The cause by which waits for an NSD are listed.
+pub(crate) const NSD_WAIT: &str = "an NSD";
 
 /// Another node's NSD that hasn't answered anything for this long is avoided.
 const HEARD_MAX: Duration = Duration::from_secs(10);
@@ -544,7 +548,9 @@ impl Handle {
         work: impl Future<Output = Result<T>>,
         deadline: Deadline,
     ) -> Result<T> {
-        match deadline.bound(&self.world, work).await {
+        let work = pin!(deadline.bound(&self.world, work));
+        let part = Part::ForNsd(self.id);
+        match self.world.listed(NSD_WAIT, part, work).await {
             Ok(result) => result,
             Err(_) => Err(self.late()),
         }
@@ -576,7 +582,9 @@ impl Handle {
             reply_bytes_max: request.reply_bytes_max(),
             ..Call::new(NSD_METHOD, request.class(), &addressed)
         };
-        let answer = deadline.bound(&self.world, called.node.call(call, deadline));
+        let answer = pin!(deadline.bound(&self.world, called.node.call(call, deadline)));
+        let part = Part::ForNsd(self.id);
+        let answer = self.world.listed(NSD_WAIT, part, answer);
         let answer = answer
             .await
             .map_err(|_| self.late())?

@@ -1,6 +1,7 @@
 //! Answers other nodes' requests to the NSDs that this process has opened.
 
 use crate::Nsd;
+use crate::handle::NSD_WAIT;
 use crate::key::Key;
 use bytes::{Bytes, BytesMut};
 use futures::future::{BoxFuture, FutureExt};
@@ -11,7 +12,9 @@ use model::nsd::{
 use model::{Error, ErrorKind, NodeRun, NsdId, Payload, Result};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
+use world::Part;
 use world::call::{Deadline, Service};
 
 /// The NSDs of this process, for other nodes.
@@ -42,7 +45,9 @@ impl NsdServer {
             let text = format!("this node doesn't serve NSD {id}");
             Error::new(ErrorKind::Unavailable, text)
         })?;
-        let (reply, payload) = match nsd.answer(request, call.payload).await {
+        let answered = pin!(nsd.answer(request, call.payload));
+        let (world, part) = (&nsd.core.world, Part::ForNsd(id));
+        let (reply, payload) = match world.listed(NSD_WAIT, part, answered).await {
             Ok((reply, payload)) => (Ok(reply), payload),
             Err(error) => (Err(error), Bytes::new()),
         };

@@ -3,7 +3,8 @@
 //! *A call* goes to its lane (`Lane::of`); lanes share nothing but what is known of the node: its
 //! newest daemon, and how many connections it wants. *A newer daemon* says hello: the connections of
 //! all lanes to the older one end. *A node that knows no lanes* has one connection, that of the small
-//! lane, for everything.
+//! lane, for everything. A call that is made on somebody's errand carries its number, and is listed while
+//! it waits.
 
 mod lane;
 
@@ -19,7 +20,10 @@ use model::{NodeId, NodeRun, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use world::call::Remote;
-use world::{Deadline, World};
+use world::{Deadline, Part, World};
+
+/// The cause by which calls are listed that wait for their answers.
+const ANSWER_WAIT: &str = "the answer of another node";
 
 /// Another node. Dropping it ends its tasks and connections.
 pub struct Peer {
@@ -150,6 +154,23 @@ impl Remote for Peer {
 
 impl Shared {
     async fn call(
+        &self,
+        mut call: Call,
+        deadline: Deadline,
+    ) -> std::result::Result<Answer, NoAnswer> {
+        let world = self.lanes[0].world();
+        if call.trace == 0 {
+            call.trace = world.errand().trace;
+        }
+        let part = Part::ForAnswer {
+            node: self.node,
+            method: call.method,
+        };
+        let answer = std::pin::pin!(self.ask(call, deadline));
+        world.listed(ANSWER_WAIT, part, answer).await
+    }
+
+    async fn ask(
         &self,
         mut call: Call,
         deadline: Deadline,

@@ -34,11 +34,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use world::call::Service;
-use world::{Deadline, Listener, Map, Task, World};
+use world::{Deadline, Listener, Map, Part, Task, World, errand};
 
 /// What is said on a connection that wouldn't be let in any more.
 const UNTAKEN: &str =
     "how connections are protected, or who is trusted, has changed: connect again";
+
+/// The cause by which calls of other nodes are listed that wait here.
+const CALL: &str = "the call of another node";
 
 /// Pause after a connection that couldn't be accepted, because of too many open files for example.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -512,8 +515,15 @@ impl Shared {
         }
     }
 
-    /// Runs a request to its ending.
+    /// Runs a request to its ending, on the errand that it names.
     async fn answer(&self, from: NodeRun, call: Call, deadline: Deadline) -> Ending {
+        let (trace, part) = (call.trace, Part::Call(call.method));
+        let answered = pin!(self.answer_in_turn(from, call, deadline));
+        let listed = self.world.listed(CALL, part, answered);
+        errand::within(trace, from.node, listed).await
+    }
+
+    async fn answer_in_turn(&self, from: NodeRun, call: Call, deadline: Deadline) -> Ending {
         let world = self.world_for(call.class);
         let room = self.room[class_index(call.class)].acquire();
         let room = deadline.bound(world, room).await;

@@ -138,7 +138,8 @@ pub enum Command {
     Status(Of),
     /// Show problems and what to do about them. Exit code 1 if there are any.
     Health(Of),
-    /// Show which operations are waiting, for what, and for how long.
+    /// Show which operations wait, for how long and for what; with --all from node to node, down to
+    /// the disk, lease or lock at the end.
     Waiters(Of),
     /// Show what happened, with times: problems that began and ended, nodes that joined and were expelled.
     Events(Of),

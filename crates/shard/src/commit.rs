@@ -12,7 +12,11 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use world::Point;
-use world::{Driven, World};
+use world::{Driven, Part, Work, World};
+
+/// The causes by which waits for a commit are listed, and the commit.
+const COMMIT_WAIT: &str = "the commit of the metadata";
+const COMMIT: &str = "a commit of the metadata";
 
 /// A commit starts once enough has changed ([`COMMIT_RECORDS`], [`COMMIT_BYTES`]), or nothing has
 /// changed for this long, so that a user's last change is durable soon and the rest
@@ -47,6 +51,12 @@ impl Shard {
     /// # Errors
     /// `Unavailable` if the shard was given up first.
     pub async fn sync_to(&self, target: CommitNumber) -> Result<()> {
+        let durable = pin!(self.until_durable(target));
+        let part = Part::ForWork(Work::Commit(self.shard));
+        self.world.listed(COMMIT_WAIT, part, durable).await
+    }
+
+    async fn until_durable(&self, target: CommitNumber) -> Result<()> {
         while !self.is_durable(target)? {
             let running = self.running_commit();
             let mut outcome = pin!(running.wait());
@@ -118,7 +128,10 @@ impl Shard {
         let number = batch.number;
         let frame = encode(batch);
         self.world.at(Point::CommitFrozen).await;
-        let entry = self.log.append_commit(&frame).await;
+        // Whoever drives it, it is for all that wait for it.
+        let work = Work::Commit(self.shard);
+        let entry = self.log.append_commit(&frame);
+        let entry = self.world.at_work(COMMIT, work, entry).await;
         let entry = entry
             .map_err(|error| error.while_doing(format!("appending commit {number} to the log")))?;
         self.world.at(Point::CommitAppended).await;

@@ -36,6 +36,8 @@ pub const GRACE: Duration = Duration::from_secs(15);
 const ABLE_FOR: Duration = Duration::from_secs(4);
 /// How often the end of a session is asked for.
 const SAY_END_EVERY: Duration = Duration::from_secs(1);
+/// Most sessions that are named of those that one request or operation waits for.
+pub const WAITED_FOR_MAX: usize = 16;
 
 /// The number of a request that nobody sends again. Clients number theirs from 1 on.
 const UNNUMBERED: u64 = 0;
@@ -53,6 +55,17 @@ pub struct Need {
     pub mode: TokenMode,
     /// With which parts.
     pub ranges: Vec<TokenRange>,
+}
+
+/// A session that others wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WaitedFor {
+    /// The session.
+    pub session: SessionId,
+    /// Since when it is to give something back; `None`: it has yet to say what it held under the owner before.
+    pub since: Option<Moment>,
+    /// When its tokens have run out, unless it is answered before.
+    pub runs_out: Moment,
 }
 
 /// What the owner has to do.
@@ -217,6 +230,38 @@ impl Granter {
         }
         let held = self.objects.get(&object).and_then(|it| it.held(session));
         Some(held.is_some_and(|held| held.cover(range, mode)))
+    }
+
+    /// The session for which an operation waits, and the object of which it waits for its turn; `None` if it doesn't wait.
+    /// For those who look from outside.
+    #[must_use]
+    pub fn claim_waits(&self, number: ClaimNumber) -> Option<(SessionId, TokenObject)> {
+        let claim = self.claims.get(&number)?;
+        let need = claim.needs.get(claim.has)?;
+        Some((claim.session, need.object))
+    }
+
+    /// Whom those wait for that need an object for a session: who is to give it back, or who has yet to say whether it held
+    /// it. None of them if others are before it. At most [`WAITED_FOR_MAX`]. For those who look from outside.
+    #[must_use]
+    pub fn waited_for(&self, object: TokenObject, by: SessionId) -> Vec<WaitedFor> {
+        let of = |session: SessionId, since| {
+            let standing = self.sessions.get(&session);
+            WaitedFor {
+                session,
+                since,
+                runs_out: standing.map(Standing::runs_out).unwrap_or_default(),
+            }
+        };
+        let unheard = self.unheard.iter().filter(|_| self.grace.is_some());
+        let known = self.objects.get(&object);
+        let recalled = known.into_iter().flat_map(Object::recalls);
+        let all = unheard
+            .map(|session| of(*session, None))
+            .chain(recalled.map(|(session, since)| of(session, Some(since))));
+        all.filter(|it| it.session != by)
+            .take(WAITED_FOR_MAX)
+            .collect()
     }
 
     /// A session asks for a token. The answer is an [`Action::Answer`], now or later; none for a

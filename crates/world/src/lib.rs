@@ -14,6 +14,7 @@ mod buffer;
 pub mod call;
 mod disk;
 mod driven;
+pub mod errand;
 mod hash;
 pub mod host;
 mod instant;
@@ -26,11 +27,13 @@ pub mod sim;
 mod split_mix;
 mod task;
 mod waiters;
+mod waits;
 
 pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes};
 pub use call::Deadline;
 pub use disk::Disk;
 pub use driven::Driven;
+pub use errand::Errand;
 pub use hash::{FixedHasher, Map, Set};
 pub use instant::Instant;
 pub use net::{Connection, ConnectionReader, ConnectionWriter, Listener};
@@ -39,14 +42,17 @@ pub use planted::Planted;
 pub use points::{Interruption, Point};
 pub use task::Task;
 pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
+pub use waits::{Part, WAITS_MAX, Work};
 
 use futures::future::BoxFuture;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use waits::Waits;
 
 /// Time, randomness, tasks and disks of one machine. Cheap to clone.
 #[derive(Clone)]
@@ -165,6 +171,56 @@ impl World {
             tokio::time::timeout(duration, future)
         };
         timeout.await.map_err(|_| Elapsed)
+    }
+
+    fn all_waits(&self) -> &Waits {
+        match &self.inner {
+            Inner::Real(world) => world.waits(),
+            Inner::Simulated(world) => world.waits(),
+        }
+    }
+
+    /// The errand of the future that is being polled; `NONE` outside of one.
+    #[must_use]
+    pub fn errand(&self) -> Errand {
+        errand::current(|| self.all_waits().number())
+    }
+
+    /// What waits on this machine on somebody's errand, oldest first, and how many more than
+    /// [`WAITS_MAX`] do. Waits that its parts list themselves ([`Waiters`]) are not among them.
+    #[must_use]
+    pub fn waits(&self) -> (Vec<Waiter>, usize) {
+        self.all_waits().list(self.now())
+    }
+
+    /// Drives `future`. While it waits, that is listed, if it is on somebody's errand.
+    pub async fn listed<F: Future>(&self, cause: &'static str, part: Part, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let (mut is_first, mut listed) = (true, None);
+        let output = poll_fn(|context| {
+            let polled = future.as_mut().poll(context);
+            if polled.is_pending() && std::mem::take(&mut is_first) {
+                let errand = self.errand();
+                if !errand.is_none() {
+                    let now = self.now();
+                    listed = Some(self.all_waits().enter(cause, errand, part, now));
+                }
+            }
+            polled
+        });
+        let output = output.await;
+        drop(listed);
+        output
+    }
+
+    /// Drives work that others wait for as an errand of its own, and lists it.
+    pub fn at_work<F: Future>(
+        &self,
+        what: &'static str,
+        work: Work,
+        future: F,
+    ) -> impl Future<Output = F::Output> {
+        errand::begin(self.listed(what, Part::Work(work), future))
     }
 
     /// A random number; from the seed in simulation.

@@ -15,6 +15,7 @@ pub(crate) use net::{RealListener, RealStream, address_towards, connect_tcp, eph
 pub(crate) use region::RealDisk;
 
 use crate::split_mix::split_mix;
+use crate::waits::Waits;
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -33,6 +34,8 @@ pub(crate) struct RealWorld {
     urgent: OnceLock<Arc<RealWorld>>,
     /// Of all disks, in labs only.
     faults: Option<Arc<Faults>>,
+    /// Of the machine, whichever runtime waits.
+    waits: Arc<Waits>,
 }
 
 impl RealWorld {
@@ -42,7 +45,13 @@ impl RealWorld {
             thread: None,
             urgent: OnceLock::new(),
             faults,
+            // No two nodes give their errands the same numbers, but by an accident that nobody meets.
+            waits: Arc::new(Waits::new(random_u64())),
         }
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// See `World::urgent`.
@@ -58,6 +67,7 @@ impl RealWorld {
                 thread: Some(thread),
                 urgent: OnceLock::new(),
                 faults: self.faults.clone(),
+                waits: self.waits.clone(),
             })
         };
         self.urgent.get_or_init(start).clone()

@@ -1,6 +1,7 @@
 //! The list of waits with their causes and durations: bounded, for `shale waiters`.
 
-use crate::Instant;
+use crate::waits::Part;
+use crate::{Errand, Instant, World};
 use model::InodeId;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -24,19 +25,31 @@ pub struct Waiter {
     pub inode: Option<InodeId>,
     /// Time waited so far.
     pub since: Duration,
+    /// For whom; `NONE` if no program waits for it.
+    pub errand: Errand,
+    /// What it is in a chain of waits.
+    pub part: Part,
 }
 
 /// The list of waits.
-#[derive(Default)]
 pub struct Waiters {
+    world: World,
     list: Mutex<List>,
 }
 
 #[derive(Default)]
 struct List {
     next: u64,
-    waits: BTreeMap<u64, (&'static str, Option<InodeId>, Instant)>,
+    waits: BTreeMap<u64, Entry>,
     of_programs: usize,
+}
+
+struct Entry {
+    cause: &'static str,
+    inode: Option<InodeId>,
+    begun: Instant,
+    errand: Errand,
+    part: Part,
 }
 
 /// A wait; leaves the list on drop.
@@ -47,30 +60,60 @@ pub struct Wait<'a> {
 }
 
 impl Waiters {
+    /// An empty list.
+    #[must_use]
+    pub fn new(world: &World) -> Self {
+        Self {
+            world: world.clone(),
+            list: Mutex::default(),
+        }
+    }
+
     /// Lists a wait that begins now.
     pub fn enter(&self, cause: &'static str, inode: Option<InodeId>, now: Instant) -> Wait<'_> {
-        self.put(cause, inode, now, false)
+        self.enter_as(Part::Wait, cause, inode, now)
+    }
+
+    /// Lists a wait that begins now, as this part of a chain.
+    pub fn enter_as(
+        &self,
+        part: Part,
+        cause: &'static str,
+        inode: Option<InodeId>,
+        now: Instant,
+    ) -> Wait<'_> {
+        self.put(self.entry(part, cause, inode, now), false)
     }
 
     /// Lists a wait of one program for another.
     pub fn enter_for_program(&self, cause: &'static str, inode: InodeId, now: Instant) -> Wait<'_> {
-        self.put(cause, Some(inode), now, true)
+        self.put(self.entry(Part::Wait, cause, Some(inode), now), true)
     }
 
-    fn put(
+    fn entry(
         &self,
+        part: Part,
         cause: &'static str,
         inode: Option<InodeId>,
-        now: Instant,
-        of_program: bool,
-    ) -> Wait<'_> {
+        begun: Instant,
+    ) -> Entry {
+        Entry {
+            cause,
+            inode,
+            begun,
+            errand: self.world.errand(),
+            part,
+        }
+    }
+
+    fn put(&self, entry: Entry, of_program: bool) -> Wait<'_> {
         let mut list = self.list.lock();
         let ticket = list.next;
         list.next += 1;
         let has_room =
             list.waits.len() < WAITERS_MAX && (!of_program || list.of_programs < OF_PROGRAMS_MAX);
         if has_room {
-            list.waits.insert(ticket, (cause, inode, now));
+            list.waits.insert(ticket, entry);
             list.of_programs += usize::from(of_program);
         }
         Wait {
@@ -86,10 +129,12 @@ impl Waiters {
         let list = self.list.lock();
         let waits = list.waits.values();
         waits
-            .map(|(cause, inode, at)| Waiter {
-                cause,
-                inode: *inode,
-                since: now - *at,
+            .map(|entry| Waiter {
+                cause: entry.cause,
+                inode: entry.inode,
+                since: now - entry.begun,
+                errand: entry.errand,
+                part: entry.part,
             })
             .collect()
     }
@@ -114,8 +159,9 @@ mod tests {
             .build()
             .unwrap();
         let _inside = runtime.enter();
-        let now = crate::World::real().now();
-        let waiters = Waiters::default();
+        let world = World::real();
+        let now = world.now();
+        let waiters = Waiters::new(&world);
         let lock = || waiters.enter_for_program("a file lock", InodeId(7), now);
         let locks: Vec<_> = (0..2 * WAITERS_MAX).map(|_| lock()).collect();
         let space = waiters.enter("space", None, now);

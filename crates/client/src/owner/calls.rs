@@ -30,7 +30,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use world::Point;
 use world::call::Remote;
-use world::{Deadline, Instant, Waiter, Waiters, World};
+use world::{Deadline, Instant, Part, Wait, Waiter, Waiters, World};
 
 /// The cause by which waits for an owner are listed.
 const OWNER_WAIT: &str = "the owner of the metadata";
@@ -122,6 +122,7 @@ impl Calls {
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
+            waiters: Waiters::new(&world),
             world,
             owners,
             shard,
@@ -134,7 +135,6 @@ impl Calls {
             slots: Slots::new(),
             tokens,
             names,
-            waiters: Waiters::default(),
             closed: AtomicBool::new(false),
         })
     }
@@ -277,8 +277,7 @@ impl Calls {
                     false => Outcome::NotRun(error),
                 };
             }
-            let now = self.world.now();
-            listed.get_or_insert_with(|| self.waiters.enter(OWNER_WAIT, None, now));
+            listed.get_or_insert_with(|| self.list());
             let refreshed = Deadline::after(&self.world, pause).min(deadline);
             self.owners.refresh(refreshed).await;
             // Another node owns the shard now: it takes it over, and serves it in a moment.
@@ -402,7 +401,7 @@ impl Calls {
     /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
     /// answer any more: a file without a name that it tells of is let go first, in the same slot.
     async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
-        let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
+        let _listed = self.list();
         while !self.closed.load(Ordering::Acquire) {
             let deadline = Deadline::after(&self.world, self.patience);
             let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await else {
@@ -422,6 +421,13 @@ impl Calls {
                 }
             }
         }
+    }
+
+    /// Lists a wait for the owner.
+    fn list(&self) -> Wait<'_> {
+        let part = Part::ForOwner(self.shard);
+        self.waiters
+            .enter_as(part, OWNER_WAIT, None, self.world.now())
     }
 
     /// The session of the calls from now on, opened by the owner of a tenure.

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tracing::{info, warn};
-use world::Point;
+use world::{Point, Work};
 
 /// Data in packs must be published this soon after it was stored; see `Stored::at`.
 const PACK_FRESH: Duration = Duration::from_secs(10);
@@ -237,8 +237,11 @@ impl Publisher {
                 }
                 state.changed()
             };
-            let cause = "written data to be stored";
-            self.session.wait(cause, Some(state.id()), changed).await?;
+            let (cause, inode) = ("written data to be stored", state.id());
+            let storing = Work::Store(Some(inode));
+            self.session
+                .wait_for_work(cause, inode, storing, changed)
+                .await?;
         }
     }
 

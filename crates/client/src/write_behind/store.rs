@@ -16,7 +16,7 @@ use model::{
 use pool::{Pool, SegmentOwner};
 use std::sync::Arc;
 use tracing::warn;
-use world::Point;
+use world::{Point, Work};
 
 /// Stores batches.
 pub(super) struct Store {
@@ -114,6 +114,18 @@ impl Store {
 
     /// Writes a plan's segment; returns its extents, each with its job.
     async fn write(&self, jobs: &[Job], plan: &Plan) -> Result<Vec<(usize, Extent)>> {
+        let inode = match plan.parts() {
+            [part] => Some(jobs[part.job].inode()),
+            _ => None,
+        };
+        let writing = std::pin::pin!(self.write_in_turn(jobs, plan));
+        let world = self.session.world();
+        world
+            .at_work("stores data", Work::Store(inode), writing)
+            .await
+    }
+
+    async fn write_in_turn(&self, jobs: &[Job], plan: &Plan) -> Result<Vec<(usize, Extent)>> {
         let inodes = plan.parts().iter().map(|part| jobs[part.job].inode());
         let _turn = self.turns.turn(inodes).await;
         let first = plan.parts().first().expect("a segment holds something");

@@ -18,11 +18,15 @@ use model::{Error, ErrorKind};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde::Serialize;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use world::{Deadline, Instant, World};
+use world::{Deadline, Instant, Part, World};
+
+/// The cause by which waits for an etcd are listed.
+const ETCD_WAIT: &str = "coordination";
 
 /// How long an answer is waited for; etcd's own limit is about as long.
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(5);
@@ -229,7 +233,16 @@ impl Client {
         times: Times,
         deadline: Deadline,
     ) -> Result<(A, usize), Failed> {
-        let body = encode(body);
+        let asked = pin!(self.ask_in_turn((path, encode(body), times), deadline));
+        let part = Part::ForCoordination;
+        self.world.listed(ETCD_WAIT, part, asked).await
+    }
+
+    async fn ask_in_turn<A: Answer>(
+        &self,
+        (path, body, times): (&'static str, Bytes, Times),
+        deadline: Deadline,
+    ) -> Result<(A, usize), Failed> {
         let place = deadline.bound(&self.world, self.places.acquire()).await;
         let Ok(_place) = place else {
             let text = format!("{REQUESTS_MAX} requests to etcd were under way all the time");

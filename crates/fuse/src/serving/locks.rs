@@ -9,6 +9,7 @@ use crate::reply::Reply;
 use crate::verbs::{Caller, Lock};
 use model::{ErrorKind, Result};
 use std::sync::Arc;
+use world::errand;
 
 impl<F: FileSystem> Serving<F> {
     pub(super) async fn get_lock(&self, caller: &Caller, lock: Lock) -> Result<Reply> {
@@ -81,6 +82,7 @@ impl<F: FileSystem> Serving<F> {
                     let reply = serving.lock_or_interrupt(&caller, lock, interrupted).await;
                     device.answer(caller.unique, &reply);
                 };
+                let wait = errand::begin(wait);
                 self.world.spawn("lock wait", wait).detach();
                 Reply::Later
             }

@@ -171,6 +171,20 @@ impl<W> LockTable<W> {
         self.held.conflict(place, range, kind)
     }
 
+    /// What a waiting request waits for: its file, and the first lock in its way.
+    pub(super) fn stopped_by(&self, ticket: u64) -> Option<(InodeId, HeldLock)> {
+        let LockRequest {
+            space,
+            inode,
+            owner,
+            kind,
+            range,
+            ..
+        } = self.waiting.get(&ticket)?.request;
+        let held = self.conflict(space, inode, owner, range, kind?)?;
+        Some((inode, held))
+    }
+
     /// The waiter stops waiting. It keeps a lock that was granted meanwhile: it may have had a part
     /// of it before, and must not lose that.
     pub(super) fn give_up(&mut self, ticket: u64) -> GaveUp {

@@ -452,6 +452,42 @@ fn many_locks_and_many_waiters_of_one_file_delay_no_other_process() {
     all.table.assert_charges();
 }
 
+#[test]
+fn a_request_that_waits_is_listed_with_the_program_that_it_waits_for() {
+    let run = world::sim::Simulation::new(1).run(async |world: world::World| {
+        let (locks, all) = (Locks::new(), Tables::new());
+        locks.begin_door(DOOR);
+        locks.try_set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
+        let begun = world.now();
+        let mut waits = Vec::new();
+        for (wait, bytes) in [(1, range(5, 5)), (2, range(9, 20))] {
+            let queued = locks.queue(wait, all.lock(1 + wait, EXCLUSIVE, bytes));
+            assert!(!queued.unwrap(), "it waits");
+            let errand = Errand {
+                trace: wait,
+                from: Some(NodeId(4)),
+            };
+            locks.note_wait(SESSION, wait, (errand, begun));
+            waits.push(errand);
+        }
+        let second = std::time::Duration::from_secs(1);
+        world.sleep(second).await;
+        let nodes = BTreeMap::from([(SESSION, NodeId(4))]);
+        let listed = locks.waits(&nodes, world.now());
+        let errands: Vec<_> = listed.iter().map(|it| it.errand).collect();
+        assert_eq!(errands, waits);
+        for waiter in &listed {
+            let (inode, node) = (FILE, Some(NodeId(4)));
+            let pid = 1;
+            assert_eq!(waiter.part, Part::ForLock { inode, node, pid });
+            assert!(waiter.since >= second, "{waiter:?}");
+        }
+        locks.try_set(all.lock(1, None, range(0, 9))).unwrap();
+        assert_eq!(locks.waits(&nodes, world.now()), []);
+    });
+    run.finished();
+}
+
 /// The lock on each byte, computed the slow way.
 type Bytes = BTreeMap<(LockOwner, u64), LockKind>;
 

@@ -258,7 +258,11 @@ impl Metanode {
                 }
                 LockCall::Queue { wait, request } => match locks.queue(*wait, *request) {
                     Ok(true) => {}
-                    Ok(false) => reply = OwnerReply::Waits,
+                    Ok(false) => {
+                        let by = (self.world.errand(), self.world.now());
+                        locks.note_wait(request.owner.door.session, *wait, by);
+                        reply = OwnerReply::Waits;
+                    }
                     Err(error) => return Err(error),
                 },
                 LockCall::EndWait { session, wait } => {

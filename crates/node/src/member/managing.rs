@@ -18,7 +18,7 @@ use futures::stream::FuturesUnordered;
 use manager::{Action, Event, Manager, Moment, Start};
 use model::call::{Call, Class};
 use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term};
-use model::{ErrorKind, NodeRun, ShardId};
+use model::{ErrorKind, NodeId, NodeRun, ShardId};
 use parking_lot::Mutex;
 use place::Won;
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,6 +89,13 @@ impl Office {
         let members = membership.members.values();
         let members = members.filter(|it| it.standing.is_member());
         Some((membership.term, members.map(|it| it.run).collect(), version))
+    }
+
+    /// How long the lease of each member lasts still, by every clock; nothing if the manager isn't here.
+    pub(super) fn lease_rests(&self, now: Moment) -> Vec<(NodeId, Duration)> {
+        let manager = self.manager.lock();
+        let ends = manager.iter().flat_map(Manager::lease_ends);
+        ends.map(|(run, end)| (run.node, end.since(now))).collect()
     }
 
     fn on(&self, event: Event, now: Moment) -> Vec<Action> {

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use world::call::{Remote, Service};
-use world::{Deadline, World};
+use world::{Deadline, Part, World, errand};
+
+/// The cause by which calls of this node to itself are listed that wait for their answers.
+const ANSWER_WAIT: &str = "the answer of this node itself";
 
 /// Ways to the nodes of the cluster; one for each, made when it is first needed.
 pub(super) struct Peers {
@@ -123,7 +126,7 @@ struct OwnNode {
 impl Remote for OwnNode {
     fn call(
         &self,
-        call: Call,
+        mut call: Call,
         deadline: Deadline,
     ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
         Box::pin(async move {
@@ -131,8 +134,18 @@ impl Remote for OwnNode {
                 Class::Lease => &self.urgent,
                 Class::Metadata | Class::Bulk | Class::Repair => &self.world,
             };
+            if call.trace == 0 {
+                call.trace = self.world.errand().trace;
+            }
+            let (trace, node) = (call.trace, self.run.node);
+            let part = Part::ForAnswer {
+                node,
+                method: call.method,
+            };
             let served = self.service.serve(self.run, call, deadline);
-            match deadline.bound(world, served).await {
+            let served = errand::within(trace, node, served);
+            let served = deadline.bound(world, served);
+            match world.listed(ANSWER_WAIT, part, served).await {
                 Ok(reply) => Ok(Answer {
                     from: self.run,
                     reply,

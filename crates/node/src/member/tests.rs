@@ -2,6 +2,7 @@
 
 mod file_systems;
 mod urgent;
+mod waits;
 
 use super::*;
 use crate::ROOT_FAMILY;

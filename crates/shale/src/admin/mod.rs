@@ -2,6 +2,9 @@
 
 pub mod client;
 pub mod repair;
+mod waits;
+
+pub use waits::{LeaseRest, MemberLine, Wait, WaitPart, Waits};
 
 use repair::ClusterRepair;
 use serde::{Deserialize, Serialize};
@@ -381,6 +384,9 @@ pub struct EventLine {
     pub subject: String,
     /// What happened.
     pub message: String,
+    /// What to do about it, if it is a problem that begins.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
 }
 
 /// One health event.
@@ -527,17 +533,6 @@ pub struct RepairStatus {
     /// All work on the pool of a cluster; `None` on a node that is alone.
     #[serde(default)]
     pub cluster: Option<ClusterRepair>,
-}
-
-/// One line of `shale waiters`.
-#[derive(Serialize, Deserialize, Debug)]
-pub struct Waiter {
-    /// The operation that waits.
-    pub what: String,
-    /// What it waits for.
-    pub cause: String,
-    /// Milliseconds so far.
-    pub milliseconds: u64,
 }
 
 /// One line of `shale pool list`: groups that were made together.

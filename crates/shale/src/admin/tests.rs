@@ -62,7 +62,8 @@ targets! {
     fn any_answer_is_a_df_or_not_understood() for Df;
     fn any_answer_is_a_check_or_not_understood() for CheckResult;
     fn any_answer_is_a_repair_or_not_understood() for RepairStatus;
-    fn any_answer_is_a_waiter_or_not_understood() for Waiter;
+    fn any_answer_is_a_list_of_waits_or_not_understood() for Waits;
+    fn any_answer_is_a_member_or_not_understood() for MemberLine;
     fn any_answer_is_a_pool_or_not_understood() for PoolLine;
     fn any_answer_is_an_nsd_or_not_understood() for NsdLine;
     fn any_answer_is_a_scrub_or_not_understood() for ScrubLine;

@@ -2,14 +2,14 @@
 
 use super::{
     cluster::number_of,
+    members::{SILENT_REMEDY, Said, ask_all, name_of, path_of, path_on},
     present::{
         check, df, events, health, nsds, pool, present, present_last, scrub, settings, status,
-        waiters,
     },
     progress::ask_showing,
     repair::repair,
     start::block_on,
-    wait,
+    wait, waiters,
 };
 use crate::{
     admin::{
@@ -30,7 +30,7 @@ pub fn ask(command: Command, json: bool) -> Result<ExitCode> {
         match command {
             Command::Status(of) => look(&of, "status", json, status).await,
             Command::Health(of) => look(&of, "health", json, health).await,
-            Command::Waiters(of) => look(&of, "waiters", json, waiters).await,
+            Command::Waiters(of) => waiters::waiters(&of, json).await,
             Command::Events(of) => look(&of, "events", json, events).await,
             Command::Config(command) => ask_config(command, json).await,
             Command::Fs(Fs::Create { dir, name }) => {
@@ -189,14 +189,6 @@ async fn take_out(dir: &Dir, nsd: u32, gone: bool, waits: bool, json: bool) -> R
     show(dir, Method::DELETE, &path, (), json, nsds).await
 }
 
-/// The path of a request for this node, or for another one.
-fn path_on(node: Option<u32>, path: &str) -> String {
-    match node {
-        Some(node) => format!("/v1/on/{node}/{path}"),
-        None => format!("/v1/{path}"),
-    }
-}
-
 /// Asks this node, another one, or all that are up, how they are. The exit code is 1 if one of them has a problem, or
 /// doesn't answer.
 async fn look<A: DeserializeOwned + Serialize>(
@@ -207,36 +199,31 @@ async fn look<A: DeserializeOwned + Serialize>(
 ) -> Result<ExitCode> {
     let admin = Admin::of(&of.dir.absolute());
     if !of.all {
-        let node = match &of.node {
-            Some(node) => Some(number_of(&admin, node).await?),
-            None => None,
-        };
-        return show(&of.dir, Method::GET, &path_on(node, path), (), json, print).await;
+        let path = path_of(&admin, of, path).await?;
+        return show(&of.dir, Method::GET, &path, (), json, print).await;
     }
-    let view: ClusterView = admin.ask(Method::GET, "/v1/cluster", ()).await?;
     let (mut code, mut answers) = (ExitCode::SUCCESS, Vec::new());
-    for line in view.nodes.iter().filter(|line| line.state == "up") {
-        let path = path_on(Some(line.node), path);
-        let answer: Result<serde_json::Value> = admin.ask(Method::GET, &path, ()).await;
-        if json {
-            let answer = match answer {
-                Ok(answer) => serde_json::json!({ "node": line.node, "answer": answer }),
-                Err(error) => {
-                    code = ExitCode::from(1);
-                    serde_json::json!({ "node": line.node, "error": error.to_string() })
-                }
-            };
-            answers.push(answer);
-            continue;
+    for Said { member, answer } in ask_all::<serde_json::Value>(&admin, path).await? {
+        let node = member.node;
+        if !json {
+            say!("node {node} ({}):", name_of(&member));
         }
-        say!("node {} ({}):", line.node, line.name);
-        let presented = answer.and_then(|answer| present(answer, false, output::json, &print));
+        let keep = |answer: &serde_json::Value| {
+            answers.push(serde_json::json!({ "node": node, "answer": answer }));
+        };
+        let presented = answer.and_then(|answer| present(answer, json, keep, &print));
         match presented {
             Ok(one) if one == ExitCode::SUCCESS => {}
             Ok(_) => code = ExitCode::from(1),
             Err(error) => {
-                say!("  {error}");
                 code = ExitCode::from(1);
+                let error = error.to_string();
+                match json {
+                    true => answers.push(serde_json::json!({
+                        "node": node, "error": error, "remedy": SILENT_REMEDY
+                    })),
+                    false => say!("  {error}\n    {SILENT_REMEDY}"),
+                }
             }
         }
     }

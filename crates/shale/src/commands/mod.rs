@@ -7,6 +7,7 @@ mod down;
 pub mod fstab;
 mod join;
 mod lab;
+mod members;
 mod mount;
 mod present;
 mod progress;
@@ -15,6 +16,7 @@ mod shell;
 mod start;
 mod up;
 mod wait;
+mod waiters;
 
 use crate::cli::{Cli, Command, Fs, Umount};
 use model::Error;

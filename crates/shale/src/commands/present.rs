@@ -3,7 +3,7 @@
 use crate::{
     admin::{
         CheckResult, Df, EventLine, Health, NodeLine, NsdLine, PoolLine, ScrubLine, SettingLine,
-        Status, Waiter,
+        Status,
     },
     output::{self, bytes, say, table},
 };
@@ -73,8 +73,12 @@ pub(super) fn status(status: &Status) -> ExitCode {
         bytes(status.block_bytes)
     );
     if let Some(cluster) = &status.cluster {
+        let lease = match cluster.lease_milliseconds {
+            0 => "no lease: it answers nobody, `shale health` says why".to_owned(),
+            rest => format!("lease {}.{} s", rest / 1_000, rest % 1_000 / 100),
+        };
         say!(
-            "node {} ({}) of cluster {}, {} members{}, lease {}.{} s",
+            "node {} ({}) of cluster {}, {} members{}, {lease}",
             cluster.node,
             cluster.name,
             cluster.cluster,
@@ -84,8 +88,6 @@ pub(super) fn status(status: &Status) -> ExitCode {
             } else {
                 ""
             },
-            cluster.lease_milliseconds / 1_000,
-            cluster.lease_milliseconds % 1_000 / 100
         );
         say!("connections to other nodes: {}", cluster.cipher_list);
     }
@@ -232,6 +234,9 @@ pub(super) fn events(lines: &Vec<EventLine>) -> ExitCode {
             at.format("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
         });
         say!("{at} {} {}: {}", line.event, line.subject, line.message);
+        if let Some(remedy) = &line.remedy {
+            say!("    {remedy}");
+        }
     }
     ExitCode::SUCCESS
 }
@@ -252,26 +257,6 @@ pub(super) fn health(health: &Health) -> ExitCode {
     } else {
         ExitCode::from(1)
     }
-}
-
-#[allow(clippy::ptr_arg, reason = "it prints the answer as it is decoded")]
-pub(super) fn waiters(waiters: &Vec<Waiter>) -> ExitCode {
-    if waiters.is_empty() {
-        say!("nothing waits");
-        return ExitCode::SUCCESS;
-    }
-    let rows: Vec<_> = waiters
-        .iter()
-        .map(|waiter| {
-            vec![
-                format!("{} ms", waiter.milliseconds),
-                waiter.what.clone(),
-                waiter.cause.clone(),
-            ]
-        })
-        .collect();
-    table(&["since", "what", "waits for"], &rows);
-    ExitCode::SUCCESS
 }
 
 pub(super) fn df(df: &Df) -> ExitCode {

@@ -1,8 +1,8 @@
-//! A running daemon's reports about itself: status, health, waiters.
+//! A running daemon's reports about itself: status, health.
 
 use super::health::{Facts, MountFacts};
 use super::serving::Serving;
-use crate::admin::{Health, MemoryLine, ShardStatus, Status, Waiter};
+use crate::admin::{Health, MemoryLine, ShardStatus, Status};
 use client::Client;
 use metanode::Metanode;
 use std::sync::Arc;
@@ -102,6 +102,7 @@ impl Serving {
                 .map(|it| it.tree().log().clock_lag())
                 .max()
                 .unwrap_or_default(),
+            waiting: self.mounts.waiting(),
             cluster: self
                 .running
                 .in_cluster()
@@ -110,33 +111,6 @@ impl Serving {
             now: world.now(),
             wall: world.wall(),
         }
-    }
-
-    /// `shale waiters`.
-    pub fn waiters(&self) -> Vec<Waiter> {
-        let name = |waiter: &client::Waiter| {
-            waiter.inode.map_or("an operation".to_string(), |inode| {
-                format!("an operation on inode {inode}")
-            })
-        };
-        let inside = self.running.waiters();
-        let inside = inside.iter().map(|waiter| Waiter {
-            what: name(waiter),
-            cause: waiter.cause.into(),
-            milliseconds: waiter.since.as_millis() as u64,
-        });
-        let requests = self.mounts.waiting();
-        let requests = requests.iter().map(|request| Waiter {
-            what: format!(
-                "{} of process {} on inode {}",
-                request.request, request.pid, request.inode
-            ),
-            cause: "the file system's answer".into(),
-            milliseconds: request.since.as_millis() as u64,
-        });
-        let mut all: Vec<Waiter> = inside.chain(requests).collect();
-        all.sort_by_key(|waiter| std::cmp::Reverse(waiter.milliseconds));
-        all
     }
 
     fn mount_facts(&self) -> MountFacts {

@@ -30,8 +30,20 @@ struct Kept {
     in_file: usize,
     /// The file lacks lines, or ends within one: it is written anew with the next event.
     is_torn: bool,
-    /// What was wrong at the last look, by subject and message: it is told once.
-    wrong: BTreeMap<(String, String), String>,
+    /// What was wrong at the last look: it is told once.
+    wrong: Wrong,
+}
+
+/// What is wrong, by subject and message.
+pub type Wrong = BTreeMap<(String, String), Problem>;
+
+/// How bad something is that is wrong, and what to do about it.
+#[derive(Clone)]
+pub struct Problem {
+    /// `warning` or `critical`.
+    pub severity: String,
+    /// What to do.
+    pub remedy: String,
 }
 
 impl Events {
@@ -57,13 +69,18 @@ impl Events {
 
     /// Keeps an event.
     pub fn tell(&self, event: &str, subject: &str, message: &str) {
+        self.keep(event, subject, message, None);
+    }
+
+    fn keep(&self, event: &str, subject: &str, message: &str, remedy: Option<&str>) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
+        let bounded = |text: &str| text[..text.floor_char_boundary(MESSAGE_BYTES_MAX)].to_owned();
         let line = EventLine {
             at: since.map_or(0, |it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
             event: event.into(),
             subject: subject.into(),
-            message: message[..end].into(),
+            message: bounded(message),
+            remedy: remedy.map(bounded),
         };
         let mut kept = self.kept.lock();
         kept.add(line.clone());
@@ -77,19 +94,20 @@ impl Events {
         }
     }
 
-    /// Tells what has become wrong, and what is right again, since the last look. `now`: subject, message, and severity of
-    /// what is wrong. A subject that gets worse begins to be the worse thing, and one that gets better ends to be it.
-    pub fn compare(&self, now: BTreeMap<(String, String), String>) {
+    /// Tells what has become wrong, and what is right again, since the last look. `now`: what is wrong. A subject that gets
+    /// worse begins to be the worse thing, and one that gets better ends to be it.
+    pub fn compare(&self, now: Wrong) {
         let before = std::mem::replace(&mut self.kept.lock().wrong, now.clone());
         let (before, now) = (worst_of(&before), worst_of(&now));
-        for (subject, (severity, message)) in &now {
-            let known = before.get(subject).map(|(known, _)| *known);
+        for (subject, (severity, message, remedy)) in &now {
+            let known = before.get(subject).map(|(known, ..)| *known);
             if known.is_none_or(|known| known < *severity) {
-                self.tell(&format!("{}-begins", severity.0), subject, message);
+                let begins = format!("{}-begins", severity.0);
+                self.keep(&begins, subject, message, Some(*remedy));
             }
         }
-        for (subject, (severity, message)) in &before {
-            let left = now.get(subject).map(|(left, _)| *left);
+        for (subject, (severity, message, _)) in &before {
+            let left = now.get(subject).map(|(left, ..)| *left);
             if left.is_none_or(|left| left < *severity) {
                 self.tell(&format!("{}-ends", severity.0), subject, message);
             }
@@ -141,11 +159,14 @@ impl PartialOrd for Severity<'_> {
     }
 }
 
+/// How bad the worst is that is wrong with a subject, what it is, and what to do about it.
+type Worst<'a> = (Severity<'a>, &'a str, &'a str);
+
 /// Of each subject the worst that is wrong with it.
-fn worst_of(wrong: &BTreeMap<(String, String), String>) -> BTreeMap<&str, (Severity<'_>, &str)> {
-    let mut worst: BTreeMap<&str, (Severity<'_>, &str)> = BTreeMap::new();
-    for ((subject, message), severity) in wrong {
-        let found = (Severity(severity), message.as_str());
+fn worst_of(wrong: &Wrong) -> BTreeMap<&str, Worst<'_>> {
+    let mut worst: BTreeMap<&str, Worst<'_>> = BTreeMap::new();
+    for ((subject, message), Problem { severity, remedy }) in wrong {
+        let found = (Severity(severity), message.as_str(), remedy.as_str());
         let known = worst.entry(subject.as_str()).or_insert(found);
         if known.0 < found.0 {
             *known = found;
@@ -171,6 +192,14 @@ fn text_of(line: &EventLine) -> String {
 mod tests {
     use super::*;
 
+    fn problem(subject: &str, message: &str, severity: &str) -> ((String, String), Problem) {
+        let problem = Problem {
+            severity: severity.into(),
+            remedy: format!("mend {subject}"),
+        };
+        ((subject.into(), message.into()), problem)
+    }
+
     #[test]
     fn events_are_still_there_after_a_restart_and_never_more_than_the_maximum() {
         let home = tempfile::tempdir().unwrap();
@@ -191,32 +220,32 @@ mod tests {
     fn what_stays_wrong_is_told_once_and_its_end_too() {
         let home = tempfile::tempdir().unwrap();
         let events = Events::open(home.path());
-        let wrong = |message: &str| {
-            BTreeMap::from([(
-                ("NSD 1".to_string(), message.to_string()),
-                "warning".to_string(),
-            )])
-        };
+        let wrong = |message: &str| BTreeMap::from([problem("NSD 1", message, "warning")]);
         events.compare(wrong("slow"));
         events.compare(wrong("slow"));
         // Numbers in it change.
         events.compare(wrong("slower"));
         events.compare(BTreeMap::new());
-        let told: Vec<_> = events.lines().into_iter().map(|it| it.event).collect();
+        let lines = events.lines();
+        let told: Vec<_> = lines.iter().map(|it| it.event.as_str()).collect();
         assert_eq!(told, ["warning-begins", "warning-ends"]);
+        // What can be done is told with it, and kept.
+        let remedies = |lines: &[EventLine]| {
+            let all = lines.iter().map(|it| it.remedy.clone());
+            all.collect::<Vec<_>>()
+        };
+        let expected = [Some("mend NSD 1".to_owned()), None];
+        assert_eq!(remedies(&lines), expected);
+        assert_eq!(remedies(&Events::open(home.path()).lines()), expected);
     }
+
     #[test]
     fn what_gets_worse_and_better_again_is_told() {
         let home = tempfile::tempdir().unwrap();
         let events = Events::open(home.path());
         let wrong = |severities: &[&str]| {
-            let one = |severity: &&str| {
-                (
-                    ("space".to_string(), format!("is {severity}")),
-                    severity.to_string(),
-                )
-            };
-            severities.iter().map(one).collect::<BTreeMap<_, _>>()
+            let one = |severity: &&str| problem("space", &format!("is {severity}"), severity);
+            severities.iter().map(one).collect::<Wrong>()
         };
         events.compare(wrong(&["warning"]));
         events.compare(wrong(&["critical", "warning"]));

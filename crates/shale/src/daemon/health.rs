@@ -1,6 +1,7 @@
 //! Judges the node's health: makes every event of `shale health`, with its remedy, from facts.
 
 use crate::admin::{Health, HealthEvent, MountLine};
+use fuse::WaitingRequest;
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
 use node::NsdView;
 use parking_lot::Mutex;
@@ -30,6 +31,11 @@ const CLOCK_SLACK: Duration = Duration::from_secs(2);
 
 /// Nodes named in an event.
 const NODES_NAMED: usize = 5;
+/// Programs that have waited for so long are reported; not those that wait for others' file locks.
+const WAITED_LONG: Duration = Duration::from_secs(30);
+/// How a request for a lock is called that may wait.
+const LOCK_REQUEST: &str = "SETLKW";
+
 /// Unreadable files named in an event; `shale fs check` names more.
 const FILES_NAMED: usize = 5;
 
@@ -55,6 +61,8 @@ pub struct Facts {
     pub mounts: MountFacts,
     /// How far the calendar lags behind the newest time that is stored.
     pub clock_lag: Duration,
+    /// Requests of programs that wait, of all mounts.
+    pub waiting: Vec<WaitingRequest>,
     /// How the node stands in its cluster; `None`: it is alone.
     pub cluster: Option<ClusterFacts>,
     /// The steady clock.
@@ -206,6 +214,7 @@ impl History {
         events.extend(damage_events(facts, &seen));
         events.extend(clock_event(facts, &seen));
         events.extend(session_event(facts, &seen));
+        events.extend(waiting_event(facts));
         let rank = |event: &HealthEvent| match event.severity.as_str() {
             CRITICAL => 0,
             WARNING => 1,
@@ -542,6 +551,29 @@ fn session_event(facts: &Facts, seen: &Seen) -> Option<HealthEvent> {
                   Look at the network and at the NSDs: the owner didn't hear from this node for 9 s, \
                   or what others waited for couldn't be stored";
     Some(event(WARNING, "client session", what, remedy))
+}
+
+/// Programs that hang, or soon will.
+fn waiting_event(facts: &Facts) -> Option<HealthEvent> {
+    let is_long = |it: &&WaitingRequest| it.since >= WAITED_LONG && it.request != LOCK_REQUEST;
+    let long = facts.waiting.iter().filter(is_long);
+    let count = long.clone().count();
+    let longest = long.max_by_key(|it| it.since)?;
+    let what = format!(
+        "{count} requests of programs have waited for over {} s, the longest for {} s: {} of process {} on inode {}",
+        WAITED_LONG.as_secs(),
+        longest.since.as_secs(),
+        longest.request,
+        longest.pid,
+        longest.inode
+    );
+    let remedy = match facts.cluster {
+        Some(_) => {
+            "`shale waiters --all` shows what they wait for, from node to node, and what can be done there"
+        }
+        None => "`shale waiters` shows what they wait for, and what can be done",
+    };
+    Some(event(WARNING, "programs", what, remedy))
 }
 
 fn metadata_event(facts: &Facts) -> Option<HealthEvent> {

@@ -19,6 +19,7 @@ pub mod serving;
 mod signals;
 mod supervisor;
 mod users;
+mod waits;
 pub mod watchdog;
 mod work;
 

@@ -9,7 +9,7 @@ use model::{Error, ErrorKind, FileSystemName, InodeId, NsdId, Result};
 use node::{FIRST_FILE_SYSTEM, GenerationView, Node, NsdView, PoolChange, ROOT_SHARD, Removal};
 use pool::Pool;
 use std::{collections::BTreeMap, path::Path, sync::Arc};
-use world::{WAITERS_MAX, Waiter, World};
+use world::World;
 
 /// A running node.
 pub enum Running {
@@ -316,16 +316,6 @@ impl Running {
             Self::Alone(node) => node.memory_uses(),
             Self::InCluster(here) => here.member().memory_uses(),
         }
-    }
-
-    /// All waits, longest first.
-    pub fn waiters(&self) -> Vec<Waiter> {
-        let mut waiters = match self {
-            Self::Alone(node) => node.waiters(),
-            Self::InCluster(here) => here.member().waiters(),
-        };
-        waiters.truncate(WAITERS_MAX);
-        waiters
     }
 
     /// Makes everything durable and closes all parts.

@@ -50,7 +50,7 @@ pub fn routes_for_others(serving: Arc<Serving>) -> Router {
         )
         .route(
             "/v1/waiters",
-            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.waiters()))),
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.waits()))),
         )
         .route("/v1/events", get(events))
         .route("/v1/nsds", post(add_for_another))
@@ -70,7 +70,7 @@ pub fn routes(serving: Arc<Serving>) -> Router {
         )
         .route(
             "/v1/waiters",
-            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.waiters()))),
+            get(async |State(s): State<Arc<Serving>>| answer(Ok(s.waits()))),
         )
         .route(
             "/v1/fs/df",
@@ -96,6 +96,7 @@ pub fn routes(serving: Arc<Serving>) -> Router {
             get(async |State(s): State<Arc<Serving>>| answer_or_later(s.repair_status().await)),
         )
         .route("/v1/cluster", get(cluster))
+        .route("/v1/members", get(members))
         .route("/v1/cluster/join-token", post(join_token))
         .route("/v1/cluster/keys", get(rotation).post(rotate_keys))
         .route("/v1/nodes/{node}", patch(change_node).delete(remove_node))
@@ -244,6 +245,11 @@ async fn shutdown(State(serving): State<Arc<Serving>>, Json(body): Json<Shutdown
 async fn cluster(State(serving): State<Arc<Serving>>) -> Response {
     let view = async { serving.running.in_cluster()?.view().await };
     answer(view.await)
+}
+
+async fn members(State(serving): State<Arc<Serving>>) -> Response {
+    let here = serving.running.in_cluster();
+    answer(here.map(|here| here.member_lines()))
 }
 
 async fn join_token(

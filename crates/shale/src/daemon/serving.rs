@@ -1,7 +1,7 @@
 //! The node behind the admin API: one method per request, with the API's types.
 
 use super::config::NodeConfig;
-use super::events::Events;
+use super::events::{Events, Problem};
 use super::health::History;
 use super::mounts::{LeftMount, Mounts, real_path, source_of};
 use super::own_mount::OwnMount;
@@ -276,7 +276,13 @@ impl Serving {
             self.running.world().sleep(LOOK_EVERY).await;
             let health = self.history.judge(&self.facts());
             let wrong = health.events.into_iter().filter(|it| it.severity != "hint");
-            let wrong = wrong.map(|it| ((it.subject, it.message), it.severity));
+            let wrong = wrong.map(|it| {
+                let problem = Problem {
+                    severity: it.severity,
+                    remedy: it.remedy,
+                };
+                ((it.subject, it.message), problem)
+            });
             self.events.compare(wrong.collect());
             self.mounts.remind_umount().await;
             self.running.look_for_returned().await;

@@ -15,6 +15,7 @@ mod repeating;
 mod rotating;
 mod sharing;
 mod starting;
+mod waiting;
 
 use crate::fixture::{Node, eventually};
 use rustix::process::{Pid, Signal, kill_process};

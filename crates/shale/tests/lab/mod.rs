@@ -18,4 +18,5 @@ mod refusals;
 mod roles;
 mod space;
 mod survivors;
+mod waits;
 mod worst;

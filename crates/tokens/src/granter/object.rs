@@ -207,6 +207,13 @@ impl Object {
         waited_for.map(|(session, _)| *session)
     }
 
+    /// The same, with since when they are asked.
+    pub(super) fn recalls(&self) -> impl Iterator<Item = (SessionId, Moment)> + '_ {
+        let recalls = self.recalls.iter();
+        let waited_for = recalls.filter(|(_, recall)| recall.paused.is_none());
+        waited_for.map(|(session, recall)| (*session, recall.since))
+    }
+
     /// A session has published some of what it has to publish before it returns anything.
     pub(super) fn note_progress(&mut self, session: SessionId, now: Moment) {
         if let Some(recall) = self.recalls.get_mut(&session) {

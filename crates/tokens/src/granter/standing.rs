@@ -69,6 +69,11 @@ impl Standing {
         self.runs_out <= now
     }
 
+    /// When its tokens have run out, unless it is answered before.
+    pub(super) fn runs_out(&self) -> Moment {
+        self.runs_out
+    }
+
     /// Whether it is the session that is silent, and not the owner that hears nobody: the owner's lease, which lasts
     /// until then, was extended when the session should have asked again.
     pub(super) fn is_silent(&self, own_until: Moment) -> bool {

@@ -777,3 +777,35 @@ fn who_returns_what_was_needed_has_as_long_for_what_is_needed_next() {
         assert!(owner.answer(A, now).is_some(), "after {second} s");
     }
 }
+
+#[test]
+fn whoever_waits_is_told_for_whom_and_until_when_their_tokens_last() {
+    let mut owner = owner();
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(0));
+    owner.answer(A, at(1_000));
+    assert_eq!(owner.waited_for(INODE, B), [], "nobody has asked");
+    owner.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(2_000));
+    let claim = owner.claim(C, vec![needs::inode_shared(InodeId(7))], at(3_000));
+    let claim = claim.expect("there is room");
+    assert_eq!(owner.claim_waits(claim), Some((C, INODE)));
+    for by in [B, C] {
+        let [holder] = owner.waited_for(INODE, by)[..] else {
+            panic!("{:?}", owner.waited_for(INODE, by));
+        };
+        assert_eq!((holder.session, holder.since), (A, Some(at(2_000))));
+        let lasts = holder.runs_out.since(at(1_000));
+        assert!(lasts >= crate::TOKEN_TIME && lasts < crate::TOKEN_TIME * 2);
+    }
+    assert_eq!(owner.waited_for(INODE, A), [], "not for itself");
+    owner.returned(A, &back(INODE, TokenRange::ALL, Some(Shared)), at(4_000));
+    assert_eq!(owner.waited_for(INODE, C), []);
+    assert_eq!(owner.claim_waits(claim), None, "it runs");
+    // A new owner waits for what sessions have yet to say.
+    let mut next = Granter::new(Tenure(2), BTreeSet::from([A, B]), at(5_000));
+    next.renew(at(1_000_000), at(5_000));
+    next.asked(B, 1, wants(INODE, Shared, TokenRange::ALL), at(5_000));
+    let [unheard] = next.waited_for(INODE, B)[..] else {
+        panic!("{:?}", next.waited_for(INODE, B));
+    };
+    assert_eq!((unheard.session, unheard.since), (A, None));
+}

@@ -5,6 +5,7 @@ use super::disk::OpenSimDisk;
 use super::machine::Machine;
 use super::network::HostNumber;
 use super::step::Watch;
+use crate::waits::Waits;
 use crate::{Instant, Interruption, Planted, Point, Task, World};
 use futures::future::{BoxFuture, LocalBoxFuture};
 use parking_lot::Mutex;
@@ -39,6 +40,7 @@ pub(crate) struct SimWorld {
     start: tokio::time::Instant,
     /// Time of disks and network where several machines run; a machine's own clock may drift.
     shared: Option<SharedClock>,
+    waits: Waits,
 }
 
 /// Nanoseconds of simulated time, the same for all machines.
@@ -61,7 +63,13 @@ impl SimWorld {
             base: machine.lock().nodes[node].clock,
             start: tokio::time::Instant::now(),
             shared,
+            // The same in each simulation of the seed, and no other machine's or run's.
+            waits: Waits::new((node as u64 + 1) << 48 | (run & 0xffff) << 32),
         }
+    }
+
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// The machine's clock when the run began.

@@ -49,6 +49,7 @@ fn well() -> Facts {
         lost: client::Losses::default(),
         mounts: MountFacts::default(),
         clock_lag: Duration::ZERO,
+        waiting: Vec::new(),
         cluster: None,
         now: now(),
         wall: Timestamp(1_000_000_000_000),
@@ -512,4 +513,34 @@ fn a_certificate_that_could_not_be_renewed_is_reported_before_it_ends() {
         assert!(event.message.contains(said), "{event:?}");
         assert!(event.message.contains("nobody answers"), "{event:?}");
     }
+}
+
+#[test]
+fn programs_that_wait_for_long_are_reported_but_not_those_that_wait_for_locks() {
+    let request = |request, seconds| WaitingRequest {
+        request,
+        inode: model::InodeId(5),
+        pid: 77,
+        since: Duration::from_secs(seconds),
+        errand: world::Errand::NONE,
+    };
+    let with = |waiting: Vec<WaitingRequest>| Facts { waiting, ..well() };
+    let short = with(vec![request("READ", 29), request("SETLKW", 4_000)]);
+    assert!(History::default().judge(&short).events.is_empty());
+    let long = with(vec![
+        request("READ", 31),
+        request("WRITE", 42),
+        request("SETLKW", 4_000),
+    ]);
+    let event = only(&long);
+    assert_eq!(
+        (event.severity.as_str(), event.subject.as_str()),
+        (WARNING, "programs")
+    );
+    assert!(event.message.starts_with("2 requests"), "{event:?}");
+    assert!(
+        event.message.contains("42 s: WRITE of process 77"),
+        "{event:?}"
+    );
+    assert!(event.remedy.contains("shale waiters"), "{event:?}");
 }

@@ -1,12 +1,15 @@
 //! What this node knows of the cluster, for `shale cluster show`, `shale node list`, `status` and `health`.
 
 use super::InCluster;
-use crate::admin::{ClusterStatus, ClusterView, FileSystemLine, NodeLine};
+use crate::admin::{
+    ClusterStatus, ClusterView, FileSystemLine, LeaseRest, MemberLine, NodeLine, Waits,
+};
 use crate::daemon::health::ClusterFacts;
 use coordination::Roster;
 use model::member::{Cause, Standing};
 use model::{NodeId, NsdId, Result};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The node that has an NSD, as people are told of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +32,6 @@ impl InCluster {
     pub fn status(&self) -> ClusterStatus {
         let member = self.member();
         let roster = member.roster();
-        let rest = member.lease_ends().since(member.world().now());
         ClusterStatus {
             cluster: self.cluster_text(),
             node: member.run().node.0,
@@ -37,10 +39,47 @@ impl InCluster {
             incarnation: member.run().incarnation,
             address: address_of(&roster, member.run().node).unwrap_or_default(),
             is_manager: member.is_manager(),
-            lease_milliseconds: u64::try_from(rest.as_millis()).unwrap_or(u64::MAX),
+            lease_milliseconds: self.lease_milliseconds(),
             members: members(&roster),
             cipher_list: self.policy().to_string(),
         }
+    }
+
+    /// For how long the node may serve still.
+    fn lease_milliseconds(&self) -> u64 {
+        let member = self.member();
+        milliseconds(member.lease_ends().since(member.world().now()))
+    }
+
+    /// For `shale waiters`: how this node stands, and, if it is the manager, the others. Nothing waits.
+    pub fn facts_for_waits(&self) -> Waits {
+        let member = self.member();
+        let leases = member.lease_rests().into_iter();
+        let leases = leases.map(|(node, rest)| LeaseRest {
+            node: node.0,
+            milliseconds: milliseconds(rest),
+        });
+        Waits {
+            node: Some(member.run().node.0),
+            lease_milliseconds: Some(self.lease_milliseconds()),
+            manager: manager_of(&member.roster()).map(|node| node.0),
+            leases: leases.collect(),
+            ..Waits::default()
+        }
+    }
+
+    /// The members, as far as this node knows: coordination isn't asked.
+    pub fn member_lines(&self) -> Vec<MemberLine> {
+        let (roster, own) = (self.member().roster(), self.member().run().node);
+        let members = standings(&roster)
+            .into_iter()
+            .filter(|(_, standing)| standing.is_member());
+        let line = |node: NodeId| MemberLine {
+            node: node.0,
+            name: roster.names.get(&node).cloned().unwrap_or_default(),
+            is_here: node == own,
+        };
+        members.map(|(node, _)| line(node)).collect()
     }
 
     /// For `shale health`.
@@ -178,6 +217,10 @@ fn members(roster: &Roster) -> u64 {
 /// The node that is the manager.
 pub fn manager_of(roster: &Roster) -> Option<NodeId> {
     roster.manager.as_ref().map(|it| it.value.run.node)
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn address_of(roster: &Roster, node: NodeId) -> Option<String> {
