@@ -172,13 +172,17 @@ impl Directory {
         self.is_whole |= is_end;
     }
 
-    /// The names after a position that are known in their order, and where they lead to; whether there are no
-    /// more. At least one, unless there are no more. Never of an empty directory: it can be removed without its
-    /// token.
+    /// Whether what is known of a listing goes to its end.
+    pub(super) fn is_listed_to_its_end(&self) -> bool {
+        self.listing.as_ref().is_some_and(|it| it.is_complete)
+    }
+
+    /// The names after a position that are known in their order, and where they lead to: at least one, unless
+    /// the listing is known to its end. Never of an empty directory: it can be removed without its token.
     pub(super) fn listed(
         &self,
         after: u64,
-    ) -> Option<(impl Iterator<Item = (u64, &Arc<[u8]>, Named)>, bool)> {
+    ) -> Option<impl Iterator<Item = (u64, &Arc<[u8]>, Named)>> {
         let listing = self.listing.as_ref();
         let listing = listing.filter(|it| it.is_complete || after < it.to)?;
         if listing.entries.is_empty() {
@@ -188,11 +192,10 @@ impl Directory {
             .entries
             .partition_point(|(position, _)| *position <= after);
         let rest = listing.entries[first..].iter();
-        let rest = rest.map(|(position, name)| {
+        Some(rest.map(|(position, name)| {
             let known = self.names.get(name).copied().flatten();
             (*position, name, known.expect("listed names are known"))
-        });
-        Some((rest, listing.is_complete))
+        }))
     }
 }
 

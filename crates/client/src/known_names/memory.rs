@@ -259,7 +259,8 @@ impl Memory {
         known.was_used = true;
         known.used = at;
         let limit = limit.clamp(1, LISTING_ENTRIES_MAX);
-        let (mut listed, is_whole) = known.listed(after)?;
+        let is_whole = known.is_listed_to_its_end();
+        let mut listed = known.listed(after)?;
         let mut entries = Vec::new();
         for (position, name, named) in listed.by_ref().take(limit) {
             let name = FileName::new(name).expect("a name that was listed");

@@ -30,8 +30,9 @@ impl Serving {
     /// `shale waiters`.
     pub fn waits(&self) -> Waits {
         let here = self.running.in_cluster().ok();
+        let homes = self.running.homes().into_iter();
         let places = Places {
-            homes: self.running.homes(),
+            homes: homes.map(|(nsd, home)| (nsd, home.node)).collect(),
             roster: here.map(|here| here.member().roster()),
         };
         let (inside, left_out) = match &self.running {

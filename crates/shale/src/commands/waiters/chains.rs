@@ -299,7 +299,7 @@ impl<'a> Chains<'a> {
         };
         let leaves = members
             .iter()
-            .filter(|at| level(part(*at)) == Level::Leaf && !is_said(*at));
+            .filter(|at| level(part(at)) == Level::Leaf && !is_said(at));
         leaves.copied().collect()
     }
 
