@@ -14,7 +14,9 @@
 //! own, because they change with its names; those of a file with several names are never known, because
 //! another name can be removed without any of these.
 //!
-//! A client in its owner's process has none of this: asking is a function call there.
+//! A client that has everything needs none of this: asking is a function call there. Nothing is known then, and nothing is
+//! learned ([`KnownNames::rest`]); its changes are only counted, so that nothing is learned beside one that began before the
+//! client used tokens again. The client of a single node never has any of it.
 
 mod change;
 mod directory;
@@ -30,6 +32,7 @@ use model::operation::DirectoryEntry;
 use model::{Attributes, FileName, InodeId, Operation, Reply, TokenMode, TokenObject};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokens::Moment;
 
 /// Most bytes that all of this takes: some 150,000 names.
@@ -38,12 +41,20 @@ const BYTES_MAX: usize = 32 << 20;
 /// What a client knows of names.
 pub(crate) struct KnownNames {
     memory: Mutex<Memory>,
+    /// [`RESTS`], and the changes under way that are only counted.
+    gate: AtomicUsize,
 }
+
+/// In the gate: nothing is known, and nothing is learned.
+const RESTS: usize = 1;
+/// In the gate: one change.
+const ONE: usize = 2;
 
 /// A change of this client whose outcome isn't known; over when it is dropped.
 pub(crate) struct OwnChange {
     names: Arc<KnownNames>,
-    concerned: Concerned,
+    /// `None` of one that is only counted.
+    concerned: Option<Concerned>,
     begun: Begun,
     outcome: Option<Outcome>,
 }
@@ -51,7 +62,9 @@ pub(crate) struct OwnChange {
 impl OwnChange {
     /// The owner has answered this to this.
     pub(crate) fn note(&mut self, operation: &Operation, reply: &Reply) {
-        self.outcome = Outcome::of(operation, reply);
+        if self.concerned.is_some() {
+            self.outcome = Outcome::of(operation, reply);
+        }
     }
 }
 
@@ -66,7 +79,22 @@ impl KnownNames {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             memory: Mutex::new(Memory::new(BYTES_MAX)),
+            gate: AtomicUsize::new(0),
         })
+    }
+
+    /// The client gets everything: forgets all that is known. Until [`KnownNames::go_on`] nothing is learned.
+    pub(crate) fn rest(&self) {
+        let mut memory = self.memory.lock();
+        memory.forget_all();
+        self.gate.fetch_or(RESTS, Ordering::SeqCst);
+    }
+
+    /// The client uses tokens again.
+    pub(crate) fn go_on(&self) {
+        // With the memory locked, as `rest` does: one is after the other.
+        let _memory = self.memory.lock();
+        self.gate.fetch_and(!RESTS, Ordering::SeqCst);
     }
 
     /// What is known of a name. It counts if tokens may be used at all when this has returned.
@@ -153,7 +181,11 @@ impl KnownNames {
 
     /// The owner is about to be asked.
     pub(crate) fn begin(&self) -> Asked {
-        self.memory.lock().begin()
+        let memory = self.memory.lock();
+        match self.gate.load(Ordering::SeqCst) {
+            0 => memory.begin(),
+            _ => Asked::in_vain(),
+        }
     }
 
     /// The owner has found a name, or has found it missing. Returns when it was learned; `None` if it
@@ -218,11 +250,35 @@ impl KnownNames {
     /// A change of this client is about to be sent; `None` if it concerns nothing that can be known.
     pub(crate) fn begin_change(self: &Arc<Self>, operation: &Operation) -> Option<OwnChange> {
         let concerned = Concerned::of(operation)?;
-        let begun = self.memory.lock().begin_change(&concerned);
+        let mut memory = self.memory.lock();
+        let begun = memory.begin_change(&concerned);
+        // Beside changes that are only counted nothing is learned, nor of its outcome.
+        let begun = match self.gate.load(Ordering::SeqCst) {
+            0 => begun,
+            _ => Begun::default(),
+        };
+        drop(memory);
         Some(OwnChange {
             names: self.clone(),
-            concerned,
+            concerned: Some(concerned),
             begun,
+            outcome: None,
+        })
+    }
+
+    /// As [`KnownNames::begin_change`], quick while nothing is known.
+    pub(crate) fn begin_near_change(self: &Arc<Self>, operation: &Operation) -> Option<OwnChange> {
+        if self.gate.load(Ordering::Relaxed) & RESTS == 0 {
+            return self.begin_change(operation);
+        }
+        if self.gate.fetch_add(ONE, Ordering::SeqCst) & RESTS == 0 {
+            self.gate.fetch_sub(ONE, Ordering::SeqCst);
+            return self.begin_change(operation);
+        }
+        Some(OwnChange {
+            names: self.clone(),
+            concerned: None,
+            begun: Begun::default(),
             outcome: None,
         })
     }
@@ -236,7 +292,11 @@ impl Drop for AskedLater {
 
 impl Drop for OwnChange {
     fn drop(&mut self) {
+        let Some(concerned) = &self.concerned else {
+            self.names.gate.fetch_sub(ONE, Ordering::SeqCst);
+            return;
+        };
         let mut memory = self.names.memory.lock();
-        memory.end_change(&self.concerned, self.begun, self.outcome.as_ref());
+        memory.end_change(concerned, self.begun, self.outcome.as_ref());
     }
 }

@@ -1,17 +1,18 @@
-//! The client's side of its shard's owner: a function call if the owner is in this process,
-//! messages if it is on another node. Nothing else in the client knows which of them it is.
+//! The client's side of its shard's owner: function calls while the owner is in this process, messages while it is on
+//! another node. Nothing else in the client knows which of them it is.
 //!
 //! It must not know what the requests are for: files, pages and times are its callers' matter.
 
 mod book;
 mod calls;
+mod near;
 mod owners;
 mod remote;
 mod slots;
 
 pub(crate) use book::Book;
 pub(crate) use calls::Reclaims;
-pub use owners::Owners;
+pub use owners::{NearOwner, OwnerWay, Owners};
 pub use remote::RemoteOwner;
 
 use crate::known_names::KnownNames;
@@ -26,9 +27,9 @@ use world::{Instant, Waiter, World};
 /// The owner of the client's shard.
 #[derive(Clone)]
 pub enum Owner {
-    /// In this process. Answers on the thread that asks, before its changes are durable.
+    /// In this process, which is the whole cluster. Answers on the thread that asks, before its changes are durable.
     Here(Arc<dyn Local<OwnerRequest, Result<OwnerReply>>>),
-    /// Wherever the map says, now and later.
+    /// Wherever the map says, now and later; in this process as well, as if it were `Here` (`owner/near.rs`).
     There(Arc<RemoteOwner>),
 }
 
@@ -114,7 +115,10 @@ impl Owner {
     pub(crate) fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
         match self {
             Self::Here(owner) => owner.ask(request),
-            Self::There(owner) => Asked::Waits(Box::pin(owner.ask(request))),
+            Self::There(owner) => match owner.ask_near(request) {
+                Some(asked) => asked,
+                None => Asked::Waits(Box::pin(owner.ask(request))),
+            },
         }
     }
 
@@ -136,19 +140,37 @@ impl Owner {
         request: OwnerRequest,
         until: impl Send + 'static,
     ) {
-        if let Self::Here(owner) = self
-            && let Asked::Ready(_) = owner.ask(&request)
-        {
-            return;
-        }
+        let asked = match self {
+            Self::Here(owner) => match owner.ask(&request) {
+                Asked::Ready(_) => return,
+                // Nothing that isn't driven is done.
+                Asked::Waits(_) => None,
+            },
+            Self::There(owner) => match owner.ask_near(&request) {
+                Some(Asked::Ready(_)) => return,
+                asked => asked,
+            },
+        };
         let owner = self.clone();
         let asking = async move {
-            if let Err(error) = owner.ask(&request).answer().await {
+            let answer = match asked {
+                Some(asked) => asked.answer().await,
+                None => owner.ask(&request).answer().await,
+            };
+            if let Err(error) = answer {
                 tracing::debug!(?request, %error, "the owner didn't do what it was asked");
             }
             drop(until);
         };
         world.spawn("a request to the owner", asking).detach();
+    }
+
+    /// The session has ended. Whether something is lost with its owner that it had answered.
+    pub(crate) async fn has_lost_answers(&self) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::There(owner) => owner.has_lost_answers().await,
+        }
     }
 
     /// Makes everything answered so far durable.
@@ -162,8 +184,7 @@ impl Owner {
         self.ask_to(&hold).await
     }
 
-    /// Adds a use of an inode that the session made without a name. An owner on another node has
-    /// added it with the operation.
+    /// Adds a use of an inode that the session made without a name. In a cluster the owner has added it with the operation.
     pub(crate) async fn hold_made(&self, session: SessionId, inode: InodeId) -> Result<()> {
         match self {
             Self::Here(_) => self.hold(session, inode).await,

@@ -56,6 +56,8 @@ pub(crate) struct Session {
     segments: RwLock<Arc<Segments>>,
     doors: Doors,
     losses: losses::Counters,
+    /// Changes that were answered are lost, and no program that syncs has heard of it.
+    has_lost_answers: AtomicBool,
     /// Signals that another session has begun, or that the client is closed.
     begun: Notify,
     closed: AtomicBool,
@@ -73,7 +75,7 @@ impl Session {
         let doors = Doors::default();
         doors.follow(id);
         Arc::new(Self {
-            standing: Standing::new(world.clone(), id),
+            standing: Standing::new(world.clone(), id, owner.usable_until().is_some()),
             waiters: Waiters::new(&world),
             world,
             owner,
@@ -82,6 +84,7 @@ impl Session {
             segments: RwLock::new(Segments::new(id)),
             doors,
             losses: losses::Counters::default(),
+            has_lost_answers: AtomicBool::new(false),
             begun: Notify::new(),
             closed: AtomicBool::new(false),
         })
@@ -102,8 +105,13 @@ impl Session {
         &self.owner
     }
 
-    /// What is known of names; `None` if it is a function call to ask for them.
+    /// What is known of names; `None` if it is a function call to ask for them: the client has everything.
     pub(crate) fn names(&self) -> Option<&Arc<KnownNames>> {
+        self.known_names().filter(|_| !self.standing.has_all())
+    }
+
+    /// As [`Session::names`], also while the client has everything; `None` on a single node.
+    pub(crate) fn known_names(&self) -> Option<&Arc<KnownNames>> {
         self.owner.names()
     }
 
@@ -251,8 +259,17 @@ impl Session {
     }
 
     /// Makes everything answered so far durable.
+    ///
+    /// # Errors
+    /// `SessionEnded`, once, if something that was answered before is lost.
     pub(crate) async fn sync(&self) -> Result<()> {
-        self.in_any_session(|| self.owner.sync()).await
+        self.in_any_session(|| self.owner.sync()).await?;
+        if self.has_lost_answers.swap(false, Ordering::AcqRel) {
+            let text =
+                "changes that were answered and not synced are lost with their owner, on this node";
+            return Err(Error::new(ErrorKind::SessionEnded, text));
+        }
+        Ok(())
     }
 
     /// Adds a use of an inode to a session; it then survives losing its last name.
@@ -346,6 +363,11 @@ impl Session {
     /// Something more was lost.
     pub(crate) fn note_losses(&self, losses: Losses) {
         self.losses.add(losses);
+    }
+
+    /// Changes that were answered are lost with the session: the next program that syncs hears of it.
+    pub(crate) fn note_lost_answers(&self) {
+        self.has_lost_answers.store(true, Ordering::Release);
     }
 
     /// The session has ended: what programs ask waits for the next one.

@@ -22,7 +22,7 @@ mod renewal;
 mod returns;
 
 use crate::inode::{Inner, InodeRef};
-use crate::kernels::Kernels;
+use crate::kernels::{BELIEVED_MAX, Kernels};
 use crate::page_pool::PagePool;
 use crate::session::Session;
 use crate::write_behind::WriteBehind;
@@ -38,6 +38,7 @@ use returns::Returns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokens::Holder;
 use tokens::holder::{Action, Claimed, FlushNumber, UseNumber, WaitNumber, Want};
 use tokio::sync::{Notify, oneshot};
@@ -54,10 +55,10 @@ const REFUSALS_MAX: usize = 8;
 const OBJECTS_MAX: usize = 32_768;
 
 /// Pause after the owner couldn't be asked.
-const ASK_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+const ASK_PAUSE: Duration = Duration::from_millis(100);
 
 /// An answer that comes so late renews nothing: the owner may have given up on the session.
-const ANSWER_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// The session's tokens.
 pub(crate) struct Tokens {
@@ -407,10 +408,22 @@ impl Tokens {
         if let Some(holder) = &mut state.holder {
             holder.lose_all();
         }
-        let standing = self.session.standing();
-        standing.set_has_all(false);
-        standing.set_usable_until(Moment::default());
+        self.set_has_all(false);
+        self.session.standing().set_usable_until(Moment::default());
         self.act(state);
+    }
+
+    /// The session has everything, or no longer. Names are known only while it hasn't.
+    fn set_has_all(&self, has_all: bool) {
+        let names = self.session.known_names();
+        // Nothing is known when it begins, nor when it ends.
+        if let Some(names) = names.filter(|_| has_all) {
+            names.rest();
+        }
+        self.session.standing().set_has_all(has_all);
+        if let Some(names) = names.filter(|_| !has_all) {
+            names.go_on();
+        }
     }
 
     // What follows.
@@ -514,7 +527,7 @@ impl Tokens {
             TokenObject::Directory(_) => None,
         };
         let mode = holder.usable(object).iter().next().map(|piece| piece.mode);
-        if let Some(names) = self.session.names() {
+        if let Some(names) = self.session.known_names() {
             names.show(object, mode, self.session.standing().now());
         }
         if let Some(shown) = inode.and_then(|inode| self.pages.find_inode(inode)) {
@@ -592,18 +605,21 @@ enum Later {
 
 /// Says what is held to a new owner.
 impl crate::owner::Reclaims for Tokens {
-    fn begin(&self, session: SessionId, tenure: Tenure) -> Vec<HeldToken> {
+    fn begin(&self, session: SessionId, tenure: Tenure) -> Option<Vec<HeldToken>> {
         let mut state = self.state.lock();
+        if session == self.session.id() && self.session.standing().was_given_all() {
+            return None;
+        }
         let holder = self.holder_of(&mut state, session);
         let held = holder.map_or_else(Vec::new, |holder| holder.begin_tenure(tenure));
         self.act(state);
         let held = held.into_iter();
-        held.map(|(object, range, mode)| HeldToken {
+        let held = held.map(|(object, range, mode)| HeldToken {
             object,
             range,
             mode,
-        })
-        .collect()
+        });
+        Some(held.collect())
     }
 
     fn taken_down(&self, session: SessionId, held: &[HeldToken], numbers: &[Option<GrantNumber>]) {
@@ -622,6 +638,17 @@ impl crate::owner::Reclaims for Tokens {
             holder.end_reclaim();
         }
         self.act(state);
+    }
+
+    fn give_up(&self, session: SessionId) -> Duration {
+        let state = self.state.lock();
+        if session == self.session.id() {
+            self.lose_all(state);
+        }
+        match self.kernels.are_none() {
+            true => Duration::ZERO,
+            false => BELIEVED_MAX,
+        }
     }
 }
 

@@ -5,16 +5,14 @@ use crate::rig::{Node, Place, content, file, name, read, settings};
 use metanode::CheckOptions;
 use model::{ErrorKind, InodeId, NsdId, Scheme, SetAttributes};
 use nsd::Nsd;
-use std::path::PathBuf;
 use std::time::Duration;
 use world::sim::{Faults, Simulation};
 
 fn place(scheme: Scheme, nsds: u32) -> Place {
     Place {
-        directory: PathBuf::from("sim"),
         nsds,
-        nsd_bytes: 96 << 20,
         scheme,
+        ..Place::default()
     }
 }
 

@@ -13,6 +13,7 @@ mod late;
 mod locks;
 mod mappings;
 mod names;
+mod near;
 mod owner;
 mod pieces;
 mod planted;

@@ -21,7 +21,8 @@ const SETTLE: Duration = Duration::from_millis(500);
 /// Most shards that one plan gives away; others wait for the next plan.
 const MOVES_MAX: usize = 128;
 /// How long an owner that knows of it may take to give up a shard, before it is given away all the same: it
-/// answers nothing for the shard any more, and the log's seal ends what it still does.
+/// answers nothing for the shard any more (its only client for some seconds, so that that can give back what it has), and
+/// the log's seal ends what it still does.
 const GIVE_UP_MAX: Duration = Duration::from_secs(30);
 /// How long a member may take to learn that nobody is assigned a shard. One that is blind for longer might serve
 /// it on: it gets no lease any more, and is expelled when that has ended.

@@ -2,6 +2,7 @@
 
 mod callers;
 mod granting;
+mod near;
 mod opens;
 mod operations;
 mod reclaim;

@@ -13,6 +13,7 @@ mod generations;
 mod hostile;
 mod life;
 mod moving;
+mod near;
 mod neighbours;
 mod races;
 mod reclaims;

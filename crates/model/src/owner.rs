@@ -32,8 +32,8 @@ use crate::token::{
     GrantNumber, TOKEN_RANGES_MAX, TokenRecall, TokenReply, TokenRequest, TokenReturn,
 };
 use crate::{
-    Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result, SegmentPlace,
-    SessionId, ShardId, TokenMode, TokenObject, TokenRange,
+    CommitNumber, Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result,
+    SegmentPlace, SessionId, ShardId, TokenMode, TokenObject, TokenRange,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -446,6 +446,16 @@ pub enum OwnerReply {
     },
     /// What the segments are, in their order.
     Judged(Vec<Verdict>),
+}
+
+/// What an owner answers a client of its own process, which doesn't wait until it is durable: both are lost together,
+/// or the client learns that something was lost (`client/owner/near.rs`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NearAnswer {
+    /// The answer.
+    pub answer: Result<OwnerReply>,
+    /// The newest commit that it shows; 0 for none.
+    pub shows: CommitNumber,
 }
 
 /// For how long tokens may be used after an answer.

@@ -7,9 +7,9 @@
 //!
 //! *A read* of a client here: the owner's extents by a call (`owners` finds its node), then pieces
 //! from the pool's handles: functions for NSDs of this node, calls through `peers` for others.
-//! *A write*: pieces to the handles, then a publish to the owner. *A create*: one call to the owner,
-//! which is the same message to this node's own metanode if the shard is here: its answer is durable
-//! before it is given, so that it survives this node. *A failure* of the owner: calls to it end as
+//! *A write*: pieces to the handles, then a publish to the owner. *A create*: one call to the owner. If that is on another
+//! node, its answer is durable before it is given, so that it survives both. If it is here, it is a function call whose answer
+//! is durable soon, and which is lost with this node if at all. *A failure* of the owner: calls to it end as
 //! unknown or not run; the client asks `owners` for another owner until its patience ends, and sends
 //! the same request under the same number. A member whose shard was assigned to another run refuses
 //! its requests from then on, and gives the shard up; one that hasn't heard of it is refused by the

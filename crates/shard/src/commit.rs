@@ -42,8 +42,7 @@ impl Shard {
     /// # Errors
     /// `Unavailable` if the shard was given up first.
     pub async fn sync(&self) -> Result<()> {
-        let target = self.state.lock().newest_change();
-        self.sync_to(target).await
+        self.sync_to(self.newest_change()).await
     }
 
     /// Waits until this commit and all earlier ones are durable, driving them as needed.
@@ -79,11 +78,10 @@ impl Shard {
 
     fn is_durable(&self, target: CommitNumber) -> Result<bool> {
         let state = self.state.lock();
-        // A commit without changes is never made.
-        if state.durable >= target.min(state.newest_change()) {
-            return Ok(true);
+        match state.has_durable(target) {
+            true => Ok(true),
+            false => state.alive().map(|()| false),
         }
-        state.failed.clone().map_or(Ok(false), Err)
     }
 
     /// The running commit, or a new one with all pending changes.

@@ -17,7 +17,7 @@ use model::{
 };
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Effects, Key, Need, Outcome, Record, Stop};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -323,6 +323,24 @@ impl Shard {
         }
     }
 
+    /// As [`Shard::execute_now`] for an open session, with the newest commit that the answer shows, refusals
+    /// included. `None` also if the session isn't open.
+    pub fn execute_in_session(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+    ) -> Option<(Result<Ranked>, CommitNumber)> {
+        let state = self.state.lock();
+        // Under the lock under which it ends.
+        if state.sessions.standing(stamp.session) != Standing::Open {
+            return None;
+        }
+        match self.attempt_on(state, operation, stamp) {
+            Attempt::Done(answer, shows) => Some((answer, shows)),
+            Attempt::Missing(_) | Attempt::Full => None,
+        }
+    }
+
     /// As [`Shard::execute`] for operations of other clients: returns once everything that the
     /// answer shows is durable.
     ///
@@ -334,11 +352,12 @@ impl Shard {
             other => match Box::pin(self.execute_slowly(operation, stamp, other)).await {
                 Ok((ranked, commit)) => (Ok(ranked), commit),
                 // A refusal shows records too, and a slot may remember it.
-                Err(error) => (Err(error), self.state.lock().newest_change()),
+                Err(error) => (Err(error), self.newest_change()),
             },
         };
         self.world.at(Point::OperationRun).await;
-        if !self.world.has_planted(Planted::AnswerUndurable) {
+        let shows_undurable = operation.is_read() && self.world.has_planted(Planted::ShowUndurable);
+        if !self.world.has_planted(Planted::AnswerUndurable) && !shows_undurable {
             self.sync_to(commit).await?;
         }
         answer
@@ -377,7 +396,15 @@ impl Shard {
     }
 
     pub(crate) fn attempt(&self, operation: &Operation, stamp: &Stamp) -> Attempt {
-        let mut guard = self.state.lock();
+        self.attempt_on(self.state.lock(), operation, stamp)
+    }
+
+    fn attempt_on(
+        &self,
+        mut guard: MutexGuard<'_, ShardState>,
+        operation: &Operation,
+        stamp: &Stamp,
+    ) -> Attempt {
         let state = &mut *guard;
         if let Err(error) = state.alive() {
             return Attempt::Done(Err(error), CommitNumber(0));

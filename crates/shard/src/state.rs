@@ -203,6 +203,19 @@ impl Shard {
         self.state.lock().durable
     }
 
+    /// The newest commit that has changes, durable or not.
+    #[must_use]
+    pub fn newest_change(&self) -> CommitNumber {
+        self.state.lock().newest_change()
+    }
+
+    /// Whether this commit is durable, or never had changes, with all before it. Also of a shard that was given up:
+    /// false then if nobody here knows.
+    #[must_use]
+    pub fn has_durable(&self, commit: CommitNumber) -> bool {
+        self.state.lock().has_durable(commit)
+    }
+
     /// Whether every change is durable.
     #[must_use]
     pub fn is_clean(&self) -> bool {
@@ -245,6 +258,11 @@ impl ShardState {
         self.frozen
             .as_ref()
             .map_or(self.durable, |frozen| frozen.number.max(self.durable))
+    }
+
+    /// Whether a commit and all before it are durable. One without changes is never made.
+    pub(crate) fn has_durable(&self, commit: CommitNumber) -> bool {
+        self.durable >= commit.min(self.newest_change())
     }
 
     /// The rank of the newest operation that changed something. Every one of them has a note.

@@ -169,6 +169,35 @@ pub enum Seen {
 }
 
 impl Action {
+    /// The inodes that it names.
+    pub fn inodes(&self) -> Vec<Number> {
+        match self {
+            Self::Create { directory, .. }
+            | Self::MakeDirectory { directory, .. }
+            | Self::MakeSymlink { directory, .. }
+            | Self::Unlink { directory, .. }
+            | Self::RemoveDirectory { directory, .. }
+            | Self::List { directory } => vec![*directory],
+            Self::Link {
+                inode, directory, ..
+            } => vec![*inode, *directory],
+            Self::Rename { from, to, .. } => vec![from.0, to.0],
+            Self::CopyRange { from, to, .. } => vec![*from, *to],
+            Self::Write { file, .. }
+            | Self::Append { file, .. }
+            | Self::Truncate { file, .. }
+            | Self::Punch { file, .. }
+            | Self::Zero { file, .. }
+            | Self::Reserve { file, .. }
+            | Self::Read { file, .. } => vec![*file],
+            Self::SetMode { inode, .. }
+            | Self::SetXattr { inode, .. }
+            | Self::RemoveXattr { inode, .. }
+            | Self::Fsync { inode } => vec![*inode],
+            Self::SyncAll => Vec::new(),
+        }
+    }
+
     /// Performs the action on the model and returns the model's answer.
     pub fn on_model(&self, fs: &mut ModelFs) -> Seen {
         let done =

@@ -3,8 +3,9 @@
 //!
 //! The judge (`script`) causes the faults and gives the client its turns. A turn opens a client on a
 //! node, performs random actions, and closes it; each answer must be the model's. If the client's
-//! node goes down in a turn, the next client looks at everything first: every answered change of
-//! names, permissions and attributes must be there (they are shipped), every fsynced byte as well.
+//! node goes down in a turn, the next client looks at everything first: every change of names,
+//! permissions and attributes must be there that an owner on another node answered or that was synced, with all
+//! before it, and every fsynced byte as well. The same if the client has lost its session with an owner on its node.
 //! At the end all faults end, the tree must be the model's, and a deep check must find nothing.
 
 mod crowd;

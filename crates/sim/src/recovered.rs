@@ -5,6 +5,9 @@
 //! equal the model after some prefix of the actions, and that prefix must include the last synced
 //! action. Content is checked per file: each byte must be one that the file held at its last sync or
 //! later, and so must the size.
+//!
+//! *A client that lost its session* may have lost unsynced actions from the end while it went on: the last one may then be
+//! done without them.
 
 use crate::action::Action;
 use std::collections::BTreeMap;
@@ -15,25 +18,16 @@ use testkit::model_fs::{Body, ModelFs, Number, Shape, Survey};
 pub struct History {
     /// What was there, durably, before the first of them.
     base: ModelFs,
-    /// Changes of metadata are durable when they are answered, because they were shipped.
-    is_shipped: bool,
     actions: Vec<Action>,
     /// The metadata changes of actions before this one are durable.
     metadata_durable: usize,
     /// By file: the content changes of actions before this one are durable.
     content_durable: BTreeMap<Number, usize>,
+    /// The session was lost while the last action was asked for.
+    is_session_lost: bool,
 }
 
 impl History {
-    /// The history of clients on other nodes than their owner.
-    #[must_use]
-    pub fn shipped() -> Self {
-        Self {
-            is_shipped: true,
-            ..Self::default()
-        }
-    }
-
     /// The history of a file system that holds this durably.
     #[must_use]
     pub fn from_base(base: &ModelFs) -> Self {
@@ -43,24 +37,16 @@ impl History {
         }
     }
 
-    /// As [`History::shipped`], of a file system that holds this durably.
-    #[must_use]
-    pub fn shipped_from(base: &ModelFs) -> Self {
-        Self {
-            base: base.clone(),
-            ..Self::shipped()
-        }
-    }
-
     /// Records an action that is about to start: from now on it may or may not have happened.
     pub fn begin(&mut self, action: &Action) {
         self.actions.push(action.clone());
     }
 
-    /// Records that the last action has been answered.
-    pub fn answered(&mut self, fs: &ModelFs) {
+    /// Records that the last action has been answered. `is_durable`: by an owner on another node, which makes changes of
+    /// metadata durable first, with all before.
+    pub fn answered(&mut self, fs: &ModelFs, is_durable: bool) {
         let upto = self.actions.len();
-        if self.is_shipped {
+        if is_durable {
             self.metadata_durable = upto;
         }
         match &self.actions[upto - 1] {
@@ -79,6 +65,27 @@ impl History {
         }
     }
 
+    /// The client has lost its session, at the earliest while it asked for the last action, and has noticed it: it asks for
+    /// nothing more.
+    pub fn session_lost(&mut self) {
+        self.is_session_lost = true;
+    }
+
+    /// The states that so many actions, which made `fs`, may have left.
+    fn left_by(&self, done: usize, fs: &ModelFs) -> Vec<ModelFs> {
+        let mut states = vec![fs.clone()];
+        if let Some(last) = self.actions.last()
+            && self.is_session_lost
+            && done + 1 < self.actions.len()
+            && last.inodes().iter().all(|it| fs.inodes.contains_key(it))
+        {
+            let mut after = fs.clone();
+            last.on_model(&mut after);
+            states.push(after);
+        }
+        states
+    }
+
     /// Checks a recovered file system.
     ///
     /// # Errors
@@ -95,17 +102,19 @@ impl History {
                 continue;
             }
             // Several prefixes may have the same names; content must match one of them.
-            match difference(&fs.shape(), shapes) {
-                None => match self.check_contents(&fs, done, contents) {
-                    Ok(()) => return Ok(()),
-                    Err(why) => nearest = Some((usize::MAX, why)),
-                },
-                Some((count, what)) => {
-                    if nearest
-                        .as_ref()
-                        .is_none_or(|(best, _)| *best != usize::MAX && count < *best)
-                    {
-                        nearest = Some((count, what));
+            for fs in self.left_by(done, &fs) {
+                match difference(&fs.shape(), shapes) {
+                    None => match self.check_contents(&fs, done, contents) {
+                        Ok(()) => return Ok(()),
+                        Err(why) => nearest = Some((usize::MAX, why)),
+                    },
+                    Some((count, what)) => {
+                        if nearest
+                            .as_ref()
+                            .is_none_or(|(best, _)| *best != usize::MAX && count < *best)
+                        {
+                            nearest = Some((count, what));
+                        }
                     }
                 }
             }
@@ -247,4 +256,56 @@ fn difference(
 
 fn show(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::inodes::name;
+    use testkit::model_fs::ROOT;
+
+    fn create(text: &str) -> Action {
+        Action::Create {
+            directory: ROOT,
+            name: name(text),
+            mode: 0o600,
+        }
+    }
+
+    /// A file system with these files, which are empty.
+    fn survey(files: &[&str]) -> Survey {
+        let mut fs = ModelFs::default();
+        for text in files {
+            create(text).on_model(&mut fs);
+        }
+        let contents = files.iter().map(|text| (format!("/{text}"), Vec::new()));
+        let contents = contents.map(|(path, bytes)| (path.into_bytes(), bytes));
+        (fs.shape(), contents.collect())
+    }
+
+    #[test]
+    fn actions_are_missing_before_the_last_one_only_if_the_session_was_lost() {
+        let (mut history, mut fs) = (History::default(), ModelFs::default());
+        for (text, is_durable) in [("a", true), ("b", false), ("c", false)] {
+            let action = create(text);
+            history.begin(&action);
+            action.on_model(&mut fs);
+            history.answered(&fs, is_durable);
+        }
+        let fits = |history: &History, files: &[&str]| history.check_recovered(&survey(files));
+        for files in [&["a"][..], &["a", "b"], &["a", "b", "c"]] {
+            assert_eq!(fits(&history, files), Ok(()));
+        }
+        for files in [&["a", "c"][..], &[], &["c"]] {
+            assert!(fits(&history, files).is_err(), "{files:?}");
+        }
+        history.session_lost();
+        assert_eq!(fits(&history, &["a", "c"]), Ok(()));
+        for files in [&[][..], &["c"]] {
+            assert!(
+                fits(&history, files).is_err(),
+                "what was durable: {files:?}"
+            );
+        }
+    }
 }

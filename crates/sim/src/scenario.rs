@@ -205,7 +205,7 @@ fn act(
                 brief(&seen)
             );
             let known = &mut *known.lock().expect("one thread");
-            known.history.answered(&known.model);
+            known.history.answered(&known.model, false);
             known.steps += 1;
         }
         node.close().await.expect("the node closes");
@@ -321,7 +321,7 @@ pub fn run(seed: u64, scenario: &Scenario) -> Report {
     {
         let known = &mut *known.lock().expect("one thread");
         known.history.begin(&Action::SyncAll);
-        known.history.answered(&known.model);
+        known.history.answered(&known.model, false);
     }
     recover_and_check(&simulation, scenario, seed, &known, "after a clean end");
     report(&simulation, &known, None)

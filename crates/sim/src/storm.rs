@@ -169,7 +169,7 @@ async fn live(
         );
         {
             let known = &mut *lock(&known);
-            known.history.answered(&known.model);
+            known.history.answered(&known.model, false);
             known.inodes.clone_from(driver.inodes());
             known.steps += 1;
         }
@@ -181,7 +181,7 @@ async fn live(
         node.close().await.expect("the node closes");
         let known = &mut *lock(&known);
         known.history.begin(&action::Action::SyncAll);
-        known.history.answered(&known.model);
+        known.history.answered(&known.model, false);
         known.is_uncertain = false;
     }
 }

@@ -13,12 +13,14 @@
 //!
 //! *An unknown outcome* (the client's node went down) is a change that may have been made at any moment
 //! since it began, until the node's next client has a session, or never. *A client that was lost* may take its unsynced writes with it, but no write
-//! that another client has read.
+//! that another client has read; one whose owner was in its own process also its last changes of names and attributes, but
+//! none that was synced or that another client has seen ([`gone`]).
 //!
 //! It knows nothing of clusters, tokens or caches: a history goes in, and an error that names the
 //! operation comes out.
 
 pub mod content;
+mod gone;
 mod largest;
 pub mod order;
 mod replay;
@@ -239,6 +241,8 @@ pub struct Event {
     pub rank: Option<Rank>,
     /// Its client holds the inode open: it is there, whatever becomes of its names.
     pub is_held: bool,
+    /// An owner in its client's process answered it, perhaps before it was durable.
+    pub is_near: bool,
 }
 
 /// What all programs of a run saw.
@@ -248,7 +252,7 @@ pub struct History {
     pub root: InodeId,
     /// In any order.
     pub events: Vec<Event>,
-    /// Clients that were lost: what they hadn't synced may be gone.
+    /// Clients that were lost: what they hadn't synced may be gone, of names and attributes if it `is_near`.
     pub lost: BTreeSet<ClientNumber>,
     /// Since when nothing comes of what a client asked that has ended with its daemon: its successor has a session.
     pub over: BTreeMap<ClientNumber, Tick>,

@@ -246,7 +246,8 @@ fn a_pool_grows_from_one_nsd_to_eight_nodes_under_load() {
 pub(crate) fn grown(seed: u64, planted: Option<Planted>) -> u64 {
     Stage::play(seed, &GROWING, planted, async |stage| {
         write_all(&stage).await;
-        let work = begin_load(&stage, 1);
+        // Not where the manager gives the shard first: nobody asks that node before the story gives it on.
+        let work = begin_load(&stage, 2);
         for node in 1..NODES as usize {
             let added = stage.add_nsd(node, "second", GROWING.region_bytes).await;
             assert_eq!(added, NsdId(node as u32 + 1));
@@ -520,7 +521,8 @@ fn drained(seed: u64) -> u64 {
         stage.add_nsd(LEAVES, "second", scenario.region_bytes).await;
         write_all(&stage).await;
         until(&stage, 2, "all slots are where they go", has_one_generation).await;
-        let work = begin_load(&stage, 1);
+        // Not where the manager gives the shard first: nobody asks that node before the story gives it on.
+        let work = begin_load(&stage, 2);
         let leaves = NodeId(LEAVES as u32 + 1);
         let leaving = stage.run(2, move |_, member| async move {
             member.drain_node(leaves).await

@@ -9,6 +9,7 @@ mod failover;
 mod file_systems;
 mod growing;
 mod jobs;
+mod near;
 #[path = "../../shale/tests/fixture/noted.rs"]
 mod noted;
 mod planted;

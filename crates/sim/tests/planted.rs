@@ -107,6 +107,24 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             run_crowd_with(seed, &CrowdScenario::WITHIN, plant);
             return;
         }
+        // Something is on the way all the time.
+        Planted::KeepLost | Planted::ShowUndurable => {
+            let mix = match planted {
+                Planted::KeepLost => Mix(&[Move, MoveUnheard]),
+                _ => Mix(&[KillOwner]),
+            };
+            let scenario = CrowdScenario {
+                cluster: ClusterScenario {
+                    mix,
+                    faults: 5,
+                    ..CrowdScenario::WITHIN.cluster
+                },
+                points: &[],
+                ..CrowdScenario::WITHIN
+            };
+            run_crowd_with(seed, &scenario, plant);
+            return;
+        }
         Planted::TakeUnasked => {
             space::filled(seed, Trouble::Nothing, plant);
             return;

@@ -29,6 +29,24 @@ pub(crate) async fn find(client: &Client, file: &str) -> Result<InodeId> {
     Ok(client.lookup(InodeId::ROOT, name(file)).await?.inode)
 }
 
+/// Makes a file, and returns when it is durable, also if an owner on the client's own node ends before that.
+async fn make_durable(client: &Client, file: &str) -> Result<()> {
+    loop {
+        let made = match make(client, file).await {
+            Err(error) if error.kind() == ErrorKind::Exists => Ok(()),
+            made => made.map(drop),
+        };
+        let durable = match made {
+            Ok(()) => client.sync_all().await,
+            Err(error) => Err(error),
+        };
+        match durable {
+            Err(error) if matches!(error.kind(), ErrorKind::SessionEnded | ErrorKind::Unknown) => {}
+            durable => return durable,
+        }
+    }
+}
+
 async fn read(client: &Client, inode: InodeId) -> Result<Bytes> {
     let pieces = client.read(inode, 0, BYTES + 1).await?;
     Ok(pieces.concat().into())
@@ -612,7 +630,7 @@ pub(crate) fn paused_taker(seed: u64, planted: Option<Planted>) -> u64 {
             let client = client(&member).await;
             while client_is_needed(&counted) {
                 let file = counted.load(Ordering::Relaxed);
-                make(&client, &format!("f{file}")).await?;
+                make_durable(&client, &format!("f{file}")).await?;
                 counted.fetch_add(1, Ordering::Relaxed);
             }
             client.close().await

@@ -178,6 +178,12 @@ impl Holder {
         }
     }
 
+    /// The tenure of the owner that is asked.
+    #[must_use]
+    pub fn tenure(&self) -> Tenure {
+        self.tenure
+    }
+
     /// Makes this client do something wrong, for a test.
     pub fn plant(&mut self, fault: Planted) {
         self.planted = Some(fault);

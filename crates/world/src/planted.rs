@@ -91,6 +91,10 @@ faults! {
     KeepHolds,
     /// An owner answers operations of clients on other nodes before they are durable.
     AnswerUndurable,
+    /// An owner answers looks of clients on other nodes before what they show is durable.
+    ShowUndurable,
+    /// A client goes on in its session although its owner, in its own process, has lost what it answered.
+    KeepLost,
     /// An owner doesn't know what the owner before has answered in a slot.
     ForgetReplies,
     /// An NSD takes pieces whose writer has an older version of their group.

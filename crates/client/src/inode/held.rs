@@ -89,7 +89,7 @@ impl Held {
     /// Whether attributes may be kept that were asked for in that state.
     pub(super) fn learned(&self, asked: HeldState) -> bool {
         let now = self.state();
-        let is_held = self.standing.has_all() || self.attributes.is_some();
+        let is_held = self.standing.was_given_all() || self.attributes.is_some();
         let is_same = now.all == asked.all && now.known == asked.known;
         is_same && (asked.is_claimed || (now.own == asked.own && is_held))
     }
@@ -167,7 +167,8 @@ impl Held {
     /// Whether what is known of the size may be published.
     pub(super) fn may_change_size(&self) -> bool {
         let held = self.attributes;
-        self.standing.has_all() || held.is_some_and(|held| held.covers(TokenMode::SharedWrite))
+        self.standing.was_given_all()
+            || held.is_some_and(|held| held.covers(TokenMode::SharedWrite))
     }
 
     /// Whether tokens may be used at all.
@@ -175,7 +176,7 @@ impl Held {
         self.standing.is_current()
     }
 
-    /// Whether no token is needed.
+    /// Whether no token is needed now.
     pub(super) fn has_all(&self) -> bool {
         self.standing.has_all()
     }
@@ -195,7 +196,7 @@ impl Held {
 
     /// Up to where bytes from `offset` on may be cached.
     pub(super) fn readable_to(&self, offset: u64) -> u64 {
-        if self.standing.has_all() {
+        if self.standing.was_given_all() {
             return u64::MAX;
         }
         let mut to = offset;
@@ -219,7 +220,7 @@ mod tests {
     fn what_was_asked_for_without_the_token_is_not_kept_under_it() {
         Simulation::new(1)
             .run(|world| async move {
-                let mut held = Held::new(Standing::new(world, SessionId(1)));
+                let mut held = Held::new(Standing::new(world, SessionId(1), false));
                 let asked = held.state();
                 assert!(!held.learned(asked), "nothing is held");
                 // Others may have changed it before this came.

@@ -228,7 +228,7 @@ impl Inner {
         }
     }
 
-    /// Whether no token is needed.
+    /// Whether no token is needed now.
     pub(crate) fn has_all(&self) -> bool {
         self.held.has_all()
     }
@@ -650,7 +650,7 @@ mod tests {
     #[test]
     fn a_batch_makes_the_file_no_longer_than_its_own_bytes() {
         let ended = Simulation::new(1).run(|world| async move {
-            let standing = Standing::new(world.clone(), SessionId(1));
+            let standing = Standing::new(world.clone(), SessionId(1), false);
             standing.set_has_all(true);
             let mut inner = Inner::new(Blocks::new(1 << 16, 16 << 20), standing);
             let asked = inner.held_state();

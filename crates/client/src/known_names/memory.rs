@@ -23,6 +23,13 @@ const SHARE: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Asked(u64);
 
+impl Asked {
+    /// When nothing can be learned.
+    pub(super) fn in_vain() -> Self {
+        Self(0)
+    }
+}
+
 /// When something was learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learned(u64);
@@ -537,6 +544,20 @@ impl Memory {
                 break;
             }
             self.clear(directory);
+        }
+    }
+
+    /// Forgets everything but what is held. Answers that were asked for before teach nothing.
+    pub(super) fn forget_all(&mut self) {
+        let since = self.next();
+        let directories: Vec<_> = self.directories.keys().copied().collect();
+        for directory in directories {
+            self.clear(directory);
+            self.with(directory, |known| known.since = since);
+        }
+        for held in self.inodes.values_mut() {
+            held.since = since;
+            self.attributes -= usize::from(held.known.take().is_some());
         }
     }
 

@@ -1,10 +1,13 @@
 //! What is known is what is there, in whatever order tokens come and go, others and this client change
 //! things, and answers arrive.
 
+use super::KnownNames;
 use super::change::{Concerned, Outcome};
 use super::memory::{Asked, Begun, Looked, Memory};
 use model::operation::DirectoryEntry;
-use model::{Attributes, FileKind, FileName, InodeId, Moment, Timestamp, TokenMode, TokenObject};
+use model::{
+    Attributes, FileKind, FileName, InodeId, Moment, Operation, Timestamp, TokenMode, TokenObject,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -577,4 +580,30 @@ fn the_outcome_of_an_own_change_is_known_if_it_was_the_only_one() {
     let outcome = owner.apply_own(&other);
     memory.end_change(&other.concerned(), later, outcome.as_ref());
     assert!(memory.look_inode(ROOT, now).is_err(), "it isn't known");
+}
+
+/// Would be broken if an answer were kept that lacks a change which was under way when tokens came into use again.
+#[test]
+fn a_client_that_has_everything_learns_nothing_nor_beside_a_change_of_that_time() {
+    let names = KnownNames::new();
+    let (name, now) = (text(1), Moment::default());
+    let learns = || names.learn(ROOT, &name, None, names.begin()).is_some();
+    let held = TokenObject::Directory(ROOT);
+    names.show(held, Some(TokenMode::Shared), now);
+    assert!(learns());
+    let before = names.begin();
+    names.rest();
+    let looked = names.look(ROOT, &name, now);
+    assert!(matches!(looked, Looked::Unknown(_)), "it is forgotten");
+    assert!(names.learn(ROOT, &name, None, before).is_none());
+    assert!(!learns());
+    let unlink = Operation::Unlink {
+        directory: ROOT,
+        name: name.clone(),
+    };
+    let change = names.begin_near_change(&unlink);
+    names.go_on();
+    assert!(!learns(), "the outcome of a change isn't known");
+    drop(change);
+    assert!(learns());
 }

@@ -1,4 +1,5 @@
-//! What one session asks an owner on another node, and the one place that asks it again.
+//! What one session asks an owner wherever it is, and the one place that asks it again. While the owner is in this process,
+//! most of it takes a shorter way (`at_once`).
 //!
 //! *A create*: a slot is taken, the operation gets the slot and its next number in the stamp, the
 //! call goes to the node that the map names. *No answer*: after a short wait, or as soon as the map
@@ -11,8 +12,11 @@
 //! as many such tasks; they end with the session. What the operation changes isn't known by name until
 //! then ([`KnownNames::begin_change`]).
 
+mod at_once;
+
 use super::book::{Book, made_unnamed};
-use super::owners::Owners;
+use super::near::Nearby;
+use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
 use crate::known_names::{KnownNames, OwnChange};
 use futures::future::{Either, select};
@@ -28,9 +32,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use world::Point;
 use world::call::Remote;
-use world::{Deadline, Instant, Part, Wait, Waiter, Waiters, World};
+use world::{Deadline, Instant, Part, Planted, Point, Wait, Waiter, Waiters, World};
 
 /// The cause by which waits for an owner are listed.
 const OWNER_WAIT: &str = "the owner of the metadata";
@@ -43,19 +46,25 @@ pub(super) const END_TRIES: usize = 30;
 /// work that takes long comes to its end.
 const ATTEMPT_MIN: Duration = Duration::from_secs(2);
 const ATTEMPT_MAX: Duration = Duration::from_secs(30);
+/// How long an owner in this process is waited for to make durable what it answered to a session that has ended.
+const SETTLE_MAX: Duration = Duration::from_secs(5);
 
 /// What says to a new owner which tokens a session holds. It knows which session is the client's now, and
 /// does nothing for another one.
 pub(crate) trait Reclaims: Send + Sync {
     /// A new owner begins, with this tenure once it is known: what is held. From now on nothing of
-    /// another owner counts.
-    fn begin(&self, session: SessionId, tenure: Tenure) -> Vec<HeldToken>;
+    /// another owner counts. `None` if the session has everything, which no other owner can take down: it can't go on.
+    fn begin(&self, session: SessionId, tenure: Tenure) -> Option<Vec<HeldToken>>;
 
     /// The owner has taken these down under new numbers, but for those that are lost.
     fn taken_down(&self, session: SessionId, held: &[HeldToken], numbers: &[Option<GrantNumber>]);
 
     /// The owner knows everything.
     fn end(&self, session: SessionId);
+
+    /// The session can't go on with another owner: nothing of what it holds is used from now on. Returns for how long
+    /// kernels may still use what they were answered under it.
+    fn give_up(&self, session: SessionId) -> Duration;
 }
 
 /// What one session asks, or has yet to ask: its slots and what it holds.
@@ -70,8 +79,10 @@ pub(super) struct Calls {
     session: OnceLock<SessionId>,
     /// What the session holds at the owner.
     book: Mutex<Book>,
+    /// The owner in this process, if there is one.
+    nearby: Nearby,
     /// Shared by requests in order under way; a reclaim is alone.
-    reclaiming: tokio::sync::RwLock<()>,
+    reclaiming: Arc<tokio::sync::RwLock<()>>,
     /// Counts the reclaims that were begun: their parts name it.
     attempts: AtomicU64,
     /// Counts the reclaims that were wanted: requests in order under way give way to them.
@@ -84,6 +95,8 @@ pub(super) struct Calls {
     waiters: Waiters,
     /// The session is over: nothing must be decided any more.
     closed: AtomicBool,
+    /// The session has ended, or can't go on: nothing of it is asked any more but for its end.
+    is_over: AtomicBool,
 }
 
 /// An owner's answer, or why there is none.
@@ -129,13 +142,15 @@ impl Calls {
             patience,
             session: OnceLock::new(),
             book: Mutex::default(),
-            reclaiming: tokio::sync::RwLock::default(),
+            nearby: Nearby::default(),
+            reclaiming: Arc::default(),
             attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
             slots: Slots::new(),
             tokens,
             names,
             closed: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
         })
     }
 
@@ -152,6 +167,17 @@ impl Calls {
 
     pub(super) fn usable_until(&self) -> Option<Instant> {
         self.owners.usable_until()
+    }
+
+    /// The session has ended. Whether something is lost that an owner in this process had answered.
+    pub(super) async fn has_lost_answers(&self) -> bool {
+        let tenure = self.book.lock().tenure();
+        let settled = self.world.timeout(SETTLE_MAX, self.nearby.settle());
+        if settled.await.is_err() {
+            tracing::debug!("the owner doesn't make durable what it answered to an ended session");
+        }
+        self.is_over.store(true, Ordering::Release);
+        !self.nearby.end(tenure)
     }
 
     /// Asks until there is an answer, or patience ends.
@@ -238,7 +264,7 @@ impl Calls {
                 None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
                 Some(owner) => {
                     let until = Deadline::after(&self.world, attempt).min(deadline);
-                    match self.attempt(&*owner, call, until).await {
+                    match self.attempt(&owner, call, until).await {
                         Ok(answer) => match left_undone(&answer) {
                             None => return decided(call, answer, may_have_run),
                             Some((Undone::Certainly, error)) => error.clone(),
@@ -247,7 +273,7 @@ impl Calls {
                                 error.clone()
                             }
                             Some((Undone::ReclaimFirst, error)) => {
-                                match self.reclaim(&*owner, known, until).await {
+                                match self.reclaim(&owner, known, until).await {
                                     Ok(()) if !deadline.has_passed(&self.world) => continue,
                                     Ok(()) => error.clone(),
                                     Err(error) if error.kind() == ErrorKind::SessionEnded => {
@@ -265,6 +291,9 @@ impl Calls {
                     }
                 }
             };
+            if self.is_over.load(Ordering::Acquire) && !is_end(&call.request) {
+                return decided(call, Err(ended(call.session)), may_have_run);
+            }
             if deadline.has_passed(&self.world) || self.closed.load(Ordering::Acquire) {
                 let kind = match may_have_run {
                     true => ErrorKind::Unknown,
@@ -291,10 +320,10 @@ impl Calls {
 
     /// Sends a call once. The answer to a request that [concerns](Book::concerns) the book enters it
     /// before anything can be reclaimed; while a reclaim wants to begin, such requests are given up.
-    async fn attempt(&self, owner: &dyn Remote, call: &mut OwnerCall, until: Deadline) -> Sent {
+    async fn attempt(&self, way: &OwnerWay, call: &mut OwnerCall, until: Deadline) -> Sent {
         if !Book::concerns(&call.request) {
             call.tenure = self.book.lock().tenure();
-            return send(owner, call, until).await;
+            return self.send(way, call, until).await;
         }
         let alone = until.bound(&self.world, self.reclaiming.read()).await;
         let Ok(_sharing) = alone else {
@@ -302,7 +331,7 @@ impl Calls {
         };
         let mut wanted = self.wanted.subscribe();
         call.tenure = self.book.lock().tenure();
-        let sent = pin!(send(owner, call, until));
+        let sent = pin!(self.send(way, call, until));
         match select(sent, pin!(wanted.changed())).await {
             Either::Left((answer, _)) => {
                 if let Ok(answer) = &answer
@@ -318,12 +347,48 @@ impl Calls {
         }
     }
 
+    /// Sends a call to an owner, or calls it if it is in this process.
+    async fn send(&self, way: &OwnerWay, call: &OwnerCall, until: Deadline) -> Sent {
+        let owner = match way {
+            OwnerWay::Far(owner) => return send(&**owner, call, until).await,
+            OwnerWay::Near(owner) => owner,
+        };
+        let is_known = self.session.get().is_some() && call.tenure == owner.tenure();
+        // The end of a session shows nothing.
+        let is_seen = is_known && !is_end(&call.request);
+        let near = is_seen.then(|| self.nearby.meet(way, call.tenure));
+        if let Some(None) = near {
+            return Err(NoAnswer::not_run("another owner has followed this one"));
+        }
+        let called = until.bound(&self.world, owner.call(call, until)).await;
+        let answered = called.map_err(|_| NoAnswer::unknown("the deadline passed"))?;
+        match near.flatten() {
+            None => Ok(answered.answer),
+            Some(near) => {
+                let answer = near.counts(answered, call.request.is_change());
+                answer.ok_or_else(|| NoAnswer::unknown("another owner has followed this one"))
+            }
+        }
+    }
+
+    /// The session can't go on with another owner.
+    fn give_up_session(&self, session: SessionId) -> Error {
+        if !self.is_over.swap(true, Ordering::AcqRel) {
+            tracing::warn!(%session, "a session can't go on with another owner: what the one on this node answered is lost");
+            let tokens = self.tokens.get().and_then(Weak::upgrade);
+            let used_for = tokens.map(|tokens| tokens.give_up(session));
+            // Others wait for what it holds, and may have that when nobody uses it.
+            self.end_after(session, used_for.unwrap_or_default());
+        }
+        ended(session)
+    }
+
     /// Says to a new owner what the session holds, unless that was done since its tenure was
     /// `known`.
     ///
     /// # Errors
     /// `SessionEnded`; others if the owner didn't take it: it is the same again later.
-    async fn reclaim(&self, owner: &dyn Remote, known: Tenure, until: Deadline) -> Result<()> {
+    async fn reclaim(&self, way: &OwnerWay, known: Tenure, until: Deadline) -> Result<()> {
         self.wanted.send_modify(|reclaims| *reclaims += 1);
         let late = |_| Error::new(ErrorKind::Unavailable, "what is held is being reclaimed");
         let alone = until.bound(&self.world, self.reclaiming.write()).await;
@@ -332,12 +397,20 @@ impl Calls {
             return Ok(());
         }
         let session = self.session.get().copied().unwrap_or_default();
+        if !self.nearby.end(known) && !self.world.has_planted(Planted::KeepLost) {
+            return Err(self.give_up_session(session));
+        }
         let mut parts = self.book.lock().parts();
         // Nothing is granted to it until the new owner's tenure is known.
         let tokens = self.tokens.get().and_then(Weak::upgrade);
-        let held = tokens
-            .as_ref()
-            .map(|tokens| tokens.begin(session, Tenure::default()));
+        let mut held = None;
+        if let Some(tokens) = &tokens {
+            held = tokens.begin(session, Tenure::default());
+            if held.is_none() {
+                self.nearby.lose(known);
+                return Err(self.give_up_session(session));
+            }
+        }
         parts.extend(held.iter().flat_map(|held| {
             held.chunks(RECLAIM_MAX).map(|tokens| Reclaimed {
                 tokens: tokens.to_vec(),
@@ -362,7 +435,7 @@ impl Calls {
                     is_last: at + 1 == count,
                 },
             };
-            let answer = send(owner, &call, until).await?;
+            let answer = self.send(way, &call, until).await?;
             let OwnerReply::Reclaimed {
                 tenure,
                 lost: more,
@@ -379,7 +452,7 @@ impl Calls {
             }
             if let Some(tokens) = &tokens {
                 if at == 0 {
-                    tokens.begin(session, tenure);
+                    let _held = tokens.begin(session, tenure);
                 }
                 tokens.taken_down(session, &held, &numbers);
             }
@@ -440,9 +513,17 @@ impl Calls {
     /// Nobody wants a session any more whose owner doesn't answer: asks it to end the session, in the background,
     /// [`END_TRIES`] times as long as the client is patient. If that is in vain, the session ends with this daemon.
     pub(super) fn end_later(&self, session: SessionId) {
+        self.end_after(session, Duration::ZERO);
+    }
+
+    /// As [`Calls::end_later`], after some time.
+    fn end_after(&self, session: SessionId, wait: Duration) {
         let calls = self.me.upgrade().expect("an owner is used through its Arc");
         let end = OwnerRequest::CloseSession { session };
         let ending = async move {
+            if !wait.is_zero() {
+                calls.world.sleep(wait).await;
+            }
             for _ in 0..END_TRIES {
                 match calls.ask(&end).await {
                     Err(error) if may_be_open(&error) => {
@@ -512,12 +593,17 @@ fn decided(call: &OwnerCall, answer: Result<OwnerReply>, may_have_run: bool) -> 
     })
 }
 
+/// Whether a request ends its session, which nothing keeps from being asked.
+fn is_end(request: &OwnerRequest) -> bool {
+    matches!(request, OwnerRequest::CloseSession { .. })
+}
+
 fn ended(session: SessionId) -> Error {
-    let text = format!("session {session} has ended: the client has another one");
+    let text = format!("session {session} has ended: the client goes on with another one");
     Error::new(ErrorKind::SessionEnded, text)
 }
 
-/// Sends a call and decodes the answer.
+/// Sends a call to another node and decodes the answer.
 async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
     let mut message = Call::new(OWNER, CLASS, call);
     message.reply_bytes_max = BODY_BYTES_MAX as u32;

@@ -1,27 +1,29 @@
-//! The owner on another node. Each session of the client asks it through its own [`Calls`].
+//! The owner wherever it is: on another node, or in this process now and elsewhere later. Each session of the client asks
+//! it through its own [`Calls`].
 
 use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
 use crate::known_names::KnownNames;
+use arc_swap::ArcSwap;
 use model::owner::{OwnerReply, OwnerRequest};
 use model::{Result, SessionId, ShardId};
-use parking_lot::Mutex;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use world::call::Asked;
 use world::{Instant, Waiter, World};
 
-/// An owner that is reached through messages.
+/// An owner that is reached through messages, or by function calls while it is in this process.
 pub struct RemoteOwner {
     /// The client's tokens.
     tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
     names: Arc<KnownNames>,
-    /// What the client's session asks.
-    calls: Mutex<Arc<Calls>>,
+    /// What the client's session asks. Loaded by every operation.
+    calls: ArcSwap<Calls>,
 }
 
 impl RemoteOwner {
     pub(super) fn usable_until(&self) -> Option<Instant> {
-        self.calls.lock().usable_until()
+        self.calls.load().usable_until()
     }
 
     /// The owner of a shard, as `owners` names it. A request is asked for `patience` before its program
@@ -40,7 +42,7 @@ impl RemoteOwner {
         Arc::new(Self {
             tokens,
             names,
-            calls: Mutex::new(calls),
+            calls: ArcSwap::new(calls),
         })
     }
 
@@ -51,13 +53,22 @@ impl RemoteOwner {
 
     /// What a session asks that is about to be opened.
     pub(super) fn begin(&self) -> Arc<Calls> {
-        self.calls.lock().next()
+        self.calls.load().next()
     }
 
     /// The session that asks this is the client's from now on; the one before is over.
     pub(super) fn follow(&self, calls: Arc<Calls>) {
-        let before = std::mem::replace(&mut *self.calls.lock(), calls);
+        let before = self.calls.swap(calls);
         before.close();
+    }
+
+    /// Asks an owner in this process, on this thread; `None` if there is none, or it would have to wait: then nothing was
+    /// done.
+    pub(super) fn ask_near(
+        &self,
+        request: &OwnerRequest,
+    ) -> Option<Asked<'static, Result<OwnerReply>>> {
+        self.calls.load().ask_near(request)
     }
 
     /// Asks until there is an answer, or patience ends.
@@ -65,7 +76,7 @@ impl RemoteOwner {
     /// # Errors
     /// As [`Calls::ask`].
     pub(super) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
-        let calls = self.calls.lock().clone();
+        let calls = self.calls.load_full();
         calls.ask(request).await
     }
 
@@ -75,17 +86,23 @@ impl RemoteOwner {
         assert!(first.is_ok(), "a client's tokens are in one place");
     }
 
+    /// The session has ended. Whether something is lost that an owner in this process had answered.
+    pub(super) async fn has_lost_answers(&self) -> bool {
+        let calls = self.calls.load_full();
+        calls.has_lost_answers().await
+    }
+
     /// The client's last session is over, and the owner hasn't heard of it yet.
     pub(super) fn end_later(&self, session: SessionId) {
-        self.calls.lock().end_later(session);
+        self.calls.load().end_later(session);
     }
 
     /// The client's last session has ended.
     pub(super) fn close(&self) {
-        self.calls.lock().close();
+        self.calls.load().close();
     }
 
     pub(super) fn waiters(&self, now: Instant) -> Vec<Waiter> {
-        self.calls.lock().waiters(now)
+        self.calls.load().waiters(now)
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Standing {
     is_over: AtomicBool,
     /// It has everything: no token is needed.
     has_all: AtomicBool,
+    /// Until tokens run out, that is: in a cluster another node may own the shard then.
+    is_bounded: bool,
     /// Until when tokens may be used, in nanoseconds since it began.
     until: AtomicU64,
     /// Counts the changes of `has_all`.
@@ -25,14 +27,15 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// A session that has nothing.
-    pub(crate) fn new(world: World, session: SessionId) -> Arc<Self> {
+    /// A session that has nothing. `is_bounded`: should it get everything, it may use that as long as tokens only.
+    pub(crate) fn new(world: World, session: SessionId, is_bounded: bool) -> Arc<Self> {
         Arc::new(Self {
             began: world.now(),
             world,
             session: AtomicU64::new(session.0),
             is_over: AtomicBool::new(false),
             has_all: AtomicBool::new(false),
+            is_bounded,
             until: AtomicU64::new(0),
             changes: AtomicU64::new(0),
         })
@@ -68,8 +71,13 @@ impl Standing {
         Moment(time.since(self.began))
     }
 
-    /// Whether no token is needed.
+    /// Whether no token is needed now.
     pub(crate) fn has_all(&self) -> bool {
+        self.was_given_all() && (!self.is_bounded || self.is_current())
+    }
+
+    /// Whether it has everything, if it may use that now.
+    pub(crate) fn was_given_all(&self) -> bool {
         self.has_all.load(Ordering::Acquire)
     }
 

@@ -108,7 +108,7 @@ impl Tokens {
 
     /// Publishes and forgets everything: the session has it all no longer.
     pub(super) async fn give_up_all(&self) {
-        self.session.standing().set_has_all(false);
+        self.set_has_all(false);
         let mut states = Vec::new();
         self.pages.each_inode(|state| states.push(state.clone()));
         // Not all may be dropped in time below.

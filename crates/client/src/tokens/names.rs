@@ -218,7 +218,7 @@ impl Tokens {
 
     /// Whether something was looked at under a token lately.
     pub(super) fn are_names_used(&self, object: TokenObject) -> bool {
-        let names = self.session.names();
+        let names = self.session.known_names();
         names.is_some_and(|names| names.was_used(object))
     }
 }

@@ -318,7 +318,8 @@ impl Tokens {
             let state = it.pages.inode(inode);
             let mut inner = state.lock();
             // Unless the client has had everything since.
-            let is_known = it.session.standing().changes() == changes && !inner.has_all();
+            let standing = it.session.standing();
+            let is_known = standing.changes() == changes && !standing.was_given_all();
             if dropped.in_time && ranges == [TokenRange::ALL] && is_known {
                 inner.kernel_pages().set_unknown(false);
             }

@@ -49,12 +49,14 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
                     let on_the_way = tokens.returns.lock().len();
                     tokens.release_unused(RETURNS_MAX.saturating_sub(on_the_way));
                 }
-                match (has_all, has_all_now) {
-                    (false, true) => tokens.begin_all(),
-                    (true, false) => tokens.give_up_all().await,
-                    _ => {}
-                }
-                has_all = has_all_now;
+                has_all = match (has_all, has_all_now) {
+                    (false, true) => tokens.begin_all(renewal.tenure),
+                    (true, false) => {
+                        tokens.give_up_all().await;
+                        false
+                    }
+                    (_, has_all) => has_all,
+                };
                 tokens.begun.notify_waiters();
             }
             Ok(other) => unexpected_answer(&other),
@@ -75,12 +77,16 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
 }
 
 impl Tokens {
-    /// The owner has given the session everything, unless another answer has said meanwhile that it has ended.
-    fn begin_all(&self) {
+    /// The owner of this tenure has given the session everything, unless it has heard meanwhile that it has ended, or goes on
+    /// with another owner. Returns whether it has.
+    fn begin_all(&self, tenure: Tenure) -> bool {
         let state = self.state.lock();
-        if !state.is_over {
-            self.session.standing().set_has_all(true);
+        let holder = state.holder.as_ref().filter(|_| !state.is_over);
+        let is_given = holder.is_some_and(|holder| holder.tenure() == tenure);
+        if is_given {
+            self.set_has_all(true);
         }
+        is_given
     }
 
     /// The owner has answered. Returns whether the session holds so much that some should go back.

@@ -1,7 +1,8 @@
 //! The next session: what a client does whose session the owner has ended.
 //!
 //! 1. *Lost* is all that the tokens allowed: what was cached, and what was written and isn't published.
-//!    What belongs to the old session names it, and the owner refuses it for ever.
+//!    What belongs to the old session names it, and the owner refuses it for ever. If its owner, in this process, has
+//!    answered what is lost with it (`owner/near.rs`), all programs that have files open hear of it, and the next that syncs.
 //! 2. A session is opened, for as long as it takes. One that doesn't get all of 3 is ended before the next
 //!    is opened.
 //! 3. It gets the doors of the one before, and holds every open inode as often. Programs that have a file
@@ -31,6 +32,10 @@ impl Tokens {
         let ended = self.session.id();
         let before = self.session.losses();
         self.lose_all(self.state.lock());
+        let has_lost_answers = self.session.owner().has_lost_answers().await;
+        if has_lost_answers {
+            self.session.note_lost_answers();
+        }
         if self.session.check_open().is_err() {
             return false;
         }
@@ -41,6 +46,10 @@ impl Tokens {
                 self.lose_pages(state, &[TokenRange::ALL]);
             }
             self.lose_inode(state);
+            if has_lost_answers {
+                // Which files that was is not known.
+                state.lock().note_lost();
+            }
         });
         // Others may still be dropping what their answers said is lost: what is written in the next session isn't that.
         drop(self.losing.write());
@@ -81,10 +90,11 @@ impl Tokens {
             event = "session_lost",
             %ended,
             %begun,
+            answers_are_lost = has_lost_answers,
             files_with_data = lost.files_with_data - before.files_with_data,
             files_with_locks = lost.files_with_locks - before.files_with_locks,
             files_without_names = lost.files_without_names - before.files_without_names,
-            "this client lost its session, because the owner didn't hear from it in time or it gave nothing back; it goes on in a new one"
+            "this client lost its session, because the owner didn't hear from it in time, it gave nothing back, or its owner on this node was replaced; it goes on in a new one"
         );
         true
     }

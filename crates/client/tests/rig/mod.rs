@@ -2,11 +2,12 @@
 
 #![allow(dead_code, unreachable_pub, reason = "an example uses a part of it")]
 
+pub mod near;
 pub mod way;
 
 use client::{Client, ClientSettings, Owner};
 use coordination::Coordination;
-use metanode::{CheckOptions, Metanode, Opening, ShardMemory};
+use metanode::{CheckOptions, Metanode, Opening, OwnerLease, ShardMemory};
 use model::operation::NewInode;
 use model::{FamilyId, FileKind, InodeId, NodeRun, Scheme, ShardId};
 use nsd::Nsd;
@@ -28,6 +29,7 @@ pub struct Place {
     pub nsds: u32,
     pub nsd_bytes: u64,
     pub scheme: Scheme,
+    pub lease: OwnerLease,
 }
 
 impl Default for Place {
@@ -38,6 +40,7 @@ impl Default for Place {
             nsds: 3,
             nsd_bytes: 96 << 20,
             scheme,
+            lease: OwnerLease::endless(),
         }
     }
 }
@@ -157,7 +160,7 @@ impl Node {
             pool: pool.clone(),
             run: run.unwrap(),
             memory: ShardMemory::of_machine(world),
-            lease: metanode::OwnerLease::endless(),
+            lease: place.lease.clone(),
             surveys: metanode::Surveys::Own,
         })
         .await
@@ -188,7 +191,7 @@ impl Node {
             pool: self.pool.clone(),
             run,
             memory: ShardMemory::of_machine(&self.world),
-            lease: metanode::OwnerLease::endless(),
+            lease: OwnerLease::endless(),
             surveys: metanode::Surveys::Own,
         })
         .await

@@ -1,7 +1,7 @@
 //! The way of messages to a metanode: they get lost, late and doubled.
 
 use super::Node;
-use client::{Client, ClientSettings, Owner, Owners, RemoteOwner};
+use client::{Client, ClientSettings, Owner, OwnerWay, Owners, RemoteOwner};
 use futures::future::BoxFuture;
 use metanode::Metanode;
 use model::call::{Answer, Call, NoAnswer};
@@ -257,10 +257,10 @@ impl Remote for Way {
 }
 
 impl Owners for Map {
-    fn owner(&self) -> Option<Arc<dyn Remote>> {
+    fn owner(&self) -> Option<OwnerWay> {
         let owner = self.owner.lock().clone()?;
         let is_away = owner.is_away.load(Ordering::Relaxed);
-        (!is_away).then_some(owner as Arc<dyn Remote>)
+        (!is_away).then_some(OwnerWay::Far(owner))
     }
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {

@@ -21,7 +21,7 @@ impl Host {
         Ok(ranked.reply)
     }
 
-    /// As [`Host::run`], with the operation's rank; durable if it must be, or has a slot.
+    /// As [`Host::run`], with the operation's rank; durable if it must be.
     pub(crate) async fn run_as(
         &self,
         operation: &Operation,
@@ -30,7 +30,7 @@ impl Host {
     ) -> Result<Ranked> {
         loop {
             let shard = self.load();
-            let answer = if durable || matches!(stamp.turn, Turn::Slot { .. }) {
+            let answer = if durable {
                 shard.execute_durable(operation, stamp).await
             } else {
                 let done = shard.execute_ranked(operation, stamp).await;

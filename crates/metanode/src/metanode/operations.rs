@@ -14,6 +14,26 @@ use world::Deadline;
 use world::call::Asked;
 use world::{Planted, Point};
 
+/// Who asks for an operation, and asks again after the deadline.
+#[derive(Clone, Copy)]
+pub(super) enum Asker {
+    /// The owner itself, or the client of a single node: waits as long as anything takes.
+    Own,
+    /// A client of this process.
+    Near(Deadline),
+    /// A client on another node. Everything that the answer shows is durable when it leaves.
+    Far(Deadline),
+}
+
+impl Asker {
+    pub(super) fn deadline(self) -> Option<Deadline> {
+        match self {
+            Self::Own => None,
+            Self::Near(deadline) | Self::Far(deadline) => Some(deadline),
+        }
+    }
+}
+
 impl Metanode {
     /// Runs one operation. Ready at once if its records are in memory; otherwise reads them from
     /// the tree. The change is in the open commit: durable after [`Metanode::sync`], or without it
@@ -25,7 +45,7 @@ impl Metanode {
     /// POSIX refusals as their kinds; `NoSpace` for an operation that would add metadata to a full
     /// pool; `Unavailable` if the shard couldn't be taken over for a minute.
     pub async fn execute(&self, operation: &Operation, stamp: &Stamp) -> Result<Reply> {
-        let ranked = self.execute_as(operation, stamp, None).await?;
+        let ranked = self.execute_as(operation, stamp, Asker::Own).await?;
         Ok(ranked.reply)
     }
 
@@ -41,28 +61,28 @@ impl Metanode {
         stamp: &Stamp,
         deadline: Deadline,
     ) -> Result<Ranked> {
-        self.execute_as(operation, stamp, Some(deadline)).await
+        self.execute_as(operation, stamp, Asker::Far(deadline))
+            .await
     }
 
-    /// `answer_by`: the reply goes to another node.
-    async fn execute_as(
+    /// As [`Metanode::execute`], for whoever asks.
+    pub(super) async fn execute_as(
         &self,
         operation: &Operation,
         stamp: &Stamp,
-        answer_by: Option<Deadline>,
+        asker: Asker,
     ) -> Result<Ranked> {
         self.check_reclaimed(stamp.session)?;
+        let (session, deadline) = (stamp.session, asker.deadline());
         if self.world.has_planted(Planted::RecallLate) && spares_content(operation) {
-            let reply = self
-                .execute_once(operation, stamp, answer_by.is_some())
-                .await;
-            let _claim = self.claim(operation, stamp.session, answer_by).await?;
+            let durable = is_durable(asker, stamp);
+            let reply = self.execute_once(operation, stamp, durable).await;
+            let _claim = self.claim(operation, session, deadline).await?;
             return reply;
         }
-        let claim = self.claim(operation, stamp.session, answer_by).await?;
+        let claim = self.claim(operation, session, deadline).await?;
         self.world.at(Point::OperationClaimed).await;
-        self.execute_claimed(operation, stamp, claim, answer_by)
-            .await
+        self.execute_claimed(operation, stamp, claim, asker).await
     }
 
     /// Runs an operation that has what it needs, until all that its answer shows is true.
@@ -71,9 +91,9 @@ impl Metanode {
         operation: &Operation,
         stamp: &Stamp,
         claim: Claim<'_>,
-        answer_by: Option<Deadline>,
+        asker: Asker,
     ) -> Result<Ranked> {
-        let durable = answer_by.is_some();
+        let (durable, deadline) = (is_durable(asker, stamp), asker.deadline());
         let mut writers = self.tokens.writer_count();
         let mut reply = self.execute_once(operation, stamp, durable).await;
         if claim.is_all() || !needs::shows(operation) {
@@ -83,7 +103,7 @@ impl Metanode {
         let (session, mut claimed, mut claims) = (stamp.session, BTreeSet::new(), Vec::new());
         loop {
             let shown = &mut claimed;
-            let shown = self.check_shown(operation, session, &mut reply, shown, writers, answer_by);
+            let shown = self.check_shown(operation, session, &mut reply, shown, writers, deadline);
             match shown.await? {
                 Shown::True => return reply,
                 Shown::Again(claim) => claims.push(claim),
@@ -94,7 +114,12 @@ impl Metanode {
     }
 
     /// Others may wait until a session has published what it wrote.
-    fn note_publish(&self, operation: &Operation, stamp: &Stamp, reply: &Result<Ranked>) {
+    pub(super) fn note_publish(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+        reply: &Result<Ranked>,
+    ) {
         if let Operation::Publish(publish) = operation
             && reply.is_ok()
         {
@@ -125,7 +150,7 @@ impl Metanode {
         let in_grace = self.in_grace.load(Ordering::Relaxed);
         let claiming = self.tokens.claim(stamp.session, || needs::needs(operation));
         let Some(Ok(claim)) = claiming.map(Claiming::ready) else {
-            return Asked::Waits(Box::pin(self.execute_as(operation, stamp, None)));
+            return Asked::Waits(Box::pin(self.execute_as(operation, stamp, Asker::Own)));
         };
         let is_local = matches!(stamp.turn, Turn::Read | Turn::Own);
         // What others may be changing is looked at more closely.
@@ -150,7 +175,8 @@ impl Metanode {
         }
         Asked::Waits(Box::pin(async move {
             self.check_reclaimed(stamp.session)?;
-            self.execute_claimed(operation, stamp, claim, None).await
+            self.execute_claimed(operation, stamp, claim, Asker::Own)
+                .await
         }))
     }
 
@@ -246,6 +272,16 @@ impl Metanode {
             return true;
         }
         !self.holders.lost_names(inode)
+    }
+}
+
+/// Whether an answer is given once it is durable. Who repeats an operation under its number has it for sure then, but in
+/// the owner's own process both are lost together.
+fn is_durable(asker: Asker, stamp: &Stamp) -> bool {
+    match asker {
+        Asker::Own => matches!(stamp.turn, Turn::Slot { .. }),
+        Asker::Near(_) => false,
+        Asker::Far(_) => true,
     }
 }
 

@@ -1,5 +1,5 @@
-//! Answers the requests of `model::owner`: as function calls of the client in this process, and as
-//! messages of clients on other nodes.
+//! Answers the requests of `model::owner`: as function calls of a single node's client, and as
+//! messages of clients on other nodes. Clients on the owner's node in a cluster: `near.rs`.
 //!
 //! A message's answer is durable before it leaves: the client may tell others about it. The answer to
 //! a function call needn't be, since both are lost together.
@@ -7,6 +7,7 @@
 pub(super) mod replays;
 
 use crate::metanode::Metanode;
+use crate::metanode::operations::Asker;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use model::call::{BODY_BYTES_MAX, Call, Reply as Message};
@@ -89,47 +90,71 @@ impl Service for Metanode {
 
 impl Metanode {
     async fn serve_call(&self, from: NodeRun, asked: OwnerCall, deadline: Deadline) -> Message {
-        let checked = self.check_call(from, &asked);
-        let session = asked.session;
-        let answer = match (checked, asked.request) {
-            (Err(error), _) => Err(error),
-            (Ok(()), OwnerRequest::OpenSession { session }) => {
-                match self.check_given_out(session).await {
-                    Ok(()) => {
-                        let opened = self.open_session_of(session, from).await;
-                        opened.map(|()| OwnerReply::Session(self.tenure()))
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            (Ok(()), OwnerRequest::CloseSession { session }) => {
-                match self.check_given_out(session).await {
-                    Ok(()) => self.close_session(session).await.map(|()| OwnerReply::Done),
-                    Err(error) => Err(error),
-                }
-            }
+        let answer = match (self.check_call(from, &asked), asked.request) {
             (Ok(()), OwnerRequest::Execute { operation, stamp }) => {
                 let stamp = stamp.received(self.world.wall());
                 return self.serve_operation(operation, &stamp, deadline).await;
             }
-            (Ok(()), request) if request.is_in_order() => {
-                self.serve_in_order(session, asked.order, request).await
+            (Ok(()), request) => {
+                let asked = OwnerCall { request, ..asked };
+                self.answer_checked(from, &asked, deadline, false).await
             }
-            (Ok(()), OwnerRequest::Lock(LockCall::Await { session, wait })) => {
-                self.serve_await(session, wait, deadline).await
-            }
-            (Ok(()), request) if request.is_about_tokens() => {
-                self.serve_tokens(&request, false, deadline).await
-            }
-            (Ok(()), request) => self.wait_for(&request).await,
+            (Err(error), _) => Err(error),
         };
-        match answer {
-            // Another owner may have opened the session since.
-            Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                let owns = self.confirm_ownership().await;
-                message(&Err(owns.err().unwrap_or(error)))
+        message(&self.confirm_end(answer).await)
+    }
+
+    /// An answer that says that its session has ended is given by the owner only: another one may have opened the
+    /// session since.
+    pub(super) async fn confirm_end(&self, answer: Result<OwnerReply>) -> Result<OwnerReply> {
+        if let Err(error) = &answer
+            && error.kind() == ErrorKind::SessionEnded
+        {
+            self.confirm_ownership().await?;
+        }
+        answer
+    }
+
+    /// Answers a request that [may be answered](Metanode::check_call): of a client on another node, or, if it `is_near`, of one
+    /// in this process, for whose operations nothing needs to be durable.
+    pub(super) async fn answer_checked(
+        &self,
+        from: NodeRun,
+        asked: &OwnerCall,
+        deadline: Deadline,
+        is_near: bool,
+    ) -> Result<OwnerReply> {
+        match &asked.request {
+            OwnerRequest::OpenSession { session } => {
+                self.check_given_out(*session).await?;
+                self.open_session_of(*session, from).await?;
+                Ok(OwnerReply::Session(self.tenure()))
             }
-            answer => message(&answer),
+            OwnerRequest::CloseSession { session } => {
+                self.check_given_out(*session).await?;
+                self.close_session(*session).await?;
+                Ok(OwnerReply::Done)
+            }
+            OwnerRequest::Execute { operation, stamp } => {
+                let asker = match is_near {
+                    true => Asker::Near(deadline),
+                    false => Asker::Far(deadline),
+                };
+                let stamp = stamp.received(self.world.wall());
+                let ranked = self.execute_as(operation, &stamp, asker).await?;
+                Ok(OwnerReply::Operation(ranked))
+            }
+            request if request.is_in_order() => {
+                self.serve_in_order(asked.session, asked.order, request)
+                    .await
+            }
+            OwnerRequest::Lock(LockCall::Await { session, wait }) => {
+                self.serve_await(*session, *wait, deadline).await
+            }
+            request if request.is_about_tokens() => {
+                self.serve_tokens(request, is_near, deadline).await
+            }
+            request => self.wait_for(request).await,
         }
     }
 
@@ -152,7 +177,7 @@ impl Metanode {
         &self,
         session: SessionId,
         order: Option<Order>,
-        request: OwnerRequest,
+        request: &OwnerRequest,
     ) -> Result<OwnerReply> {
         let order = order.ok_or_else(|| {
             let text = "the request has no place in the order of its session";
@@ -164,12 +189,12 @@ impl Metanode {
         let is_open = || self.check_standing(session).is_ok();
         let reply = self.replays.once(session, order, is_open, || {
             is_repeated = false;
-            self.change(&request, &mut last_use)
+            self.change(request, &mut last_use)
         });
         // Its first copy may have been given up before it had released the inode, or as it waited
         // for that to be durable.
         let mut syncs = last_use.is_some();
-        if let OwnerRequest::Unhold { inode, stamp } = &request
+        if let OwnerRequest::Unhold { inode, stamp } = request
             && is_repeated
             && reply.is_ok()
         {
@@ -241,7 +266,11 @@ impl Metanode {
 
     /// Does what a request in order asks: without waiting, so that an interrupted one is done
     /// completely or not at all. The caller releases the inode that it may put into `last_use`.
-    fn change(&self, request: &OwnerRequest, last_use: &mut Option<LastUse>) -> Result<OwnerReply> {
+    pub(super) fn change(
+        &self,
+        request: &OwnerRequest,
+        last_use: &mut Option<LastUse>,
+    ) -> Result<OwnerReply> {
         let mut reply = OwnerReply::Done;
         let locks = self.locks();
         match request {

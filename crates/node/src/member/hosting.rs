@@ -23,6 +23,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long shards that are given up together may take to end. What isn't durable by then is lost to
 /// this node; the next owner has everything that was answered to other nodes.
 const LEAVE_MAX: Duration = Duration::from_secs(10);
+/// How long a client of this node that has a whole file system may take to give that back before. With the time in which a
+/// node learns of it, and that of ending, less than the manager waits for a shard to be given up.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(15);
 
 /// The task that has a task for each shard of this run.
 pub(super) async fn supervise(parts: Arc<Parts>) {
@@ -89,6 +92,10 @@ async fn host(parts: Arc<Parts>, shard: ShardId) {
     loop {
         let record = roster.borrow_and_update().shards.get(&shard).cloned();
         let record = record.map(|record| record.value);
+        // Whoever else is named already takes the log away.
+        let is_taken = record
+            .as_ref()
+            .is_some_and(|record| record.assigned.is_some());
         let ours = record.filter(|record| record.assigned == Some(parts.run));
         let mut patience = None;
         let hosted = parts.services.hosted(shard);
@@ -117,7 +124,7 @@ async fn host(parts: Arc<Parts>, shard: ShardId) {
             }
             (Some(_), None) => {
                 parts.world.at(Point::AssignmentLost).await;
-                parts.leave_shard(shard).await;
+                parts.leave_shard(shard, !is_taken).await;
                 continue;
             }
             (Some(metanode), Some(record)) => {
@@ -142,7 +149,7 @@ async fn host(parts: Arc<Parts>, shard: ShardId) {
             changed = roster.changed() => if changed.is_err() {
                 return;
             },
-            () = superseded => parts.leave_shard(shard).await,
+            () = superseded => parts.leave_shard(shard, false).await,
             () = pausing => {}
         }
     }
@@ -152,7 +159,9 @@ impl Parts {
     /// Gives up all shards that are here, at the same time.
     pub(super) async fn leave_shards(&self) {
         let hosted = self.services.all_hosted();
-        let leaving = hosted.iter().map(|(shard, _)| self.leave_shard(*shard));
+        let leaving = hosted
+            .iter()
+            .map(|(shard, _)| self.leave_shard(*shard, true));
         join_all(leaving).await;
     }
 
@@ -165,8 +174,22 @@ impl Parts {
         metanode.part_with(|run| members.has_ended(run));
     }
 
-    /// Refuses the shard's requests from now on and gives it up, if it is here.
-    async fn leave_shard(&self, shard: ShardId) {
+    /// Refuses the shard's requests from now on and gives it up, if it is here. First, unless it is too late for that, a
+    /// client of this node that has everything is served until it hasn't: no other node has anything to ask then.
+    async fn leave_shard(&self, shard: ShardId, may_give_back: bool) {
+        let hosted = self.services.hosted(shard).filter(|_| may_give_back);
+        // Kept to the end, so that nobody gets everything again.
+        let _nobody = match &hosted {
+            Some(metanode) => {
+                let given_back = self.world.timeout(GIVE_BACK_MAX, metanode.end_alone());
+                let nobody = given_back.await.ok().and_then(Result::ok);
+                if nobody.is_none() {
+                    tracing::warn!(%shard, "a client here loses what it hasn't published with the shard");
+                }
+                nobody
+            }
+            None => None,
+        };
         let Some(metanode) = self.services.leave(shard) else {
             return;
         };

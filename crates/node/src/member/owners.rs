@@ -1,15 +1,17 @@
-//! The owner of one shard as the roster names it.
+//! The owner of one shard as the roster names it, and the one that is here.
 
 use super::Parts;
 use super::lease::RunLease;
 use super::peers::Peers;
-use client::Owners;
+use client::{NearOwner, OwnerWay, Owners};
 use coordination::Roster;
 use futures::future::BoxFuture;
-use model::{NodeRun, ShardId};
+use metanode::Metanode;
+use model::owner::{NearAnswer, OwnerCall, OwnerRequest, Tenure};
+use model::{CommitNumber, NodeRun, Result, ShardId};
 use std::sync::{Arc, Weak};
 use tokio::sync::watch;
-use world::call::Remote;
+use world::call::Asked;
 use world::{Deadline, Instant, World};
 
 /// Finds the owner of a shard for a client of this node.
@@ -46,13 +48,21 @@ impl Owners for ShardOwners {
         Some(self.lease.ends())
     }
 
-    fn owner(&self) -> Option<Arc<dyn Remote>> {
+    fn owner(&self) -> Option<OwnerWay> {
         let run = self.assigned()?;
         if run.node != self.own.node {
-            return Some(self.peers.to(run.node));
+            return Some(OwnerWay::Far(self.peers.to(run.node)));
         }
         // The record may name an earlier run of this node, which is over.
-        (run == self.own).then(|| self.peers.own())
+        if run != self.own {
+            return None;
+        }
+        let hosted = self.parts.upgrade()?.services.hosted(self.shard);
+        Some(match hosted {
+            Some(metanode) => OwnerWay::Near(Arc::new(Hosted { metanode, run })),
+            // It says that it isn't the owner yet.
+            None => OwnerWay::Far(self.peers.own()),
+        })
     }
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
@@ -73,5 +83,33 @@ impl Owners for ShardOwners {
                 self.world.sleep(deadline.rest(&self.world)).await;
             }
         })
+    }
+}
+
+/// The owner that is here, for clients of this node.
+struct Hosted {
+    metanode: Arc<Metanode>,
+    run: NodeRun,
+}
+
+impl NearOwner for Hosted {
+    fn tenure(&self) -> Tenure {
+        self.metanode.tenure()
+    }
+
+    fn ask(&self, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
+        self.metanode.ask_near(request)
+    }
+
+    fn call<'a>(&'a self, call: &'a OwnerCall, deadline: Deadline) -> BoxFuture<'a, NearAnswer> {
+        Box::pin(self.metanode.call_near(self.run, call, deadline))
+    }
+
+    fn has_durable(&self, commit: CommitNumber) -> bool {
+        self.metanode.has_durable(commit)
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.metanode.sync())
     }
 }

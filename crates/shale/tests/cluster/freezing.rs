@@ -150,6 +150,10 @@ fn programs_that_begin_on_a_frozen_node_get_errors_too() {
     let cluster = Cluster::founded();
     let node = cluster.node(1);
     fs::write(cluster.path(1, "file"), "written").unwrap();
+    // The daemon may be killed below.
+    let file = fs::File::open(cluster.path(1, "file")).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
     let pid = node.pid();
     signal(pid, Signal::STOP);
     let programs: Vec<_> = (0..8)

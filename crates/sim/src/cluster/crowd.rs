@@ -351,8 +351,10 @@ impl Crowd<'_> {
         let mut draw = Draw::new(bits);
         if may_interrupt && draw.below(2) == 0 && !self.scenario.points.is_empty() {
             tracing::info!("an interruption");
+            // The shard may be taken from its owner, too.
+            let owner = self.machines.owner().map(|machine| machine.id);
             for known in &self.known {
-                lock(known).is_interrupted();
+                lock(known).is_interrupted(owner);
             }
             return Caused::Interruption(
                 self.machines

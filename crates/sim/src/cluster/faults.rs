@@ -224,14 +224,22 @@ impl Machines {
     }
 
     /// The nodes whose clients may lose their sessions by the fault that [`Machines::cause`] causes with
-    /// this draw: those that the owner doesn't hear for longer than their tokens last. An owner that hears nobody
-    /// ends nobody's session.
+    /// this draw: those that the owner doesn't hear for longer than their tokens last, and that of an owner that is replaced
+    /// before it has made everything durable. An owner that hears nobody ends nobody's session.
     pub(super) fn cut_off_by(&self, mut draw: Draw, kind: FaultKind) -> Vec<NodeId> {
         let victim = self.any(&mut draw);
         let _time = draw.below(BROKEN_MAX);
         match kind {
             FaultKind::Pause | FaultKind::Isolate => vec![victim.id],
-            FaultKind::PauseOwner => vec![self.owner_or(victim).id],
+            FaultKind::PauseOwner | FaultKind::Move | FaultKind::MoveUnheard => {
+                vec![self.owner_or(victim).id]
+            }
+            FaultKind::MoveThereAndBack => {
+                let owner = self.owner_or(victim);
+                vec![owner.id, self.another(&mut draw, owner).id]
+            }
+            // It is given away again when all are back.
+            FaultKind::CutAllPower => self.nodes.iter().map(|it| it.id).collect(),
             FaultKind::CutOneWay => vec![victim.id, self.another(&mut draw, victim).id],
             _ => Vec::new(),
         }
@@ -293,6 +301,29 @@ impl Machines {
         if let Some(to) = run_of(to) {
             self.assign(judge, to).await;
         }
+    }
+
+    /// Takes the root shard from its owner. The manager gives it to a node once it has been given up.
+    pub(super) async fn release(&self, judge: &Judge) {
+        let released = self.ask(|coordination| async move {
+            loop {
+                let Ok(Some(record)) = coordination.shard(ROOT_SHARD).await else {
+                    continue;
+                };
+                let Ok(Some(members)) = coordination.membership().await else {
+                    continue;
+                };
+                let owner = record.value.assigned;
+                let released =
+                    coordination.assign_shard_as_manager(ROOT_SHARD, owner, None, members.version);
+                if released.await.is_ok() {
+                    return;
+                }
+            }
+        });
+        judge
+            .within("the shard is released", ASSIGN_MAX, released.done())
+            .await;
     }
 
     /// Gives the root shard to a run, whoever has it.

@@ -43,6 +43,8 @@ pub struct Report {
     pub pauses: BTreeMap<FaultKind, Duration>,
     /// The longest time without an answer after another node, which owned the shard, was killed.
     pub owner_killed: Duration,
+    /// The longest time without an answer after the shard was given from another node to any.
+    pub owner_moved: Duration,
     /// How often each fault was caused.
     pub faults: BTreeMap<FaultKind, usize>,
 }
@@ -157,7 +159,7 @@ async fn faults(
         }
         let kind = scenario.mix.draw(draw);
         *report.faults.entry(kind).or_default() += 1;
-        // What a client sees whose own node isn't the one that is killed.
+        // What a client sees whose own node isn't the one that is killed, or that loses the shard unasked.
         let owner = machines.owner().map(|machine| machine.id);
         let is_elsewhere = owner != Some(lock(known).client_on);
         let is_over = Cell::new(false);
@@ -171,8 +173,13 @@ async fn faults(
         let (pause, ()) = futures::future::join(pause, caused).await;
         let longest = report.pauses.entry(kind).or_default();
         *longest = pause.max(*longest);
-        if is_elsewhere && kind == FaultKind::KillOwner {
-            report.owner_killed = pause.max(report.owner_killed);
+        let felt = match kind {
+            FaultKind::KillOwner => &mut report.owner_killed,
+            FaultKind::Move => &mut report.owner_moved,
+            _ => continue,
+        };
+        if is_elsewhere {
+            *felt = pause.max(*felt);
         }
     }
 }

@@ -227,6 +227,24 @@ impl Stage {
         self.judge.until("the shard serves", STEP_MAX, serves).await;
     }
 
+    /// Takes the shard from its owner, in good order. Once that one has given it up, the manager gives it to a node, and this
+    /// returns when that one serves it.
+    ///
+    /// # Panics
+    /// If that doesn't happen.
+    pub async fn release_shard(&self) {
+        let epoch = || {
+            let owner = self.machines.owner().and_then(Machine::member);
+            let hosted = owner.and_then(|member| member.hosted());
+            hosted.map(|metanode| metanode.shard_status().epoch)
+        };
+        let before = epoch();
+        self.machines.release(&self.judge).await;
+        let is_next = || epoch().is_some_and(|epoch| Some(epoch) > before);
+        let what = "the shard has another owner";
+        self.judge.until(what, STEP_MAX, is_next).await;
+    }
+
     /// Waits until one node is the cluster's manager and all are members.
     ///
     /// # Panics

@@ -7,10 +7,13 @@ use crate::recovered::History;
 use crate::scenario::{agree, brief};
 use bytes::Bytes;
 use client::{Client, ClientSettings};
+use futures::future::{Either, select};
 use model::operation::NewInode;
-use model::{FamilyId, FileKind, InodeId, NodeId, ShardId};
+use model::{Error, ErrorKind, FamilyId, FileKind, InodeId, NodeId, ShardId};
 use node::Member;
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use testkit::model_fs::{ModelFs, Number, ROOT};
@@ -19,8 +22,10 @@ use world::World;
 /// How long an operation may take under any fault of a script.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// By then a daemon knows that it was expelled.
+/// By then a daemon knows that it was expelled, or a client that it has lost its session.
 const EXPELLED_MAX: Duration = Duration::from_secs(30);
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The content of the file that a client holds open during its turn.
 const HELD_SEED: u64 = 77;
@@ -52,7 +57,7 @@ impl Known {
             shard,
             root,
             model: ModelFs::default(),
-            history: History::shipped(),
+            history: History::default(),
             inodes: BTreeMap::from([(ROOT, root)]),
             draw: Draw::new(seed ^ u64::from(shard.0) << 48),
             steps: 0,
@@ -70,32 +75,91 @@ fn settings() -> ClientSettings {
     }
 }
 
-/// The node of a client.
+/// A client and its node.
 struct Node {
     world: World,
     member: Arc<Member>,
+    client: Arc<Client>,
+    shard: ShardId,
+    /// The shard's owner has been here, which answers before that is durable.
+    was_near: AtomicBool,
+    /// It has while the client did the last thing.
+    is_near: AtomicBool,
 }
 
+/// The client has lost its session with an owner on its node: what wasn't synced may be gone.
+struct Lost;
+
 impl Node {
+    fn new(world: World, member: Arc<Member>, client: Arc<Client>, shard: ShardId) -> Self {
+        Self {
+            world,
+            member,
+            client,
+            shard,
+            was_near: AtomicBool::new(false),
+            is_near: AtomicBool::new(false),
+        }
+    }
+
+    fn note_owner(&self) {
+        if self.member.hosted_of(self.shard).is_some() {
+            self.is_near.store(true, Ordering::Relaxed);
+            self.was_near.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn has_lost(&self) -> bool {
+        self.was_near.load(Ordering::Relaxed) && self.client.losses().sessions > 0
+    }
+
+    /// Has the client do something, and notes where its owner is meanwhile.
+    async fn does<F: Future>(&self, work: F) -> F::Output {
+        self.is_near.store(false, Ordering::Relaxed);
+        let looks = async {
+            loop {
+                self.note_owner();
+                self.world.sleep(LOOK_EVERY).await;
+            }
+        };
+        self.note_owner();
+        let done = match select(pin!(work), pin!(looks)).await {
+            Either::Left((done, _)) => done,
+            Either::Right((never, _)) => never,
+        };
+        self.note_owner();
+        done
+    }
+
     /// What an operation brought. An error counts as the end of the daemon if the cluster has expelled it:
     /// the daemon may hear of that later than its client, and then ends with it.
     ///
     /// # Panics
     /// If it is any other error.
-    async fn sees<T, E: std::fmt::Debug>(
+    async fn sees<T>(
         &self,
-        brought: Result<T, E>,
+        work: impl Future<Output = Result<T, Error>>,
         what: impl Fn() -> String,
-    ) -> T {
-        match brought {
-            Ok(seen) => seen,
-            Err(error) => {
-                let ended = self.world.timeout(EXPELLED_MAX, self.member.ended());
-                if ended.await.is_ok() {
-                    std::future::pending::<()>().await;
-                }
-                panic!("{}: {error:?}", what());
+    ) -> Result<T, Lost> {
+        let brought = self.does(work).await;
+        let was_near = self.was_near.load(Ordering::Relaxed);
+        let error = match brought {
+            _ if self.has_lost() => return Err(Lost),
+            Ok(seen) => return Ok(seen),
+            // The owner ended before what it had done was durable, or answered.
+            Err(error) if was_near && error.kind() == ErrorKind::Unknown => return Err(Lost),
+            Err(error) => error,
+        };
+        let lost = async {
+            while !self.has_lost() {
+                self.world.sleep(LOOK_EVERY).await;
             }
+        };
+        let (ends, lost) = (pin!(self.member.ended()), pin!(lost));
+        match self.world.timeout(EXPELLED_MAX, select(ends, lost)).await {
+            Ok(Either::Left(_)) => std::future::pending().await,
+            Ok(Either::Right(_)) => Err(Lost),
+            Err(_) => panic!("{}: {error:?}", what()),
         }
     }
 }
@@ -119,39 +183,55 @@ pub(super) async fn turn(
             Err(error) => world.note("no session", error.kind() as u64),
         }
     };
-    let node = Node { world, member };
-    if lock(&known).is_uncertain {
-        look(&node, &client, &known, &what).await;
+    let node = Node::new(world, member, client, shard);
+    if let Err(Lost) = act(&node, &known, &scenario, steps, &what).await {
+        // The next client looks at everything.
+        lock(&known).history.session_lost();
+        let _ended = node.client.close().await;
     }
-    let held = hold(&node, &client, &known, &what).await;
-    let mut driver = Driver::with(client.clone(), lock(&known).inodes.clone());
+}
+
+async fn act(
+    node: &Node,
+    known: &Shared,
+    scenario: &ClusterScenario,
+    steps: u64,
+    what: &str,
+) -> Result<(), Lost> {
+    let client = &node.client;
+    if lock(known).is_uncertain {
+        look(node, known, what).await?;
+    }
+    let held = hold(node, known, what).await?;
+    let mut driver = Driver::with(client.clone(), lock(known).inodes.clone());
     for step in 0..steps {
         let action = {
-            let known = &mut *lock(&known);
+            let known = &mut *lock(known);
             let action = action::draw(&mut known.draw, &known.model, &scenario.sizes);
             known.history.begin(&action);
             known.is_uncertain = true;
             action
         };
-        let (expected, made) = expect(&mut lock(&known), &action);
+        let (expected, made) = expect(&mut lock(known), &action);
         tracing::debug!(step, ?action, "asks");
         // Programs see a pause, also on a node that is cut off.
-        let ran = driver.run(&action, made).await;
-        let seen = node.sees(ran, || format!("{what}, step {step}")).await;
+        let runs = driver.run(&action, made);
+        let seen = node.sees(runs, || format!("{what}, step {step}")).await?;
+        let is_durable = !node.is_near.load(Ordering::Relaxed);
         assert!(
             agree(&action, &expected, &seen),
             "{what}, step {step} {action:?}: expected {}, saw {}",
             brief(&expected),
             brief(&seen)
         );
-        let known = &mut *lock(&known);
-        known.history.answered(&known.model);
+        let known = &mut *lock(known);
+        known.history.answered(&known.model, is_durable);
         known.inodes.clone_from(driver.inodes());
         known.steps += 1;
     }
-    let found = client.read(held, 0, HELD_BYTES).await;
-    let found = node.sees(found, || format!("{what}, a file without names"));
-    let found = found.await;
+    let reads = client.read(held, 0, HELD_BYTES);
+    let found = node.sees(reads, || format!("{what}, a file without names"));
+    let found = found.await?;
     let (found, wanted) = (found.concat(), content(HELD_SEED, HELD_BYTES));
     let differs = found.iter().zip(&wanted).position(|(a, b)| a != b);
     assert!(
@@ -160,17 +240,18 @@ pub(super) async fn turn(
         found.len()
     );
     client.release(held).await;
-    let closed = client.close().await;
-    node.sees(closed, || format!("{what}, at its end")).await;
-    let known = &mut *lock(&known);
+    let closes = client.close();
+    node.sees(closes, || format!("{what}, at its end")).await?;
+    let known = &mut *lock(known);
     known.history.begin(&Action::SyncAll);
-    known.history.answered(&known.model);
+    known.history.answered(&known.model, true);
     known.is_uncertain = false;
+    Ok(())
 }
 
 /// Makes a file without names that only this client holds open, wherever the shard moves.
-async fn hold(node: &Node, client: &Client, known: &Shared, what: &str) -> InodeId {
-    let (_, root) = place(known);
+async fn hold(node: &Node, known: &Shared, what: &str) -> Result<InodeId, Lost> {
+    let (client, (_, root)) = (&node.client, place(known));
     let new = NewInode {
         kind: FileKind::File,
         mode: 0o600,
@@ -186,48 +267,44 @@ async fn hold(node: &Node, client: &Client, known: &Shared, what: &str) -> Inode
             .write(inode, 0, &content(HELD_SEED, HELD_BYTES))
             .await?;
         client.fsync(inode, false).await?;
-        Ok::<_, model::Error>(inode)
+        Ok::<_, Error>(inode)
     };
-    let written = written.await;
     let made = node.sees(written, || format!("{what}, a file without names"));
     made.await
 }
 
 /// Looks at everything after a crash, and makes it what is known.
-async fn look(node: &Node, client: &Client, known: &Shared, what: &str) {
+async fn look(node: &Node, known: &Shared, what: &str) -> Result<(), Lost> {
     let after = || format!("{what}, after a crash");
-    let (_, root) = place(known);
-    let survey = survey::take(client, root).await;
-    let survey = node.sees(survey, after).await;
+    let (client, (_, root)) = (&node.client, place(known));
+    let survey = node.sees(survey::take(client, root), after).await?;
     let checked = lock(known).history.check_recovered(&survey);
     checked.unwrap_or_else(|why| panic!("{what}, after a crash: {why}"));
     let (model, paths) = ModelFs::from_survey(&survey);
     let mut inodes = BTreeMap::from([(ROOT, root)]);
     for (number, path) in paths {
-        let found = survey::find(client, root, &path).await;
-        let found = node.sees(found, after).await;
+        let found = survey::find(client, root, &path);
+        let found = node.sees(found, after).await?;
         inodes.insert(number, found);
     }
-    let synced = client.sync_all().await;
-    node.sees(synced, after).await;
+    node.sees(client.sync_all(), after).await?;
     let known = &mut *lock(known);
-    known.history = History::shipped_from(&model);
+    known.history = History::from_base(&model);
     known.model = model;
     known.inodes = inodes;
     known.is_uncertain = false;
+    Ok(())
 }
 
 /// Everything must be as the model has it.
 pub(super) async fn compare(world: World, member: Arc<Member>, known: Shared, what: String) {
     let (shard, root) = place(&known);
-    let node = Node {
-        world,
-        member: member.clone(),
-    };
     let client = member.open_client_of(shard, settings()).await;
     let client = client.unwrap_or_else(|error| panic!("{what}: {error}"));
-    if lock(&known).is_uncertain {
-        look(&node, &client, &known, &what).await;
+    let node = Node::new(world, member, client.clone(), shard);
+    let is_uncertain = lock(&known).is_uncertain;
+    if is_uncertain && look(&node, &known, &what).await.is_err() {
+        panic!("{what}: the client has lost its session, and nothing is wrong");
     }
     let survey = survey::take(&client, root).await;
     let survey = survey.unwrap_or_else(|error| panic!("{what}: {error}"));

@@ -11,6 +11,7 @@
 mod copies;
 mod what;
 
+use super::gone::Gone;
 use super::order::{self, Failed};
 use super::{Answer, Call, ClientNumber, Event, History, NEVER, NOW, Tick};
 use model::InodeId;
@@ -107,6 +108,7 @@ pub(super) fn explain(history: &History) -> Result<usize, String> {
 /// What may be gone with clients that were lost.
 struct Losses<'a> {
     history: &'a History,
+    gone: Gone<'a>,
     synced: BTreeMap<(ClientNumber, InodeId), BTreeSet<Tick>>,
     newest_seen: BTreeMap<(ClientNumber, InodeId), Tick>,
     /// When each client began the first write to a file that may be lost, and the values of all of them.
@@ -117,6 +119,7 @@ impl<'a> Losses<'a> {
     fn of(history: &'a History) -> Self {
         let mut losses = Self {
             history,
+            gone: Gone::of(history),
             synced: syncs(history),
             newest_seen: newest_seen(history),
             lost: BTreeMap::new(),
@@ -141,7 +144,8 @@ impl<'a> Losses<'a> {
     /// durable nor seen by another client.
     fn may_be_lost(&self, event: &Event) -> bool {
         let Some((inode, _)) = written(&event.call) else {
-            return false;
+            // What was sent to an owner in its own process may be gone as well.
+            return event.is_near && self.gone.may_be(event);
         };
         let of_file = (event.client, inode);
         let is_durable = || {
@@ -160,6 +164,9 @@ impl<'a> Losses<'a> {
 
     /// Whether a look may show what its own client has written and lost afterwards.
     fn shows_lost(&self, event: &Event, inode: InodeId, object: Object, what: &What) -> bool {
+        if self.gone.may_be(event) {
+            return true;
+        }
         let Some((first, values)) = self.lost.get(&(event.client, inode)) else {
             return false;
         };

@@ -3,11 +3,14 @@
 //! The changes that were answered make a line. A look has a stretch of this line in which it must be
 //! true: one place if it has a rank, otherwise from the last change that was answered before it began to
 //! the first one that began after it ended. Changes with unknown outcomes are tried where nothing else
-//! explains an answer, latest places first.
+//! explains an answer, latest places first. What may be gone with a lost client ([`Gone`]) is the end of an epoch: where
+//! nothing else explains an answer, it is gone from some change on.
 
+use super::gone::Gone;
 use super::largest::Largest;
 use super::tree::Tree;
 use super::{Answer, Call, Event, Explained, History};
+use model::ShardEpoch;
 use model::operation::Rank;
 
 /// Most states that a search visits before it gives up.
@@ -27,10 +30,12 @@ struct Unknown<'a> {
     event: &'a Event,
 }
 
-/// Where the search is: so many changes were made, these looks are explained, these unknown changes made.
+/// Where the search is: so many changes were made or are gone, these looks are explained, these unknown changes made.
 #[derive(Clone)]
 struct At {
     changes: usize,
+    /// The rest of this epoch is gone.
+    gone: Option<ShardEpoch>,
     tree: Tree,
     explained: Vec<bool>,
     made: Vec<bool>,
@@ -38,6 +43,8 @@ struct At {
 
 struct Replay<'a> {
     changes: Vec<&'a Event>,
+    /// Whether each of them may be gone.
+    may_be_gone: Vec<bool>,
     looks: Vec<Look<'a>>,
     unknown: Vec<Unknown<'a>>,
     states: usize,
@@ -54,9 +61,13 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
     };
     let mut changes = Vec::new();
     let (mut looks, mut unknown) = (Vec::new(), Vec::new());
+    let gone = Gone::of(history);
     for event in of_tree() {
         let is_change = event.call.is_ranked_change();
+        let is_refused = matches!(event.answer, Answer::Refused(_));
         match (&event.answer, event.rank) {
+            // Nobody else has seen what it showed.
+            _ if (is_refused || !is_change) && gone.may_be(event) => {}
             (Answer::Unknown, _) if !is_change => {}
             (Answer::Refused(_), _) => looks.push(event),
             (_, Some(_)) if is_change => changes.push(event),
@@ -78,9 +89,12 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
             ));
         }
     }
+    let may_be_gone: Vec<bool> = changes.iter().map(|event| gone.may_be(event)).collect();
+    let certain = changes.iter().zip(&may_be_gone).filter(|it| !it.1);
+    let certain: Vec<_> = certain.map(|(event, _)| event.rank).collect();
+    check_real_time(of_tree().filter(|event| !gone.may_be(event)), &certain)?;
     let ranks: Vec<_> = changes.iter().map(|event| event.rank).collect();
-    check_real_time(of_tree(), &ranks)?;
-    let answered = Answered::new(&changes, &looks);
+    let answered = Answered::new(&changes, &may_be_gone, &looks);
     let looks: Vec<_> = looks
         .into_iter()
         .map(|event| match event.rank {
@@ -116,6 +130,7 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
         .collect();
     let mut replay = Replay {
         changes,
+        may_be_gone,
         looks,
         unknown,
         states: 0,
@@ -175,8 +190,12 @@ struct Answered {
 }
 
 impl Answered {
-    fn new(changes: &[&Event], looks: &[&Event]) -> Self {
-        let places = || changes.iter().enumerate();
+    /// Those that may be gone say nothing.
+    fn new(changes: &[&Event], may_be_gone: &[bool], looks: &[&Event]) -> Self {
+        let places = || {
+            let all = changes.iter().enumerate();
+            all.filter(move |(at, _)| !may_be_gone[*at])
+        };
         let ranked = || looks.iter().filter(|look| look.rank.is_some());
         let place = |look: &Event| changes.partition_point(|it| it.rank <= look.rank);
         let changed = places().map(|(at, it)| (it.ended, at + 1));
@@ -217,6 +236,7 @@ impl Replay<'_> {
     fn search(&mut self, root: model::InodeId) -> Result<usize, String> {
         let first = At {
             changes: 0,
+            gone: None,
             tree: Tree::new(root),
             explained: vec![false; self.looks.len()],
             made: vec![false; self.unknown.len()],
@@ -244,11 +264,15 @@ impl Replay<'_> {
                     Err(_) => {}
                 }
             }
-            let tried = *next..self.unknown.len();
+            // The last possibility: what follows is gone.
+            let tried = *next..=self.unknown.len();
             let mut found = None;
             for number in tried {
                 *next = number + 1;
-                let unknown = &self.unknown[number];
+                let Some(unknown) = self.unknown.get(number) else {
+                    found = self.without_next(at);
+                    break;
+                };
                 if at.made[number] || unknown.from > at.changes || unknown.to < at.changes {
                     continue;
                 }
@@ -288,9 +312,15 @@ impl Replay<'_> {
         let Some(change) = self.changes.get(at.changes) else {
             return Ok(None);
         };
+        if self.may_be_gone[at.changes] && at.gone == epoch(change) {
+            let mut after = at.clone();
+            after.changes += 1;
+            return Ok(Some(after));
+        }
         match at.tree.after(&change.call, &change.answer) {
             Some(tree) => Ok(Some(At {
                 changes: at.changes + 1,
+                gone: at.gone,
                 tree,
                 explained: at.explained.clone(),
                 made: at.made.clone(),
@@ -298,4 +328,23 @@ impl Replay<'_> {
             None => Err(format!("{change:?} can't have succeeded there")),
         }
     }
+
+    /// Goes on without the next change and what follows it in its epoch, if that may be gone and all looks before it are
+    /// explained.
+    fn without_next(&self, at: &At) -> Option<At> {
+        let change = self.changes.get(at.changes)?;
+        let mut looks = self.looks.iter().zip(&at.explained);
+        let is_left = |(look, explained): (&Look<'_>, &bool)| look.to == at.changes && !explained;
+        if !self.may_be_gone[at.changes] || at.gone == epoch(change) || looks.any(is_left) {
+            return None;
+        }
+        let mut after = at.clone();
+        after.changes += 1;
+        after.gone = epoch(change);
+        Some(after)
+    }
+}
+
+fn epoch(change: &Event) -> Option<ShardEpoch> {
+    change.rank.map(|rank| rank.epoch)
 }

@@ -62,6 +62,7 @@ impl Script {
             answer,
             rank,
             is_held: false,
+            is_near: false,
         });
     }
 
@@ -880,6 +881,7 @@ fn honest(seed: u64, steps: usize) -> History {
                 None
             },
             is_held: false,
+            is_near: false,
         });
     }
     History {

@@ -210,7 +210,7 @@ impl Known {
     /// A fault begins, by which the clients of these nodes may lose their sessions; where programs wait
     /// for a moment only, any may.
     pub(super) fn hit(&mut self, kind: FaultKind, cut_off: Vec<NodeId>) {
-        // Who owns the shard, and what a disk does, costs nobody a session.
+        // Who owns the shard, and what a disk does, costs nobody a session but on the former owner's node.
         let is_harmless = matches!(
             kind,
             FaultKind::Move | FaultKind::ChangeLeader | FaultKind::SlowDisk
@@ -225,9 +225,11 @@ impl Known {
         self.cut_off.clear();
     }
 
-    /// A daemon ends in the midst of something, and starts again.
-    pub(super) fn is_interrupted(&mut self) {
+    /// A daemon ends in the midst of something, and starts again. The shard may be taken from its owner, whose clients may
+    /// lose their sessions then.
+    pub(super) fn is_interrupted(&mut self, owner: Option<NodeId>) {
         self.was_hit = true;
+        self.cut_off.extend(owner);
     }
 
     /// The file with the counters was made; other operations leave it alone.
@@ -258,6 +260,7 @@ impl Known {
             answer: Answer::Unknown,
             rank: None,
             is_held,
+            is_near: false,
         });
         self.events.len() - 1
     }
@@ -322,6 +325,7 @@ impl Known {
         let mut events = self.events.clone();
         let mut completed = Vec::new();
         for (number, event) in events.iter_mut().enumerate() {
+            event.is_near = heard.is_near(number);
             let Some((verb, inode)) = verb(&event.call) else {
                 continue;
             };

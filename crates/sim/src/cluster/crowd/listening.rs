@@ -2,18 +2,18 @@
 
 use crate::action::Draw;
 use crate::witness::Call;
-use client::Owners;
+use client::{NearOwner, OwnerWay, Owners};
 use futures::future::BoxFuture;
 use model::call::{Answer as Replied, Call as Message, NoAnswer};
 use model::operation::{Rank, Turn};
-use model::owner::{OWNER, OwnerCall, OwnerReply, OwnerRequest};
-use model::{InodeId, Operation, SessionId};
+use model::owner::{NearAnswer, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::{CommitNumber, InodeId, Operation, Result as Outcome, SessionId};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use world::call::Remote;
+use world::call::{Asked, Remote};
 use world::{Deadline, Instant};
 
 /// Which operation of a program an owner's operation serves.
@@ -109,6 +109,8 @@ pub(super) struct Heard {
     answers: BTreeMap<usize, Vec<(Verb, InodeId, Rank)>>,
     /// The events of operations that may be asked again by another task.
     asked: BTreeMap<(SessionId, u8, u64), usize>,
+    /// Those of which an owner in their client's process has answered something.
+    near: BTreeSet<usize>,
 }
 
 impl Heard {
@@ -117,6 +119,47 @@ impl Heard {
         let answers = self.answers.get(&event)?.iter().rev();
         let mut of_verb = answers.filter(|it| (it.0, it.1) == (verb, inode));
         of_verb.next().map(|it| it.2)
+    }
+
+    /// Whether an owner in its client's process has answered something of an event.
+    pub(super) fn is_near(&self, event: usize) -> bool {
+        self.near.contains(&event)
+    }
+
+    /// The event that an operation is of.
+    fn event_of(&mut self, request: &OwnerRequest) -> Option<usize> {
+        let OwnerRequest::Execute { stamp, .. } = request else {
+            return None;
+        };
+        let Turn::Slot { slot, number } = stamp.turn else {
+            return CURRENT.get();
+        };
+        let key = (stamp.session, slot, number);
+        match (self.asked.get(&key).copied(), CURRENT.get()) {
+            (Some(event), _) => Some(event),
+            (None, Some(event)) => {
+                self.asked.insert(key, event);
+                Some(event)
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// An owner has answered.
+    fn note(&mut self, event: usize, request: &OwnerRequest, answer: &Outcome<OwnerReply>) {
+        if let OwnerRequest::Execute { operation, .. } = request
+            && let Some((verb, inode)) = Verb::of(operation)
+            && let Ok(OwnerReply::Operation(ranked)) = answer
+        {
+            let answers = self.answers.entry(event).or_default();
+            answers.push((verb, inode, ranked.rank));
+        }
+    }
+
+    /// An owner in the client's process has.
+    fn note_near(&mut self, event: usize, request: &OwnerRequest, answer: &Outcome<OwnerReply>) {
+        self.near.insert(event);
+        self.note(event, request, answer);
     }
 
     /// The rank of the attributes of an inode, if they were asked for after the event's operation: an answer
@@ -159,13 +202,16 @@ impl Listening {
 }
 
 impl Owners for Listening {
-    fn owner(&self) -> Option<Arc<dyn Remote>> {
-        let owner = self.owners.owner()?;
-        Some(Arc::new(Ear {
-            owner,
-            heard: self.heard.clone(),
-            losses: self.losses.clone(),
-        }))
+    fn owner(&self) -> Option<OwnerWay> {
+        let heard = self.heard.clone();
+        Some(match self.owners.owner()? {
+            OwnerWay::Near(owner) => OwnerWay::Near(Arc::new(NearEar { owner, heard })),
+            OwnerWay::Far(owner) => OwnerWay::Far(Arc::new(Ear {
+                owner,
+                heard,
+                losses: self.losses.clone(),
+            })),
+        })
     }
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
@@ -189,39 +235,88 @@ const LOST_EVERY: u64 = 200;
 impl Remote for Ear {
     fn call(&self, call: Message, deadline: Deadline) -> BoxFuture<'_, Result<Replied, NoAnswer>> {
         let asked = (call.method == OWNER).then(|| call.decode::<OwnerCall>().ok());
-        let asked = asked.flatten().and_then(|asked| match asked.request {
-            OwnerRequest::Execute { operation, stamp } => Some((Verb::of(&operation)?, stamp)),
-            _ => None,
+        let request = asked.flatten().map(|asked| asked.request);
+        let request = request.filter(|request| match request {
+            OwnerRequest::Execute { operation, .. } => Verb::of(operation).is_some(),
+            _ => false,
         });
-        let event = asked.as_ref().and_then(|(_, stamp)| {
-            let mut heard = self.heard.lock().expect("one thread");
-            let Turn::Slot { slot, number } = stamp.turn else {
-                return CURRENT.get();
-            };
-            let key = (stamp.session, slot, number);
-            match (heard.asked.get(&key).copied(), CURRENT.get()) {
-                (Some(event), _) => Some(event),
-                (None, Some(event)) => {
-                    heard.asked.insert(key, event);
-                    Some(event)
-                }
-                (None, None) => None,
-            }
-        });
+        let event = request
+            .as_ref()
+            .and_then(|request| self.heard.lock().expect("one thread").event_of(request));
         Box::pin(async move {
             let replied = self.owner.call(call, deadline).await?;
-            if let (Some(((verb, inode), _)), Some(event)) = (asked, event) {
-                let answer: Result<OwnerReply, _> = replied.reply.decode();
-                if let Ok(OwnerReply::Operation(ranked)) = answer {
-                    let mut heard = self.heard.lock().expect("one thread");
-                    let answers = heard.answers.entry(event).or_default();
-                    answers.push((verb, inode, ranked.rank));
-                }
+            if let (Some(request), Some(event)) = (request, event) {
+                let answer: Outcome<OwnerReply> = replied.reply.decode();
+                let mut heard = self.heard.lock().expect("one thread");
+                heard.note(event, &request, &answer);
+                drop(heard);
                 if self.losses.lock().expect("one thread").below(LOST_EVERY) == 0 {
                     return Err(NoAnswer::unknown("an answer got lost"));
                 }
             }
             Ok(replied)
         })
+    }
+}
+
+/// Listens to an owner in the client's process. Nothing gets lost there.
+struct NearEar {
+    owner: Arc<dyn NearOwner>,
+    heard: Arc<Mutex<Heard>>,
+}
+
+impl NearEar {
+    fn event_of(&self, request: &OwnerRequest) -> Option<usize> {
+        self.heard.lock().expect("one thread").event_of(request)
+    }
+}
+
+impl NearOwner for NearEar {
+    fn tenure(&self) -> Tenure {
+        self.owner.tenure()
+    }
+
+    fn ask(&self, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
+        let (event, heard) = (self.event_of(request), self.heard.clone());
+        let asked = self.owner.ask(request)?;
+        let Some(event) = event else {
+            return Some(asked);
+        };
+        Some(match asked {
+            Asked::Ready(answered) => {
+                let mut heard = heard.lock().expect("one thread");
+                heard.note_near(event, request, &answered.answer);
+                Asked::Ready(answered)
+            }
+            Asked::Waits(rest) => {
+                let request = request.clone();
+                Asked::Waits(Box::pin(async move {
+                    let answered = rest.await;
+                    let mut heard = heard.lock().expect("one thread");
+                    heard.note_near(event, &request, &answered.answer);
+                    answered
+                }))
+            }
+        })
+    }
+
+    fn call<'a>(&'a self, call: &'a OwnerCall, deadline: Deadline) -> BoxFuture<'a, NearAnswer> {
+        let event = self.event_of(&call.request);
+        Box::pin(async move {
+            let answered = self.owner.call(call, deadline).await;
+            if let Some(event) = event {
+                let mut heard = self.heard.lock().expect("one thread");
+                heard.note_near(event, &call.request, &answered.answer);
+            }
+            answered
+        })
+    }
+
+    fn has_durable(&self, commit: CommitNumber) -> bool {
+        self.owner.has_durable(commit)
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Outcome<()>> {
+        self.owner.sync()
     }
 }

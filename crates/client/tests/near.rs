@@ -1,0 +1,357 @@
+//! A client on its owner's node: function calls, answers before they are durable, and what becomes of them when the
+//! owner ends.
+
+use crate::rig::near::{Map, run};
+use crate::rig::way::{self, RUN, Way};
+use crate::rig::{self, Node, content, name, new_file, patient};
+use client::{Client, Losses, OpenFlags};
+use metanode::{Metanode, OwnerLease};
+use model::lock::{LockOwner, LockTaker};
+use model::owner::OwnerRequest;
+use model::{ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, SetAttributes};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// The node that owns the shard next.
+const OTHER: NodeRun = NodeRun {
+    node: NodeId(2),
+    incarnation: 1,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A client on a third node, so that nobody is alone.
+async fn another(node: &Node) -> (Arc<Client>, Arc<way::Map>) {
+    let map = way::Map::to(&Way::new(&node.world, &node.metanode, 0));
+    let (owner, world) = (map.remote_owner(), node.world.clone());
+    let session = owner.open_session(&world).await.unwrap();
+    let client = Client::new(world, owner, node.pool.clone(), session, patient());
+    (client, map)
+}
+
+/// Waits until the client has everything.
+async fn is_alone(client: &Client) {
+    while !client.asked().is_alone() {
+        client.world().sleep(SECOND / 100).await;
+    }
+}
+
+async fn exists(client: &Client, text: &str) -> bool {
+    match client.lookup(InodeId::ROOT, name(text)).await {
+        Ok(_) => true,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_client_alone_with_its_owner_waits_for_nothing_and_asks_for_no_token() {
+    run(1, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let called = map.called.load(Ordering::Relaxed);
+        let begun = node.world.now();
+        let mut made = Vec::new();
+        for number in 0..100 {
+            let text = format!("f{number}");
+            let inode = rig::file(client, &text).await;
+            client
+                .write(inode, 0, &content(number, 1_000))
+                .await
+                .unwrap();
+            client.flush(inode).await.unwrap();
+            let set = SetAttributes {
+                mode: Some(0o600),
+                ..SetAttributes::default()
+            };
+            client.set_attributes(inode, set).await.unwrap();
+            assert_eq!(
+                rig::read(client, inode, 0, 1_000).await,
+                content(number, 1_000)
+            );
+            client.release(inode).await;
+            made.push((text, inode));
+        }
+        for (text, inode) in made {
+            assert_eq!(
+                client
+                    .lookup(InodeId::ROOT, name(&text))
+                    .await
+                    .unwrap()
+                    .inode,
+                inode
+            );
+            client.open(inode, OpenFlags::default()).await.unwrap();
+            client.unlink(InodeId::ROOT, name(&text)).await.unwrap();
+            client.release(inode).await;
+        }
+        // No disk, no message and no other task has been waited for.
+        assert_eq!(node.world.now(), begun);
+        assert_eq!(map.called.load(Ordering::Relaxed), called);
+        assert!(!node.metanode.is_clean());
+        assert_eq!(client.usable(), [], "it needs no tokens");
+        client.sync_all().await.unwrap();
+        assert!(node.metanode.is_clean());
+        node.check_and_close().await;
+    });
+}
+
+#[test]
+fn another_client_is_shown_nothing_of_it_that_is_not_durable() {
+    run(2, OwnerLease::endless(), |node, _| async move {
+        let (far, _) = another(&node).await;
+        let client = &node.client;
+        let directory = rig::file(client, "first").await;
+        node.metanode.sync().await.unwrap();
+        // A name, attributes and a refusal.
+        rig::file(client, "a").await;
+        assert!(!node.metanode.is_clean());
+        assert!(exists(&far, "a").await);
+        assert!(node.metanode.is_clean());
+        let set = SetAttributes {
+            mode: Some(0o604),
+            ..SetAttributes::default()
+        };
+        client.set_attributes(directory, set).await.unwrap();
+        assert!(!node.metanode.is_clean());
+        let shown = far.get_attributes(directory).await.unwrap();
+        assert_eq!(shown.mode & 0o777, 0o604);
+        assert!(node.metanode.is_clean());
+        rig::file(client, "b").await;
+        assert!(!node.metanode.is_clean());
+        let refused = far.create(InodeId::ROOT, name("b"), new_file()).await;
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Exists);
+        assert!(node.metanode.is_clean());
+        // Bytes.
+        client
+            .write(directory, 0, &content(1, 3_000))
+            .await
+            .unwrap();
+        client.flush(directory).await.unwrap();
+        assert_eq!(
+            rig::read(&far, directory, 0, 3_000).await,
+            content(1, 3_000)
+        );
+        assert!(node.metanode.is_clean());
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Opens, locks and files without names survive; the next owner is on another node, and the one after in the client's
+/// process again.
+#[test]
+fn a_session_goes_on_when_its_owner_gives_the_shard_up() {
+    run(3, OwnerLease::endless(), |node, map| async move {
+        let (client, session) = (&node.client, node.client.session());
+        is_alone(client).await;
+        let door = client.begin_lock_door().await.unwrap();
+        let locked = rig::file(client, "locked").await;
+        let owner = LockOwner { door, id: 1 };
+        let taker = LockTaker {
+            open: 1,
+            pid: 1,
+            user: 1,
+        };
+        let exclusive = LockKind::Exclusive;
+        let taking = client.set_lock(
+            locked,
+            owner,
+            LockRange::ALL,
+            Some(exclusive),
+            taker,
+            None::<std::future::Ready<()>>,
+        );
+        taking.await.unwrap();
+        let gone = rig::file(client, "gone").await;
+        client.write(gone, 0, &content(1, 100_000)).await.unwrap();
+        client.unlink(InodeId::ROOT, name("gone")).await.unwrap();
+        let unnamed = client
+            .create_unnamed(InodeId::ROOT, new_file())
+            .await
+            .unwrap()
+            .inode;
+
+        let mut owners = vec![node.metanode.clone()];
+        for (number, run) in [OTHER, RUN, OTHER].into_iter().enumerate() {
+            let before = owners.last().unwrap().clone();
+            rig::file(client, &format!("f{number}")).await;
+            {
+                let _nobody = before.end_alone().await.unwrap();
+                assert!(!client.asked().is_alone());
+                rig::file(client, &format!("g{number}")).await;
+                before.close().await.unwrap();
+            }
+            assert!(
+                before
+                    .ask_near(&OwnerRequest::Hold {
+                        session,
+                        inode: gone
+                    })
+                    .is_none()
+            );
+            let next = node.next_owner(run).await;
+            match run == RUN {
+                true => map.is_near(&next),
+                false => map.is_far(&next),
+            }
+            for text in [format!("f{number}"), format!("g{number}")] {
+                assert!(exists(client, &text).await);
+            }
+            assert_eq!(
+                rig::read(client, gone, 0, 100_000).await,
+                content(1, 100_000)
+            );
+            let other = LockOwner { door, id: 2 };
+            let held = client
+                .get_lock(locked, other, LockRange::ALL, exclusive)
+                .await;
+            assert_eq!(held.unwrap().unwrap().owner, owner);
+            client.get_attributes(unnamed).await.unwrap();
+            assert_eq!(
+                (client.session(), client.losses()),
+                (session, Losses::default())
+            );
+            owners.push(next);
+        }
+        for inode in [locked, gone, unnamed] {
+            client.release(inode).await;
+        }
+        client.close().await.unwrap();
+        owners.last().unwrap().close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_session_that_keeps_everything_ends_with_its_owner() {
+    run(4, OwnerLease::endless(), |node, map| async move {
+        let (client, session) = (&node.client, node.client.session());
+        is_alone(client).await;
+        let inode = rig::file(client, "f").await;
+        client.sync_all().await.unwrap();
+        client.write(inode, 0, b"only here").await.unwrap();
+        node.metanode.close().await.unwrap();
+        let next = node.next_owner(OTHER).await;
+        map.is_far(&next);
+        // Nobody else can change anything until it has heard of it.
+        while client.losses().sessions == 0 || client.session() == session {
+            node.world.sleep(SECOND / 100).await;
+        }
+        let lost = client.read(inode, 0, 9).await.unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::SessionEnded);
+        let losses = client.losses();
+        assert_eq!((losses.sessions, losses.files_with_data), (1, 1));
+        client.release(inode).await;
+        client.open(inode, OpenFlags::default()).await.unwrap();
+        assert_eq!(rig::read(client, inode, 0, 9).await, b"");
+        client.release(inode).await;
+        client.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
+/// The owner is replaced while it and its clients live: its log is sealed by another node.
+async fn replaced(node: &Node, maps: (&Map, &way::Map), syncs: bool) -> Arc<Metanode> {
+    let client = &node.client;
+    rig::file(client, "lost").await;
+    if syncs {
+        client.sync_all().await.unwrap();
+    }
+    assert_eq!(node.metanode.is_clean(), syncs);
+    let next = node.next_owner(OTHER).await;
+    maps.0.is_far(&next);
+    *maps.1.owner.lock() = Some(Way::new(&node.world, &next, 0));
+    next
+}
+
+#[test]
+fn a_session_ends_with_an_owner_that_loses_what_it_answered() {
+    run(5, OwnerLease::endless(), |node, map| async move {
+        let (far, far_map) = another(&node).await;
+        let (client, session) = (&node.client, node.client.session());
+        let kept = rig::file(client, "kept").await;
+        client.write(kept, 0, b"kept").await.unwrap();
+        client.sync_all().await.unwrap();
+        let next = replaced(&node, (&map, &far_map), false).await;
+        assert!(!exists(client, "lost").await);
+        assert_ne!(client.session(), session);
+        assert_eq!(client.losses().sessions, 1);
+        // Programs hear of it where they have something open, and once where they sync.
+        let told = client.read(kept, 0, 4).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::SessionEnded);
+        let told = client.fsync(InodeId::ROOT, false).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::SessionEnded);
+        client.fsync(InodeId::ROOT, false).await.unwrap();
+        client.release(kept).await;
+        client.open(kept, OpenFlags::default()).await.unwrap();
+        assert_eq!(rig::read(client, kept, 0, 4).await, b"kept");
+        // The next owner has heard that the session before is over: nobody waits for it.
+        node.world.sleep(SECOND).await;
+        assert_eq!(next.in_use().sessions, 2);
+        client.release(kept).await;
+        far.close().await.unwrap();
+        client.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
+#[test]
+fn a_session_goes_on_although_its_owner_is_replaced_if_all_that_it_was_shown_is_durable() {
+    run(6, OwnerLease::endless(), |node, map| async move {
+        let (far, far_map) = another(&node).await;
+        let (client, session) = (&node.client, node.client.session());
+        let inode = rig::file(client, "kept").await;
+        client.write(inode, 0, &content(3, 50_000)).await.unwrap();
+        let next = replaced(&node, (&map, &far_map), true).await;
+        // What was written since is in the client, under its tokens.
+        client.write(inode, 0, &content(4, 50_000)).await.unwrap();
+        assert!(exists(client, "lost").await);
+        client.fsync(inode, false).await.unwrap();
+        assert_eq!(
+            rig::read(client, inode, 0, 50_000).await,
+            content(4, 50_000)
+        );
+        assert_eq!(
+            (client.session(), client.losses()),
+            (session, Losses::default())
+        );
+        client.release(inode).await;
+        far.close().await.unwrap();
+        client.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
+/// What is cached isn't answered either: another node may own the shard by then, and have other clients.
+#[test]
+fn nothing_is_answered_after_the_lease_of_the_node() {
+    let lease = OwnerLease::not_yet();
+    run(7, lease.clone(), |node, _| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let inode = rig::file(client, "f").await;
+        client.write(inode, 0, b"cached").await.unwrap();
+        assert_eq!(rig::read(client, inode, 0, 6).await, b"cached");
+        node.world.sleep(lease.rest(&node.world)).await;
+        let changes = node.metanode.hosted().changes();
+        let read = client.read(inode, 0, 6);
+        assert!(node.world.timeout(SECOND * 5, read).await.is_err());
+        let looked = client.lookup(InodeId::ROOT, name("f"));
+        assert!(node.world.timeout(SECOND * 5, looked).await.is_err());
+        let locks = client.begin_lock_door();
+        assert!(node.world.timeout(SECOND * 5, locks).await.is_err());
+        let made = client.create(InodeId::ROOT, name("g"), new_file());
+        assert!(node.world.timeout(SECOND * 5, made).await.is_err());
+        assert_eq!(
+            node.metanode.hosted().changes(),
+            changes,
+            "nothing was done"
+        );
+        lease.extend(node.world.now() + SECOND * 3600);
+        assert_eq!(rig::read(client, inode, 0, 6).await, b"cached");
+        assert_eq!(client.losses(), Losses::default());
+        client.release(inode).await;
+        node.check_and_close().await;
+    });
+}

@@ -1,0 +1,123 @@
+//! An owner in the client's own process, now and then.
+
+use super::way::{RUN, Way};
+use super::{Node, Place, patient};
+use client::{NearOwner, Owner, OwnerWay, Owners, RemoteOwner};
+use futures::future::BoxFuture;
+use metanode::{Metanode, OwnerLease};
+use model::owner::{NearAnswer, OwnerCall, OwnerRequest, Tenure};
+use model::{CommitNumber, Result, ShardId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use world::call::Asked;
+use world::sim::Simulation;
+use world::{Deadline, Instant, World};
+
+/// Names the owner of a client: in its process, on another node, or none.
+pub struct Map {
+    pub world: World,
+    way: Mutex<Option<OwnerWay>>,
+    lease: OwnerLease,
+    /// Requests that weren't answered at once.
+    pub called: Arc<AtomicU64>,
+}
+
+impl Map {
+    pub fn owner(self: &Arc<Self>) -> Owner {
+        let (world, patience) = (self.world.clone(), patient().patience);
+        Owner::There(RemoteOwner::new(world, ShardId(0), self.clone(), patience))
+    }
+
+    /// The owner is in the client's process from now on.
+    pub fn is_near(&self, metanode: &Arc<Metanode>) {
+        *self.way.lock() = Some(OwnerWay::Near(Arc::new(Hosted {
+            metanode: metanode.clone(),
+            called: self.called.clone(),
+        })));
+    }
+
+    /// It is on another node.
+    pub fn is_far(&self, metanode: &Arc<Metanode>) {
+        let way = Way::new(&self.world, metanode, 0);
+        *self.way.lock() = Some(OwnerWay::Far(way));
+    }
+}
+
+impl Owners for Map {
+    fn owner(&self) -> Option<OwnerWay> {
+        self.way.lock().clone()
+    }
+
+    fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
+        Box::pin(self.world.sleep(deadline.rest(&self.world)))
+    }
+
+    fn usable_until(&self) -> Option<Instant> {
+        let rest = self.lease.rest(&self.world);
+        Some(self.world.now() + rest.min(Duration::from_secs(3600)))
+    }
+}
+
+struct Hosted {
+    metanode: Arc<Metanode>,
+    called: Arc<AtomicU64>,
+}
+
+impl NearOwner for Hosted {
+    fn tenure(&self) -> Tenure {
+        self.metanode.tenure()
+    }
+
+    fn ask(&self, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
+        self.metanode.ask_near(request)
+    }
+
+    fn call<'a>(&'a self, call: &'a OwnerCall, deadline: Deadline) -> BoxFuture<'a, NearAnswer> {
+        if !matches!(call.request, OwnerRequest::AwaitRecalls { .. }) {
+            self.called.fetch_add(1, Ordering::Relaxed);
+        }
+        Box::pin(self.metanode.call_near(RUN, call, deadline))
+    }
+
+    fn has_durable(&self, commit: CommitNumber) -> bool {
+        self.metanode.has_durable(commit)
+    }
+
+    fn sync(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.metanode.sync())
+    }
+}
+
+/// For how long a lease lasts at first.
+pub const LEASE: Duration = Duration::from_secs(60);
+
+/// Runs `scenario` with a client whose owner is in its process, under a lease.
+pub fn run<F>(seed: u64, lease: OwnerLease, scenario: impl FnOnce(Node, Arc<Map>) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let sim = Simulation::new(seed);
+    sim.limit_time(Duration::from_secs(24 * 60 * 60));
+    sim.run(|world| async move {
+        lease.extend(world.now() + LEASE);
+        let place = Place {
+            lease: lease.clone(),
+            ..Place::default()
+        };
+        Node::create(&world, &place).await;
+        let map = Arc::new(Map {
+            world: world.clone(),
+            way: Mutex::default(),
+            lease,
+            called: Arc::default(),
+        });
+        let node = Node::open_with(&world, &place, patient(), |metanode| {
+            map.is_near(metanode);
+            map.owner()
+        });
+        scenario(node.await, map).await;
+    })
+    .finished();
+}
