@@ -142,23 +142,18 @@ impl Names {
         }
     }
 
-    /// Makes an inode and opens it.
-    pub(crate) async fn create_and_open(
+    /// Makes an inode and opens it, in one step: whoever removes its name meanwhile leaves it to the program.
+    pub(crate) fn create_and_open(
         &self,
         directory: InodeId,
         name: FileName,
         new: NewInode,
-    ) -> Result<Attributes> {
-        let grants = self.rights.grants();
-        let held = HeldState::of_new(self.session.standing());
-        let create = Operation::Create {
+    ) -> impl Future<Output = Result<Attributes>> + Send {
+        self.make_and_open(Operation::CreateHeld {
             directory,
             name,
             new,
-        };
-        let attributes = self.entry(create).await?;
-        self.opens.hold_new(&attributes, grants, held).await?;
-        Ok(attributes)
+        })
     }
 
     /// Makes a file without a name and opens it.
@@ -167,16 +162,39 @@ impl Names {
         directory: InodeId,
         new: NewInode,
     ) -> Result<Attributes> {
-        let grants = self.rights.grants();
-        let held = HeldState::of_new(self.session.standing());
-        let maker = self.session.current().await?;
         let create = Operation::CreateUnnamed { directory, new };
-        let attributes = self.entry(create).await?;
-        let made = self.opens.hold_unnamed(&attributes, maker, grants, held);
-        made.await?;
+        let attributes = self.make_and_open(create).await?;
         let state = self.pages.inode(attributes.inode);
         state.lock().set_orphan(true);
         Ok(attributes)
+    }
+
+    /// Makes an inode, which the session that makes it holds, and notes that it is open.
+    async fn make_and_open(&self, make: Operation) -> Result<Attributes> {
+        let grants = self.rights.grants();
+        let held = HeldState::of_new(self.session.standing());
+        let look = self.attributes.look();
+        let is_unnamed = matches!(make, Operation::CreateUnnamed { .. });
+        let (attributes, maker) = match self.session.execute_in(make).await? {
+            (Reply::Entry { attributes, .. }, maker) => (attributes, maker),
+            (other, _) => unexpected_reply(&other),
+        };
+        // Before anything else is waited for: who gives up then has an open file to close.
+        match is_unnamed {
+            true => {
+                let held = self.opens.hold_unnamed(&attributes, maker, grants, held);
+                held.await?;
+            }
+            false => {
+                let held = self.opens.hold_new(&attributes, maker, grants, held);
+                held.await?;
+            }
+        }
+        let shown = self.attributes.complete(attributes, look).await;
+        if shown.is_err() {
+            self.opens.release(attributes.inode).await;
+        }
+        shown
     }
 
     /// Adds a name to an inode. Publishes the inode's dirty data first.

@@ -12,6 +12,7 @@ mod upkeep;
 use crate::background::{Background, Surveys};
 use crate::holders::Holders;
 use crate::host::{FORMER_RUNS_BUDGET, Host};
+use crate::in_use::InodesInUse;
 use crate::judging::Judging;
 use crate::lease::OwnerLease;
 use crate::locks::Locks;
@@ -28,7 +29,7 @@ use model::{FamilyId, NodeRun, Result, SessionId, ShardId, TokenMode, TokenObjec
 use parking_lot::Mutex;
 use pool::Pool;
 use shard::{Shard, ShardMemory, within};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use world::{Waiter, World};
 
@@ -121,12 +122,8 @@ impl Metanode {
         } = opening;
         let holders = Arc::<Holders>::default();
         let in_grace = Arc::new(AtomicBool::new(true));
-        let (in_use, keeps_all) = (holders.clone(), in_grace.clone());
-        let host = Host::open(
-            of_shard,
-            Arc::new(move |inode| keeps_all.load(Ordering::Relaxed) || in_use.is_held(inode)),
-        )
-        .await?;
+        let in_use = InodesInUse::new(holders.clone(), in_grace.clone());
+        let host = Host::open(of_shard, Arc::new(in_use)).await?;
         let shard = host.shard();
         let sessions = Arc::<ClientSessions>::default();
         let judging = Judging::new(host.clone(), sessions.clone());

@@ -24,6 +24,9 @@ impl Concerned {
             Operation::Create {
                 directory, name, ..
             }
+            | Operation::CreateHeld {
+                directory, name, ..
+            }
             | Operation::Unlink { directory, name }
             | Operation::RemoveDirectory { directory, name } => {
                 (names(vec![(directory, name)]), Vec::new())

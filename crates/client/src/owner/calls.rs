@@ -11,7 +11,7 @@
 //! as many such tasks; they end with the session. What the operation changes isn't known by name until
 //! then ([`KnownNames::begin_change`]).
 
-use super::book::{Book, made_unnamed};
+use super::book::{Book, made_held};
 use super::owners::Owners;
 use super::slots::{Slot, Slots};
 use crate::known_names::{KnownNames, OwnChange};
@@ -296,7 +296,11 @@ impl Calls {
             return Err(NoAnswer::not_run("what is held is being reclaimed"));
         };
         let mut wanted = self.wanted.subscribe();
-        call.tenure = self.book.lock().tenure();
+        call.tenure = {
+            let mut book = self.book.lock();
+            book.begun(&call.request);
+            book.tenure()
+        };
         let sent = pin!(send(owner, call, until));
         match select(sent, pin!(wanted.changed())).await {
             Either::Left((answer, _)) => {
@@ -339,6 +343,9 @@ impl Calls {
                 ..Reclaimed::default()
             })
         }));
+        // Such an operation is given up for this, and asked again afterwards.
+        let last = parts.last_mut().expect("there is a part");
+        last.under_way = self.book.lock().under_way();
         self.world.at(Point::ReclaimBegun).await;
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (count, mut lost) = (parts.len(), 0);
@@ -394,7 +401,7 @@ impl Calls {
     }
 
     /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
-    /// answer any more: a file without a name that it tells of is let go first, in the same slot.
+    /// answer any more: an open file that it tells of is let go first, in the same slot.
     async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
         let _listed = self.waiters.enter(OWNER_WAIT, None, self.world.now());
         while !self.closed.load(Ordering::Acquire) {
@@ -402,7 +409,7 @@ impl Calls {
             let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await else {
                 continue;
             };
-            match (made_unnamed(&call.request, &answer), &call.request) {
+            match (made_held(&call.request, &answer), &call.request) {
                 (Some(inode), OwnerRequest::Execute { stamp, .. }) => {
                     call.request = OwnerRequest::Unhold {
                         inode,
