@@ -12,20 +12,27 @@
 //! own, because they change with its names; those of a file with several names are never known, because
 //! another name can be removed without any of these.
 //!
+//! *A program that makes files* looks each name up before: kernels do, and ask for the directory's attributes
+//! again after each change in it. So all names of a directory are learned once several are missing
+//! ([`KnownNames::wants_names`]), and what this client's changes say of their outcome is known from then on,
+//! if nothing else it did at the same time can have come between.
+//!
 //! A client in its owner's process has none of this: asking is a function call there.
 
 mod change;
+mod changing;
 mod directory;
 mod memory;
+mod places;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use memory::{Asked, Learned, Looked};
+pub(crate) use memory::{Asked, Learned, Looked, LookedAt};
 
-use change::Concerned;
+use change::{Became, Concerned};
 use memory::Memory;
 use model::operation::DirectoryEntry;
-use model::{Attributes, FileName, InodeId, Operation, TokenMode, TokenObject};
+use model::{Attributes, FileName, InodeId, Operation, Reply, TokenMode, TokenObject};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use tokens::Moment;
@@ -42,6 +49,8 @@ pub(crate) struct KnownNames {
 pub(crate) struct OwnChange {
     names: Arc<KnownNames>,
     concerned: Concerned,
+    begun: u64,
+    became: Option<Became>,
 }
 
 /// A token is waited for beside operations; no longer when this is dropped.
@@ -110,6 +119,37 @@ impl KnownNames {
         memory.knows(directory, name.as_bytes(), learned)
     }
 
+    /// Whether all names of a directory should be learned now.
+    pub(crate) fn wants_names(&self, directory: InodeId) -> bool {
+        self.memory.lock().wants_names(directory)
+    }
+
+    /// What is known of a directory's attributes; see [`KnownNames::look`].
+    pub(crate) fn look_at(&self, inode: InodeId, now: Moment) -> LookedAt {
+        self.memory.lock().look_at(inode, now)
+    }
+
+    /// The owner has said an inode's attributes. Returns when they were learned; `None` if they can't be kept.
+    pub(crate) fn learn_attributes(
+        &self,
+        attributes: &Attributes,
+        asked: Asked,
+    ) -> Option<Learned> {
+        self.memory.lock().learn_attributes(attributes, asked)
+    }
+
+    /// Whether a directory's attributes are still known as they were learned then. If yes, a kernel may keep them
+    /// until the token of the directory, or of the one with its name, goes back ([`KnownNames::take_shown`]).
+    pub(crate) fn show_attributes(&self, inode: InodeId, learned: Learned) -> bool {
+        self.memory.lock().show_attributes(inode, learned)
+    }
+
+    /// A directory's token goes back. Those with names in it whose attributes kernels may keep by their numbers;
+    /// from now on they don't.
+    pub(crate) fn take_shown(&self, directory: InodeId) -> Vec<InodeId> {
+        self.memory.lock().take_shown(directory)
+    }
+
     /// The owner has listed a part of a directory.
     pub(crate) fn learn_listing(
         &self,
@@ -148,11 +188,20 @@ impl KnownNames {
     /// A change of this client is about to be sent; `None` if it concerns nothing that can be known.
     pub(crate) fn begin_change(self: &Arc<Self>, operation: &Operation) -> Option<OwnChange> {
         let concerned = Concerned::of(operation)?;
-        self.memory.lock().begin_change(&concerned);
+        let begun = self.memory.lock().begin_change(&concerned);
         Some(OwnChange {
             names: self.clone(),
             concerned,
+            begun,
+            became: None,
         })
+    }
+}
+
+impl OwnChange {
+    /// The owner has done it, and this is its answer.
+    pub(crate) fn note(&mut self, operation: &Operation, reply: &Reply) {
+        self.became = Became::of(operation, reply);
     }
 }
 
@@ -164,6 +213,7 @@ impl Drop for AskedLater {
 
 impl Drop for OwnChange {
     fn drop(&mut self) {
-        self.names.memory.lock().end_change(&self.concerned);
+        let mut memory = self.names.memory.lock();
+        memory.end_change(&self.concerned, self.begun, self.became.as_ref());
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! A client on another node than the owner looks first at what it knows of names (`known_names.rs`).
 
+mod under_tokens;
+
 use crate::attributes::InodeAttributes;
 use crate::inode::HeldState;
-use crate::kernels::{Found, Validity};
-use crate::known_names::{KnownNames, Learned, Looked};
+use crate::known_names::KnownNames;
 use crate::opens::Opens;
 use crate::page_pool::{Look, PagePool};
 use crate::privileges::Rights;
@@ -15,11 +16,8 @@ use crate::types::Listing;
 use crate::write_behind::WriteBehind;
 use bytes::Bytes;
 use model::operation::{DirectoryEntry, NewInode, RenameMode};
-use model::{
-    Attributes, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject,
-};
+use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The names in directories.
 pub(crate) struct Names {
@@ -56,75 +54,6 @@ impl Names {
     /// What is known of names; `None` of a client that asks its owner by a function call.
     pub(crate) fn known(&self) -> Option<&Arc<KnownNames>> {
         self.session.names()
-    }
-
-    /// Finds a name, in what is known if that is enough, and says for how long a kernel may use the answer.
-    pub(crate) async fn lookup(
-        &self,
-        known: &Arc<KnownNames>,
-        directory: InodeId,
-        name: FileName,
-    ) -> Result<Found> {
-        self.session.check_open()?;
-        let look = self.attributes.look();
-        let standing = self.session.standing();
-        let looked = known.look(directory, &name, standing.now());
-        let wanted = match looked {
-            // After the look: whoever slept in between can't trust it.
-            _ if !standing.is_current() => Vec::new(),
-            Looked::Found(attributes, learned) => {
-                let attributes = self.attributes.complete(attributes, look).await?;
-                let valid = self.valid(known, directory, &name, Some(learned));
-                return Ok(Found::Entry(attributes, valid));
-            }
-            Looked::Missing => return Ok(Found::Missing(standing.valid_under_tokens())),
-            Looked::Unknown(wanted) => wanted,
-        };
-        for object in wanted {
-            if !self.tokens.claim_to_know(known, object).await {
-                break;
-            }
-        }
-        let asked = known.begin();
-        let lookup = Operation::Lookup {
-            directory,
-            name: name.clone(),
-        };
-        match self.session.execute(lookup).await {
-            Ok(Reply::Entry { attributes, .. }) => {
-                let learned = known.learn(directory, &name, Some(&attributes), asked);
-                let attributes = self.attributes.complete(attributes, look).await?;
-                let valid = self.valid(known, directory, &name, learned);
-                Ok(Found::Entry(attributes, valid))
-            }
-            Ok(other) => unexpected_reply(&other),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let valid = match known.learn(directory, &name, None, asked) {
-                    Some(_) => standing.valid_under_tokens(),
-                    None => Duration::ZERO,
-                };
-                Ok(Found::Missing(valid))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// For how long a kernel may use what was found under a name.
-    fn valid(
-        &self,
-        known: &KnownNames,
-        directory: InodeId,
-        name: &FileName,
-        learned: Option<Learned>,
-    ) -> Validity {
-        let is_known = learned.map(|learned| known.knows(directory, name, learned));
-        let (is_name, is_all) = is_known.unwrap_or_default();
-        let valid = self.session.standing().valid_under_tokens();
-        let valid_if = |is_known| if is_known { valid } else { Duration::ZERO };
-        Validity {
-            name: valid_if(is_name),
-            attributes: valid_if(is_all),
-        }
     }
 
     /// An operation that finds or makes an inode under a name. Attributes include unpublished writes.

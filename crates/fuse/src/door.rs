@@ -542,8 +542,13 @@ impl FileSystem for Door {
     }
 
     async fn get_attributes(&self, _caller: &Caller, inode: InodeId) -> Result<Shown> {
-        let (inode, asked) = (self.inside(inode), self.client.asked());
-        Ok(self.shown(self.client.get_attributes(inode).await?, asked))
+        let inode = self.inside(inode);
+        let (mut attributes, valid) = self.client.get_attributes_to_keep(inode).await?;
+        attributes.inode = self.outside(attributes.inode);
+        Ok(Shown {
+            attributes,
+            valid: self.valid(valid),
+        })
     }
 
     async fn set_attributes(

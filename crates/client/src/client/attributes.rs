@@ -5,6 +5,7 @@ use crate::types::FileSystemUsage;
 use bytes::Bytes;
 use model::operation::XattrMode;
 use model::{Attributes, InodeId, Privileges, Result, SetAttributes};
+use std::time::Duration;
 
 impl Client {
     /// stat. Includes unpublished writes.
@@ -13,6 +14,19 @@ impl Client {
     /// `NotFound`.
     pub async fn get_attributes(&self, inode: InodeId) -> Result<Attributes> {
         self.attributes.get(inode).await
+    }
+
+    /// As [`Client::get_attributes`], for a kernel that keeps the answer for so long.
+    ///
+    /// # Errors
+    /// As `get_attributes`.
+    pub async fn get_attributes_to_keep(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
+        if let Some(known) = self.names.known() {
+            return Box::pin(self.names.attributes(known, inode)).await;
+        }
+        let asked = self.asked();
+        let attributes = self.attributes.get(inode).await?;
+        Ok((attributes, self.valid_since(asked)))
     }
 
     /// chmod, chown, utimes, truncate, in any combination, atomically. Publishes the inode's dirty

@@ -1,6 +1,6 @@
 //! What a change concerns that may be known. Pure.
 
-use model::{FileName, InodeId, Operation, TokenObject};
+use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, TokenObject};
 
 /// What a change of this client concerns.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -81,5 +81,40 @@ impl Concerned {
         let directories = directories.map(|(directory, _)| TokenObject::Directory(*directory));
         let inodes = self.inodes.iter();
         directories.chain(inodes.map(|inode| TokenObject::Inode(*inode)))
+    }
+}
+
+/// What came of a change of one name.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Became {
+    /// Where the name leads to: to an inode that has no other one, or nowhere.
+    pub(super) leads: Option<(InodeId, FileKind)>,
+    /// Attributes of the name's directory after the change.
+    pub(super) directory: Option<Attributes>,
+}
+
+impl Became {
+    /// `None` if that isn't known.
+    pub(super) fn of(operation: &Operation, reply: &Reply) -> Option<Self> {
+        match (operation, reply) {
+            (
+                Operation::Create { .. } | Operation::CreateHeld { .. },
+                Reply::Entry {
+                    attributes,
+                    directory,
+                },
+            ) => Some(Self {
+                leads: Some((attributes.inode, attributes.kind)),
+                directory: *directory,
+            }),
+            (
+                Operation::Unlink { .. } | Operation::RemoveDirectory { .. },
+                Reply::Removed { directory, .. },
+            ) => Some(Self {
+                leads: None,
+                directory: Some(*directory),
+            }),
+            _ => None,
+        }
     }
 }

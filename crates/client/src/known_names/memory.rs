@@ -1,7 +1,13 @@
 //! Everything that is known of names, and when it may be learned. Pure.
 
-use super::change::Concerned;
+mod by_number;
+mod own_changes;
+
+pub(crate) use by_number::LookedAt;
+
+use super::changing::Changing;
 use super::directory::{Directory, Named};
+use super::places::Places;
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, TokenMode, TokenObject};
@@ -26,6 +32,9 @@ pub(crate) struct Asked(u64);
 /// When something was learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learned(u64);
+
+/// The number of a name that this client has made: no attributes were found under it.
+const MADE: u64 = 0;
 
 /// What is known of a name.
 #[derive(Clone, PartialEq, Debug)]
@@ -69,7 +78,11 @@ pub(super) struct Memory {
     directories: Map<InodeId, Directory>,
     inodes: Map<InodeId, Inode>,
     /// Own changes under way of each object; no more than the session has slots, with two for each.
-    changing: Map<TokenObject, usize>,
+    changing: Changing<TokenObject>,
+    /// The same of each name.
+    changing_names: Changing<(InodeId, FileName)>,
+    /// Where the names of directories are.
+    places: Places,
     /// Until when a token isn't asked for.
     refused: Map<TokenObject, Moment>,
     /// Tokens that are asked for while no operation waits for them.
@@ -85,7 +98,9 @@ impl Memory {
             last: 0,
             directories: Map::default(),
             inodes: Map::default(),
-            changing: Map::default(),
+            changing: Changing::default(),
+            changing_names: Changing::default(),
+            places: Places::default(),
             refused: Map::default(),
             asked_later: BTreeSet::new(),
         }
@@ -105,6 +120,7 @@ impl Memory {
             + self.directories.capacity() * place(size_of::<(InodeId, Directory)>())
             + self.inodes.capacity() * place(size_of::<(InodeId, Inode)>())
             + self.refused.capacity() * place(size_of::<(TokenObject, Moment)>())
+            + self.places.bytes()
     }
 
     // Looks.
@@ -123,6 +139,8 @@ impl Memory {
             Some(None) => Looked::Missing,
             Some(Some(named)) => match self.attributes(&named) {
                 Some(attributes) => Looked::Found(attributes, Learned(named.learned)),
+                // It is looked up for the first time.
+                None if named.learned == MADE => Looked::Unknown(Vec::new()),
                 None => Looked::Unknown(self.wanted_for(&named, now)),
             },
         }
@@ -172,7 +190,7 @@ impl Memory {
         };
         let is_refused = self.refused.get(&object).is_some_and(|until| now < *until);
         let is_asked = self.asked_later.contains(&object);
-        !is_held && !is_refused && !is_asked && !self.changing.contains_key(&object)
+        !is_held && !is_refused && !is_asked && !self.changing.contains(&object)
     }
 
     pub(super) fn list(
@@ -226,7 +244,15 @@ impl Memory {
                 held.map(|it| it.since)
             }
         };
-        since.is_some_and(|since| since <= asked.0) && !self.changing.contains_key(&object)
+        since.is_some_and(|since| since <= asked.0) && !self.changing.contains(&object)
+    }
+
+    /// Whether an inode's attributes, as an answer to what was asked then says them, are known under the tokens
+    /// of the inode and, of a directory, its own.
+    fn may_keep(&self, attributes: &Attributes, asked: Asked) -> bool {
+        let Attributes { inode, kind, .. } = *attributes;
+        self.may_learn(TokenObject::Inode(inode), asked)
+            && (kind != FileKind::Directory || self.may_learn(TokenObject::Directory(inode), asked))
     }
 
     pub(super) fn learn(
@@ -240,11 +266,23 @@ impl Memory {
             return None;
         }
         match found {
-            Some(attributes) => self.learn_found(directory, name, attributes, asked),
-            None => self.put(directory, name, None),
+            Some(attributes) => {
+                let may_keep = self.may_keep(attributes, asked);
+                self.learn_found(directory, name, attributes, may_keep);
+            }
+            None => {
+                self.put(directory, name, None);
+                self.with(directory, Directory::note_miss);
+            }
         }
         self.make_room(directory);
         Some(Learned(self.last))
+    }
+
+    /// Whether all names of a directory should be learned: programs look for many that are missing.
+    pub(super) fn wants_names(&mut self, directory: InodeId) -> bool {
+        let known = self.directories.get_mut(&directory);
+        known.is_some_and(Directory::wants_names)
     }
 
     /// Whether a name is still known as it was learned then, and the attributes that came with it.
@@ -262,7 +300,7 @@ impl Memory {
         directory: InodeId,
         name: &[u8],
         attributes: &Attributes,
-        asked: Asked,
+        may_keep: bool,
     ) {
         let Attributes { inode, kind, .. } = *attributes;
         let is_directory = kind == FileKind::Directory;
@@ -273,16 +311,18 @@ impl Memory {
             has_others: !is_directory && attributes.links > 1,
         };
         self.put(directory, name, Some(named));
-        let is_held = self.may_learn(TokenObject::Inode(inode), asked)
-            && (!is_directory || self.may_learn(TokenObject::Directory(inode), asked));
-        let own = self.own(kind, inode);
-        if let (Some(own), Some(held)) = (own, self.inodes.get_mut(&inode))
-            && is_held
-            && !named.has_others
-        {
+        if may_keep && !named.has_others {
+            self.keep(attributes, named.learned);
+        }
+    }
+
+    /// Keeps attributes of an inode whose token is held, as those that were learned then.
+    fn keep(&mut self, attributes: &Attributes, learned: u64) {
+        let own = self.own(attributes.kind, attributes.inode);
+        if let (Some(own), Some(held)) = (own, self.inodes.get_mut(&attributes.inode)) {
             let known = KnownAttributes {
                 attributes: *attributes,
-                learned: named.learned,
+                learned,
                 own,
             };
             self.attributes += usize::from(held.known.is_none());
@@ -304,7 +344,8 @@ impl Memory {
         for entry in entries {
             let name = entry.name.as_bytes();
             if let Some(attributes) = &entry.attributes {
-                self.learn_found(directory, name, attributes, asked);
+                let may_keep = self.may_keep(attributes, asked);
+                self.learn_found(directory, name, attributes, may_keep);
                 continue;
             }
             let known = self.directories[&directory].find(name).flatten();
@@ -323,6 +364,9 @@ impl Memory {
     }
 
     fn put(&mut self, directory: InodeId, name: &[u8], named: Option<Named>) {
+        if let Some(named) = named.filter(|named| named.kind == FileKind::Directory) {
+            self.places.note(named.inode, directory, name);
+        }
         let before = self.with(directory, |known| known.put(name, named));
         before
             .flatten()
@@ -399,6 +443,7 @@ impl Memory {
             }
             (TokenObject::Inode(inode), None) => {
                 self.forget_attributes(inode);
+                self.places.hide(inode);
                 if self.inodes.remove(&inode).is_some() {
                     self.refuse(object, now);
                 }
@@ -450,46 +495,6 @@ impl Memory {
             TokenObject::Bytes(_) => None,
         };
         was_used.is_some_and(std::mem::take)
-    }
-
-    // Own changes.
-
-    pub(super) fn begin_change(&mut self, concerned: &Concerned) {
-        for object in concerned.objects() {
-            *self.changing.entry(object).or_default() += 1;
-        }
-        self.void(concerned);
-    }
-
-    pub(super) fn end_change(&mut self, concerned: &Concerned) {
-        for object in concerned.objects() {
-            if let Some(count) = self.changing.get_mut(&object) {
-                *count -= 1;
-                if *count == 0 {
-                    self.changing.remove(&object);
-                }
-            }
-        }
-        self.void(concerned);
-    }
-
-    /// Forgets what a change concerns; answers that were asked for before teach nothing of it.
-    fn void(&mut self, concerned: &Concerned) {
-        let since = self.next();
-        for (directory, name) in &concerned.names {
-            let forgotten = self.with(*directory, |known| {
-                known.since = since;
-                known.forget(name.as_bytes())
-            });
-            let forgotten = forgotten.flatten().into_iter();
-            forgotten.for_each(|named| self.forget_attributes(named.inode));
-        }
-        for inode in &concerned.inodes {
-            self.forget_attributes(*inode);
-            if let Some(held) = self.inodes.get_mut(inode) {
-                held.since = since;
-            }
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What is known is what is there, in whatever order tokens come and go, others and this client change
 //! things, and answers arrive.
 
-use super::change::Concerned;
-use super::memory::{Asked, Looked, Memory};
+use super::change::{Became, Concerned};
+use super::memory::{Asked, Looked, LookedAt, Memory};
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, Moment, Timestamp, TokenMode, TokenObject};
 use std::collections::BTreeMap;
@@ -157,6 +157,21 @@ impl Owner {
         }
     }
 
+    /// What its answer to a change of this client says that it has applied.
+    fn became(&self, change: &Change) -> Option<Became> {
+        match *change {
+            Change::Flip(ROOT, 0) => None,
+            Change::Flip(directory, number) => {
+                let leads = self.find(directory, number);
+                Some(Became {
+                    leads: leads.map(|made| (made.inode, made.kind)),
+                    directory: Some(self.inodes[&directory]),
+                })
+            }
+            _ => None,
+        }
+    }
+
     fn find(&self, directory: InodeId, number: u64) -> Option<&Attributes> {
         let inode = self.names.get(&(directory, number))?;
         Some(&self.inodes[inode])
@@ -196,11 +211,22 @@ struct Question {
 enum What {
     Name(u64),
     List(u64, bool),
+    Attributes,
 }
 
 enum Answer {
     Name(Option<Attributes>),
     List(Vec<DirectoryEntry>, bool),
+    Attributes(Attributes),
+}
+
+/// A change of this client under way.
+struct Own {
+    change: Change,
+    begun: u64,
+    is_applied: bool,
+    /// Its answer, if that isn't lost.
+    became: Option<Became>,
 }
 
 struct Run {
@@ -209,10 +235,9 @@ struct Run {
     memory: Memory,
     held: BTreeMap<TokenObject, TokenMode>,
     questions: Vec<Question>,
-    /// Own changes under way, and whether each was applied.
-    changes: Vec<(Change, bool)>,
+    changes: Vec<Own>,
     now: Moment,
-    hits: [usize; 3],
+    hits: [usize; 4],
 }
 
 impl Run {
@@ -225,7 +250,7 @@ impl Run {
             questions: Vec::new(),
             changes: Vec::new(),
             now: Moment::default(),
-            hits: [0; 3],
+            hits: [0; 4],
         }
     }
 
@@ -240,6 +265,7 @@ impl Run {
         let named: Vec<_> = self.owner.names.values().copied().collect();
         match self.draw.below(8) {
             0 => inodes.nth(at).expect("one of them"),
+            1 => ROOT,
             _ => named[self.draw.below(named.len() as u64) as usize],
         }
     }
@@ -296,18 +322,27 @@ impl Run {
         if self.changes.len() < 3 {
             let change = self.change();
             // An exclusive change of its attributes ends that others write too.
-            self.memory.begin_change(&change.concerned());
-            self.changes.push((change, false));
+            let begun = self.memory.begin_change(&change.concerned());
+            self.changes.push(Own {
+                change,
+                begun,
+                is_applied: false,
+                became: None,
+            });
             return;
         }
         let at = self.draw.below(3) as usize;
-        let (change, is_applied) = &mut self.changes[at];
-        if !*is_applied {
-            *is_applied = true;
-            self.owner.apply(&change.clone());
+        let is_heard = self.draw.below(4) > 0;
+        let own = &mut self.changes[at];
+        if !own.is_applied {
+            own.is_applied = true;
+            self.owner.apply(&own.change);
+            own.became = self.owner.became(&own.change).filter(|_| is_heard);
         } else {
-            let (change, _) = self.changes.swap_remove(at);
-            self.memory.end_change(&change.concerned());
+            let own = self.changes.swap_remove(at);
+            let concerned = own.change.concerned();
+            self.memory
+                .end_change(&concerned, own.begun, own.became.as_ref());
         }
     }
 
@@ -315,11 +350,12 @@ impl Run {
         if self.questions.len() >= 4 {
             return;
         }
-        let what = match self.draw.below(3) {
-            0 => What::List(
+        let what = match self.draw.below(8) {
+            0..3 => What::List(
                 [0, 0, 4][self.draw.below(3) as usize],
                 self.draw.below(2) == 0,
             ),
+            3 => What::Attributes,
             _ => What::Name(self.draw.below(NAMES)),
         };
         let question = Question {
@@ -345,6 +381,7 @@ impl Run {
                     let (entries, end) = self.owner.list(directory, after, 2, with_attributes);
                     Answer::List(entries, end)
                 }
+                What::Attributes => Answer::Attributes(self.owner.inodes[&directory]),
             });
             return;
         }
@@ -363,6 +400,9 @@ impl Run {
             (What::List(after, _), Some(Answer::List(entries, end))) => {
                 self.memory
                     .learn_listing(directory, after, &entries, end, asked);
+            }
+            (What::Attributes, Some(Answer::Attributes(attributes))) => {
+                self.memory.learn_attributes(&attributes, asked);
             }
             _ => unreachable!("the answer fits"),
         }
@@ -394,6 +434,10 @@ impl Run {
                     assert_eq!(listed, there, "{directory} after {after}");
                 }
             }
+            if let LookedAt::Known(known, _) = self.memory.look_at(directory, self.now) {
+                self.hits[3] += 1;
+                assert_eq!(known, self.owner.inodes[&directory], "{directory}");
+            }
         }
         assert_eq!(self.memory.bytes(), self.memory.recounted());
     }
@@ -420,15 +464,117 @@ impl Run {
 
 #[test]
 fn what_is_known_is_there() {
-    let mut hits = [0; 3];
+    let mut hits = [0; 4];
     for seed in 0..200 {
         let mut run = Run::new(seed);
         for _ in 0..1_500 {
             run.step();
         }
-        (0..3).for_each(|kind| hits[kind] += run.hits[kind]);
+        (0..4).for_each(|kind| hits[kind] += run.hits[kind]);
     }
-    assert!(hits.iter().all(|hits| *hits > 10_000), "{hits:?}");
+    assert!(hits[..3].iter().all(|hits| *hits > 10_000), "{hits:?}");
+    assert!(hits[3] > 1_000, "{hits:?}");
+}
+
+/// What a program does that makes many files, whose kernel looks for each before.
+#[test]
+fn names_that_this_client_makes_leave_the_others_known() {
+    let mut memory = Memory::new(1 << 20);
+    let now = Moment::default();
+    let shared = Some(TokenMode::Shared);
+    memory.show(TokenObject::Directory(ROOT), shared, now);
+    memory.show(TokenObject::Inode(ROOT), shared, now);
+    let look = |memory: &mut Memory, number| memory.look(ROOT, text(number).as_bytes(), now);
+    for number in 0..4 {
+        assert!(!memory.wants_names(ROOT));
+        assert_eq!(look(&mut memory, number), Looked::Unknown(vec![]));
+        let asked = memory.begin();
+        memory.learn(ROOT, text(number).as_bytes(), None, asked);
+    }
+    assert!(memory.wants_names(ROOT) && !memory.wants_names(ROOT));
+    let asked = memory.begin();
+    memory.learn_listing(ROOT, 0, &[], true, asked);
+    assert_eq!(look(&mut memory, 9), Looked::Missing);
+
+    let make = |number| Change::Flip(ROOT, number).concerned();
+    let made = |number| Became {
+        leads: Some((InodeId(100 + number), FileKind::File)),
+        directory: Some(Attributes {
+            ctime: Timestamp(number as i64),
+            ..attributes(ROOT, FileKind::Directory)
+        }),
+    };
+    let ctime = |memory: &mut Memory| match memory.look_at(ROOT, now) {
+        LookedAt::Known(attributes, _) => Some(attributes.ctime),
+        LookedAt::Unknown(_) => None,
+    };
+    for number in 10..20 {
+        assert_eq!(look(&mut memory, number), Looked::Missing);
+        let begun = memory.begin_change(&make(number));
+        assert_eq!(look(&mut memory, number), Looked::Unknown(vec![]));
+        assert_eq!(look(&mut memory, 9), Looked::Missing);
+        assert_eq!(ctime(&mut memory), None);
+        memory.end_change(&make(number), begun, Some(&made(number)));
+        // Nobody has asked for its attributes yet.
+        assert_eq!(look(&mut memory, number), Looked::Unknown(vec![]));
+        assert_eq!(ctime(&mut memory), Some(Timestamp(number as i64)));
+    }
+
+    // Two at the same time: each says of its own name what came of it, and of the directory neither.
+    let begun = [30, 31].map(|number| memory.begin_change(&make(number)));
+    memory.end_change(&make(30), begun[0], Some(&made(30)));
+    memory.end_change(&make(31), begun[1], None);
+    assert_eq!(ctime(&mut memory), None);
+    let named = memory.look(ROOT, text(30).as_bytes(), now);
+    assert_eq!(named, Looked::Unknown(vec![]));
+    assert_eq!(look(&mut memory, 31), Looked::Unknown(vec![]));
+    assert_eq!(look(&mut memory, 32), Looked::Missing);
+
+    // The token was away meanwhile.
+    let begun = memory.begin_change(&make(40));
+    memory.show(TokenObject::Directory(ROOT), None, now);
+    memory.show(TokenObject::Directory(ROOT), shared, now);
+    memory.end_change(&make(40), begun, Some(&made(40)));
+    let asked = memory.begin();
+    memory.learn_listing(ROOT, 0, &[], true, asked);
+    assert_eq!(
+        look(&mut memory, 40),
+        Looked::Missing,
+        "another client removed it"
+    );
+    assert_eq!(ctime(&mut memory), None);
+    assert_eq!(memory.bytes(), memory.recounted());
+}
+
+/// Kernels ask for the attributes of directories by their numbers.
+#[test]
+fn attributes_of_a_directory_are_known_as_long_as_its_name_leads_to_it() {
+    let mut memory = Memory::new(1 << 20);
+    let now = Moment::default();
+    let shared = Some(TokenMode::Shared);
+    let found = attributes(CHILD, FileKind::Directory);
+    let nothing = LookedAt::Unknown(vec![]);
+    assert_eq!(memory.look_at(CHILD, now), nothing, "nobody knows its name");
+    memory.show(TokenObject::Directory(ROOT), shared, now);
+    let asked = memory.begin();
+    memory.learn(ROOT, text(0).as_bytes(), Some(&found), asked);
+    assert_eq!(memory.look_at(CHILD, now), nothing, "for the first time");
+    let both = [TokenObject::Inode(CHILD), TokenObject::Directory(CHILD)];
+    let wanted = LookedAt::Unknown(both.to_vec());
+    assert_eq!(memory.look_at(CHILD, now), wanted);
+    for object in both {
+        memory.show(object, shared, now);
+    }
+    let asked = memory.begin();
+    let learned = memory.learn_attributes(&found, asked).expect("all is held");
+    assert_eq!(memory.look_at(CHILD, now), LookedAt::Known(found, learned));
+    assert!(memory.show_attributes(CHILD, learned));
+    // Another client moves or removes it.
+    memory.show(TokenObject::Directory(ROOT), None, now);
+    assert_eq!(memory.look_at(CHILD, now), nothing);
+    assert!(!memory.show_attributes(CHILD, learned));
+    assert_eq!(memory.take_shown(ROOT), [CHILD]);
+    assert!(memory.take_shown(ROOT).is_empty());
 }
 
 #[test]

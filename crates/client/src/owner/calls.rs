@@ -201,7 +201,13 @@ impl Calls {
             Outcome::NotRun(error) => Err(error),
             Outcome::Unknown(error) => return Err(error),
         };
-        taken.undecided = None;
+        if let Some(call) = taken.undecided.take()
+            && let Some(change) = &mut taken.change
+            && let OwnerRequest::Execute { operation, .. } = &call.request
+            && let Ok(OwnerReply::Operation(ranked)) = &decided
+        {
+            change.note(operation, &ranked.reply);
+        }
         decided
     }
 
