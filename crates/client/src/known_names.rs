@@ -6,28 +6,33 @@
 //! if all that it says was held, and nobody here changed it, from before it was asked ([`Asked`]) until
 //! it came. *A recall* drops what is known first (`tokens.rs` says what is held, [`KnownNames::show`]).
 //! *A change of this client* isn't recalled from it: what it concerns is dropped when it begins and
-//! when its outcome is known, and nothing is learned of it between ([`OwnChange`]). The outcome itself is
-//! learned, with the directory's attributes, if the tokens were held all the time and this client changed
-//! nothing else in the directory: so whoever makes many files asks the owner nothing between.
+//! when its outcome is known, and nothing is learned of it between ([`OwnChange`]).
 //!
 //! A name needs its directory's token. Attributes need that, the inode's, and of a directory also its
 //! own, because they change with its names; those of a file with several names are never known, because
 //! another name can be removed without any of these.
+//!
+//! *A program that makes files* looks each name up before: kernels do, and ask for the directory's attributes
+//! again after each change in it. So all names of a directory are learned once several are missing
+//! ([`KnownNames::wants_names`]), and what this client's changes say of their outcome is known from then on,
+//! if nothing else it did at the same time can have come between.
 //!
 //! A client that has everything needs none of this: asking is a function call there. Nothing is known then, and nothing is
 //! learned ([`KnownNames::rest`]); its changes are only counted, so that nothing is learned beside one that began before the
 //! client used tokens again. The client of a single node never has any of it.
 
 mod change;
+mod changing;
 mod directory;
 mod memory;
+mod places;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use memory::{Asked, Learned, Looked};
+pub(crate) use memory::{Asked, Learned, Looked, LookedAt};
 
-use change::{Concerned, Outcome};
-use memory::{Begun, Memory};
+use change::{Became, Concerned};
+use memory::{Memory, NEVER};
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileName, InodeId, Operation, Reply, TokenMode, TokenObject};
 use parking_lot::Mutex;
@@ -55,17 +60,8 @@ pub(crate) struct OwnChange {
     names: Arc<KnownNames>,
     /// `None` of one that is only counted.
     concerned: Option<Concerned>,
-    begun: Begun,
-    outcome: Option<Outcome>,
-}
-
-impl OwnChange {
-    /// The owner has answered this to this.
-    pub(crate) fn note(&mut self, operation: &Operation, reply: &Reply) {
-        if self.concerned.is_some() {
-            self.outcome = Outcome::of(operation, reply);
-        }
-    }
+    begun: u64,
+    became: Option<Became>,
 }
 
 /// A token is waited for beside operations; no longer when this is dropped.
@@ -120,65 +116,6 @@ impl KnownNames {
         self.memory.lock().wants(object, now)
     }
 
-    /// The attributes of an inode, if they are known; else tokens with which they could be. See
-    /// [`KnownNames::look`].
-    pub(crate) fn look_inode(
-        &self,
-        inode: InodeId,
-        now: Moment,
-    ) -> std::result::Result<(Attributes, Learned), Vec<TokenObject>> {
-        self.memory.lock().look_inode(inode, now)
-    }
-
-    /// The owner has told an inode's attributes. Returns when its name was learned; `None` if they can't be kept.
-    pub(crate) fn learn_attributes(
-        &self,
-        attributes: &Attributes,
-        asked: Asked,
-    ) -> Option<Learned> {
-        self.memory.lock().learn_attributes(attributes, asked)
-    }
-
-    /// Whether an inode's attributes are still known that were learned under a name of then.
-    pub(crate) fn knows_inode(&self, inode: InodeId, learned: Learned) -> bool {
-        self.memory.lock().knows_inode(inode, learned)
-    }
-
-    /// Whether all names of a directory had better be asked for, so that missing ones are known as well. Says it
-    /// once.
-    pub(crate) fn should_list(&self, directory: InodeId) -> bool {
-        self.memory.lock().should_list(directory)
-    }
-
-    /// Whether a listing of the directory would be kept.
-    pub(crate) fn holds(&self, directory: InodeId) -> bool {
-        self.memory.lock().holds(directory)
-    }
-
-    /// Inodes in a listing, just learned, whose attributes could be kept if their tokens were held.
-    pub(crate) fn listed_without_token(
-        &self,
-        directory: InodeId,
-        entries: &[DirectoryEntry],
-        now: Moment,
-    ) -> Vec<InodeId> {
-        let memory = self.memory.lock();
-        memory.listed_without_token(directory, entries, now)
-    }
-
-    /// When each entry of a listing was learned as it is, with its attributes; `None` of what can't be kept.
-    pub(crate) fn learned(
-        &self,
-        directory: InodeId,
-        entries: &[DirectoryEntry],
-    ) -> Vec<Option<Learned>> {
-        let memory = self.memory.lock();
-        let entries = entries.iter();
-        entries
-            .map(|entry| memory.learned(directory, entry))
-            .collect()
-    }
-
     /// The owner is about to be asked.
     pub(crate) fn begin(&self) -> Asked {
         let memory = self.memory.lock();
@@ -210,6 +147,66 @@ impl KnownNames {
     ) -> (bool, bool) {
         let memory = self.memory.lock();
         memory.knows(directory, name.as_bytes(), learned)
+    }
+
+    /// Whether all names of a directory should be learned now.
+    pub(crate) fn wants_names(&self, directory: InodeId) -> bool {
+        self.memory.lock().wants_names(directory)
+    }
+
+    /// What is known of a directory's attributes; see [`KnownNames::look`].
+    pub(crate) fn look_at(&self, inode: InodeId, now: Moment) -> LookedAt {
+        self.memory.lock().look_at(inode, now)
+    }
+
+    /// The owner has said an inode's attributes. Returns when they were learned; `None` if they can't be kept.
+    pub(crate) fn learn_attributes(
+        &self,
+        attributes: &Attributes,
+        asked: Asked,
+    ) -> Option<Learned> {
+        self.memory.lock().learn_attributes(attributes, asked)
+    }
+
+    /// Whether a directory's attributes are still known as they were learned then. If yes, a kernel may keep them
+    /// until the token of the directory, or of the one with its name, goes back ([`KnownNames::take_shown`]).
+    pub(crate) fn show_attributes(&self, inode: InodeId, learned: Learned) -> bool {
+        self.memory.lock().show_attributes(inode, learned)
+    }
+
+    /// A directory's token goes back. Those with names in it whose attributes kernels may keep by their numbers;
+    /// from now on they don't.
+    pub(crate) fn take_shown(&self, directory: InodeId) -> Vec<InodeId> {
+        self.memory.lock().take_shown(directory)
+    }
+
+    /// Whether a listing of the directory would be kept.
+    pub(crate) fn holds(&self, directory: InodeId) -> bool {
+        self.memory.lock().holds(directory)
+    }
+
+    /// Inodes in a listing, just learned, whose attributes could be kept if their tokens were held.
+    pub(crate) fn listed_without_token(
+        &self,
+        directory: InodeId,
+        entries: &[DirectoryEntry],
+        now: Moment,
+    ) -> Vec<InodeId> {
+        let memory = self.memory.lock();
+        memory.listed_without_token(directory, entries, now)
+    }
+
+    /// When each entry of a listing was learned as it is, with its attributes; `None` of what can't be kept.
+    pub(crate) fn learned(
+        &self,
+        directory: InodeId,
+        entries: &[DirectoryEntry],
+    ) -> Vec<Option<Learned>> {
+        let memory = self.memory.lock();
+        let entries = entries.iter();
+        entries
+            .map(|entry| memory.learned(directory, entry))
+            .collect()
     }
 
     /// The owner has listed a part of a directory.
@@ -255,14 +252,14 @@ impl KnownNames {
         // Beside changes that are only counted nothing is learned, nor of its outcome.
         let begun = match self.gate.load(Ordering::SeqCst) {
             0 => begun,
-            _ => Begun::default(),
+            _ => NEVER,
         };
         drop(memory);
         Some(OwnChange {
             names: self.clone(),
             concerned: Some(concerned),
             begun,
-            outcome: None,
+            became: None,
         })
     }
 
@@ -278,9 +275,18 @@ impl KnownNames {
         Some(OwnChange {
             names: self.clone(),
             concerned: None,
-            begun: Begun::default(),
-            outcome: None,
+            begun: NEVER,
+            became: None,
         })
+    }
+}
+
+impl OwnChange {
+    /// The owner has done it, and this is its answer.
+    pub(crate) fn note(&mut self, operation: &Operation, reply: &Reply) {
+        if self.concerned.is_some() {
+            self.became = Became::of(operation, reply);
+        }
     }
 }
 
@@ -297,6 +303,6 @@ impl Drop for OwnChange {
             return;
         };
         let mut memory = self.names.memory.lock();
-        memory.end_change(concerned, self.begun, self.outcome.as_ref());
+        memory.end_change(concerned, self.begun, self.became.as_ref());
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! A client on another node than the owner looks first at what it knows of names (`known_names.rs`).
 
+mod under_tokens;
+
 use crate::attributes::InodeAttributes;
 use crate::inode::HeldState;
-use crate::kernels::{Found, Validity};
-use crate::known_names::{KnownNames, Learned, Looked};
+use crate::kernels::Validity;
+use crate::known_names::{KnownNames, Learned};
 use crate::opens::Opens;
 use crate::page_pool::{Look, PagePool};
 use crate::privileges::Rights;
@@ -14,13 +16,9 @@ use crate::tokens::Tokens;
 use crate::types::Listing;
 use crate::write_behind::WriteBehind;
 use bytes::Bytes;
-use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{DirectoryEntry, NewInode, RenameMode};
-use model::{
-    Attributes, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject,
-};
+use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// So many entries are asked for at least, if they can be kept for the next part of the listing.
 const LISTED_MIN: u32 = 256;
@@ -62,132 +60,6 @@ impl Names {
         self.session.names()
     }
 
-    /// Finds a name, in what is known if that is enough, and says for how long a kernel may use the answer.
-    pub(crate) async fn lookup(
-        &self,
-        known: &Arc<KnownNames>,
-        directory: InodeId,
-        name: FileName,
-    ) -> Result<Found> {
-        self.session.check_open()?;
-        let look = self.attributes.look();
-        let standing = self.session.standing();
-        let looked = known.look(directory, &name, standing.now());
-        let wanted = match looked {
-            // After the look: whoever slept in between can't trust it.
-            _ if !standing.is_current() => Vec::new(),
-            Looked::Found(attributes, learned) => {
-                let attributes = self.attributes.complete(attributes, look).await?;
-                let valid = self.valid(known, directory, &name, Some(learned));
-                return Ok(Found::Entry(attributes, valid));
-            }
-            Looked::Missing => return Ok(Found::Missing(standing.valid_under_tokens())),
-            Looked::Unknown(wanted) => wanted,
-        };
-        for object in wanted {
-            if !self.tokens.claim_to_know(known, object).await {
-                break;
-            }
-        }
-        if known.should_list(directory) && self.is_missing_in_list(known, directory, &name).await? {
-            return Ok(Found::Missing(standing.valid_under_tokens()));
-        }
-        let asked = known.begin();
-        let lookup = Operation::Lookup {
-            directory,
-            name: name.clone(),
-        };
-        match self.session.execute(lookup).await {
-            Ok(Reply::Entry { attributes, .. }) => {
-                let learned = known.learn(directory, &name, Some(&attributes), asked);
-                let attributes = self.attributes.complete(attributes, look).await?;
-                let valid = self.valid(known, directory, &name, learned);
-                Ok(Found::Entry(attributes, valid))
-            }
-            Ok(other) => unexpected_reply(&other),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                let valid = match known.learn(directory, &name, None, asked) {
-                    Some(_) => standing.valid_under_tokens(),
-                    None => Duration::ZERO,
-                };
-                Ok(Found::Missing(valid))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Asks for all names of a directory, if they aren't too many for one answer. Whether this one is certainly
-    /// missing.
-    async fn is_missing_in_list(
-        &self,
-        known: &Arc<KnownNames>,
-        directory: InodeId,
-        name: &FileName,
-    ) -> Result<bool> {
-        let all = Operation::ReadDirectory {
-            directory,
-            after: 0,
-            limit: LISTING_ENTRIES_MAX as u32,
-            with_attributes: false,
-        };
-        let asked = known.begin();
-        let (entries, end) = self.list_at_owner(all).await?;
-        known.learn_listing(directory, 0, (&entries, end), asked);
-        let standing = self.session.standing();
-        let looked = known.look(directory, name, standing.now());
-        Ok(looked == Looked::Missing && standing.is_current())
-    }
-
-    /// The attributes of an inode, for a kernel that keeps them as long as it may.
-    pub(crate) async fn attributes(
-        &self,
-        known: &Arc<KnownNames>,
-        inode: InodeId,
-    ) -> Result<(Attributes, Duration)> {
-        self.session.check_open()?;
-        let look = self.attributes.look();
-        let standing = self.session.standing();
-        let (attributes, learned) = match known.look_inode(inode, standing.now()) {
-            // After the look: whoever slept in between can't trust it.
-            Ok((attributes, learned)) if standing.is_current() => (attributes, Some(learned)),
-            looked => {
-                for object in looked.err().unwrap_or_default() {
-                    if !self.tokens.claim_to_know(known, object).await {
-                        break;
-                    }
-                }
-                let asked = known.begin();
-                let attributes = self.session.attributes(inode).await?;
-                (attributes, known.learn_attributes(&attributes, asked))
-            }
-        };
-        let attributes = self.attributes.complete(attributes, look).await?;
-        let is_known = learned.is_some_and(|learned| known.knows_inode(inode, learned));
-        let valid = match is_known {
-            true => standing.valid_under_tokens(),
-            false => Duration::ZERO,
-        };
-        Ok((attributes, valid))
-    }
-
-    /// For how long a kernel may use what was found under a name.
-    fn valid(
-        &self,
-        known: &KnownNames,
-        directory: InodeId,
-        name: &FileName,
-        learned: Option<Learned>,
-    ) -> Validity {
-        let is_known = learned.map(|learned| known.knows(directory, name, learned));
-        let (is_name, is_all) = is_known.unwrap_or_default();
-        let valid = self.session.standing().valid_under_tokens();
-        let valid_if = |is_known| if is_known { valid } else { Duration::ZERO };
-        Validity {
-            name: valid_if(is_name),
-            attributes: valid_if(is_all),
-        }
-    }
-
     /// An operation that finds or makes an inode under a name. Attributes include unpublished writes.
     pub(crate) fn entry(
         &self,
@@ -203,23 +75,18 @@ impl Names {
         }
     }
 
-    /// Makes an inode and opens it.
-    pub(crate) async fn create_and_open(
+    /// Makes an inode and opens it, in one step: whoever removes its name meanwhile leaves it to the program.
+    pub(crate) fn create_and_open(
         &self,
         directory: InodeId,
         name: FileName,
         new: NewInode,
-    ) -> Result<Attributes> {
-        let grants = self.rights.grants();
-        let held = HeldState::of_new(self.session.standing());
-        let create = Operation::Create {
+    ) -> impl Future<Output = Result<Attributes>> + Send {
+        self.make_and_open(Operation::CreateHeld {
             directory,
             name,
             new,
-        };
-        let attributes = self.entry(create).await?;
-        self.opens.hold_new(&attributes, grants, held).await?;
-        Ok(attributes)
+        })
     }
 
     /// Makes a file without a name and opens it.
@@ -228,16 +95,39 @@ impl Names {
         directory: InodeId,
         new: NewInode,
     ) -> Result<Attributes> {
-        let grants = self.rights.grants();
-        let held = HeldState::of_new(self.session.standing());
-        let maker = self.session.current().await?;
         let create = Operation::CreateUnnamed { directory, new };
-        let attributes = self.entry(create).await?;
-        let made = self.opens.hold_unnamed(&attributes, maker, grants, held);
-        made.await?;
+        let attributes = self.make_and_open(create).await?;
         let state = self.pages.inode(attributes.inode);
         state.lock().set_orphan(true);
         Ok(attributes)
+    }
+
+    /// Makes an inode, which the session that makes it holds, and notes that it is open.
+    async fn make_and_open(&self, make: Operation) -> Result<Attributes> {
+        let grants = self.rights.grants();
+        let held = HeldState::of_new(self.session.standing());
+        let look = self.attributes.look();
+        let is_unnamed = matches!(make, Operation::CreateUnnamed { .. });
+        let (attributes, maker) = match self.session.execute_in(make).await? {
+            (Reply::Entry { attributes, .. }, maker) => (attributes, maker),
+            (other, _) => unexpected_reply(&other),
+        };
+        // Before anything else is waited for: who gives up then has an open file to close.
+        match is_unnamed {
+            true => {
+                let held = self.opens.hold_unnamed(&attributes, maker, grants, held);
+                held.await?;
+            }
+            false => {
+                let held = self.opens.hold_new(&attributes, maker, grants, held);
+                held.await?;
+            }
+        }
+        let shown = self.attributes.complete(attributes, look).await;
+        if shown.is_err() {
+            self.opens.release(attributes.inode).await;
+        }
+        shown
     }
 
     /// Adds a name to an inode. Publishes the inode's dirty data first.

@@ -93,15 +93,22 @@ impl Opens {
         })
     }
 
-    /// Holds an inode that was just made: it is empty and fully known, if the session has
-    /// everything. `grants` were counted before, as was `held`.
+    /// Notes that an inode is open which a session has just made, and holds with that: it is empty and fully
+    /// known, if the session has everything. `grants` were counted before, as was `held`.
     pub(crate) async fn hold_new(
         &self,
         attributes: &Attributes,
+        maker: SessionId,
         grants: u64,
         held: HeldState,
     ) -> Result<()> {
-        let state = self.hold(attributes.inode).await?;
+        let inode = attributes.inode;
+        let mut state = self.pages.inode(inode);
+        if !state.lock().note_open(maker) {
+            // Another session has followed, which must hold it.
+            self.session.unhold(maker, inode).await?;
+            state = self.hold(inode).await?;
+        }
         self.note_new(&state, attributes, grants, held);
         Ok(())
     }
@@ -114,14 +121,8 @@ impl Opens {
         grants: u64,
         held: HeldState,
     ) -> Result<()> {
-        let inode = attributes.inode;
-        self.session.hold_made(maker, inode).await?;
-        let mut state = self.pages.inode(inode);
-        if !state.lock().note_open(maker) {
-            state = self.hold(inode).await?;
-        }
-        self.note_new(&state, attributes, grants, held);
-        Ok(())
+        self.session.hold_made(maker, attributes.inode).await?;
+        self.hold_new(attributes, maker, grants, held).await
     }
 
     fn note_new(&self, state: &InodeRef, attributes: &Attributes, grants: u64, held: HeldState) {

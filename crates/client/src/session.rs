@@ -172,6 +172,20 @@ impl Session {
         }
     }
 
+    /// As `execute`; also says which session applied it: another one may follow meanwhile.
+    pub(crate) fn execute_in(
+        &self,
+        operation: Operation,
+    ) -> impl Future<Output = Result<(Reply, SessionId)>> + Send {
+        let mut request = self.request(operation, self.id());
+        async move {
+            self.check_open()?;
+            let reply = self.execute_request(&mut request, || Ok(())).await?;
+            let session = request.session().expect("an operation names its session");
+            Ok((reply, session))
+        }
+    }
+
     /// As `execute`, for data that was written before the client was closed, even after.
     //
     // No `async fn`, nor is `Owner::ask`: each moves the operation and its answer twice more, and a

@@ -7,6 +7,7 @@
 
 mod broken;
 mod crashes;
+mod created;
 mod families;
 mod kept;
 mod late;

@@ -3,7 +3,7 @@
 
 use crate::rig::way::{Way, client_through};
 use crate::rig::{Node, new_file, run_patient as run, storm_seeds};
-use client::{Client, Expired, Kernel, VALID_MAX};
+use client::{Client, Expired, Found, Kernel, VALID_MAX};
 use futures::future::join_all;
 use model::operation::{NewInode, RenameMode};
 use model::{Attributes, ErrorKind, FileKind, InodeId, Result, SetAttributes};
@@ -297,6 +297,58 @@ fn what_another_client_changes_is_seen_at_once() {
         }
         one.close().await.unwrap();
         two.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// A kernel looks each name up before it makes a file, and asks for the attributes of the directories on its path, also
+/// after each change in them.
+#[test]
+fn who_makes_files_in_a_directory_of_its_own_asks_for_nothing_else() {
+    run(9_355, |world, node| async move {
+        let (maker, way) = far(&world, &node).await;
+        let (other, _) = far(&world, &node).await;
+        let directory = make(&maker, ROOT, "d", new_directory()).await;
+        let is_missing = async |text: &str| {
+            let found = maker.lookup_to_keep(directory, name(text)).await;
+            matches!(found.unwrap(), Found::Missing(_))
+        };
+        let make_one = async |text: &str| {
+            for above in [ROOT, directory] {
+                maker.get_attributes_to_keep(above).await.unwrap();
+            }
+            maker.lookup_to_keep(ROOT, name("d")).await.unwrap();
+            assert!(is_missing(text).await);
+            let made = maker.create_and_open(directory, name(text), new_file());
+            let made = made.await.unwrap().inode;
+            maker.release(made).await;
+        };
+        for number in 0..20 {
+            let text = format!("n{number}");
+            let ((), asked) = messages(&way, make_one(&text)).await;
+            assert!(number < 10 || asked == 2, "{text}: {asked} messages");
+        }
+        let (shown, valid) = maker.get_attributes_to_keep(directory).await.unwrap();
+        assert_eq!(shown, maker.get_attributes(directory).await.unwrap());
+        assert!(valid > Duration::ZERO);
+        assert!(!is_missing("n7").await && is_missing("other").await);
+        maker.unlink(directory, name("n7")).await.unwrap();
+        let (is_gone, asked) = messages(&way, is_missing("n7")).await;
+        assert!(is_gone && asked == 0, "{asked} messages");
+
+        // Others change it, and where its name is.
+        make(&other, directory, "other", new_file()).await;
+        assert!(!is_missing("other").await);
+        let (shown, _) = maker.get_attributes_to_keep(directory).await.unwrap();
+        assert_eq!(shown, other.get_attributes(directory).await.unwrap());
+        let to = name("e");
+        let moved = other.rename(ROOT, name("d"), ROOT, to, RenameMode::Replace);
+        moved.await.unwrap();
+        let (shown, valid) = maker.get_attributes_to_keep(directory).await.unwrap();
+        assert_eq!(shown, other.get_attributes(directory).await.unwrap());
+        assert_eq!(valid, Duration::ZERO, "nobody has found its name");
+        maker.close().await.unwrap();
+        other.close().await.unwrap();
         node.close().await;
     });
 }

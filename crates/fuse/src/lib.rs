@@ -31,6 +31,7 @@ mod kernel_cache;
 mod listed;
 mod listing;
 mod locks;
+mod made;
 mod mapped;
 #[cfg(test)]
 #[path = "../../testkit/src/memory.rs"]

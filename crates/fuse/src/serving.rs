@@ -6,16 +6,17 @@ mod files;
 mod locks;
 mod names;
 
-use crate::abi;
+use crate::abi::{self, AttrOut};
 use crate::device::Device;
 use crate::file_system::FileSystem;
 use crate::init::Agreement;
 use crate::locks::LockWaits;
+use crate::made::Made;
 use crate::mapped::Mapped;
 use crate::notifier::Notifier;
 use crate::pulse::{Pulse, Pulses};
 use crate::reply::Reply;
-use crate::request::{Incoming, Malformed, Request, forgets};
+use crate::request::{AttributeRequest, Incoming, Malformed, Request, forgets};
 use crate::waiting::{Waiting, WithWaitHook};
 use model::{Error, ErrorKind};
 use std::pin::pin;
@@ -49,6 +50,7 @@ pub(crate) struct Serving<F> {
     pub(crate) waiting: Waiting,
     pub(crate) pulses: Pulses,
     mapped: Mapped,
+    made: Made,
     /// Sends notifications, once the mount has a connection.
     notifier: OnceLock<Notifier>,
 }
@@ -76,6 +78,7 @@ impl<F: FileSystem> Serving<F> {
             waiting: Waiting::default(),
             pulses: Pulses::default(),
             mapped: Mapped::default(),
+            made: Made::default(),
             notifier: OnceLock::new(),
         }
     }
@@ -130,6 +133,13 @@ impl<F: FileSystem> Serving<F> {
         };
         let caller = incoming.caller();
         let inode = incoming.inode();
+        // Any request about a file that was just made ends what is known of it.
+        if let Some(made) = self.made.take(inode)
+            && let Request::Attribute(AttributeRequest::Getattr) = request
+            && let Some(shown) = made.shown_to(&caller, self.world.now())
+        {
+            return Reply::fixed(&AttrOut::of(&shown));
+        }
         let result = match request {
             Request::Data(request) => self.data(&caller, inode, request).await,
             Request::Name(request) => self.names(&caller, inode, request).await,

@@ -11,6 +11,7 @@
 
 mod files;
 mod life;
+mod making;
 mod mounted;
 mod switched_off;
 mod transports;

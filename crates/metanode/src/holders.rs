@@ -70,7 +70,8 @@ impl Holders {
         let mut table = self.part(inode);
         let uses = table.held.entry(inode).or_default();
         match uses.iter_mut().find(|(holder, _)| *holder == session) {
-            Some((_, count)) => *count += 1,
+            // A faulty client may have said that there are very many.
+            Some((_, count)) => *count = count.saturating_add(1),
             None => uses.push((session, 1)),
         }
     }
@@ -86,6 +87,20 @@ impl Holders {
         match uses.iter_mut().find(|(holder, _)| *holder == session) {
             Some((_, known)) => *known = count,
             None => uses.push((session, count)),
+        }
+        table.nameless.insert(inode);
+    }
+
+    /// A session has made an inode under the owner before, and holds it once more than it says to this one,
+    /// because it hasn't heard of that. `has_said`: what is known of the session's uses of the inode is what it has
+    /// said since; otherwise it has said that there are none, and what is known is older.
+    pub(crate) fn reclaim_made(&self, session: SessionId, inode: InodeId, has_said: bool) {
+        let mut table = self.part(inode);
+        let uses = table.held.entry(inode).or_default();
+        match uses.iter_mut().find(|(holder, _)| *holder == session) {
+            Some((_, count)) if has_said => *count = count.saturating_add(1),
+            Some((_, count)) => *count = 1,
+            None => uses.push((session, 1)),
         }
         table.nameless.insert(inode);
     }
@@ -324,6 +339,24 @@ mod tests {
         assert!(holders.is_held(InodeId(8)) && holders.is_held(InodeId(9)));
         assert_eq!(holders.end_session(session), [InodeId(8), InodeId(9)]);
         assert!(holders.made.lock().is_empty());
+    }
+
+    #[test]
+    fn what_a_session_has_made_unheard_counts_once_beside_what_it_says() {
+        let (holders, session) = (Holders::default(), SessionId(1));
+        let (opened, unopened) = (InodeId(7), InodeId(8));
+        // The second attempt replaces the first one, and the session says the same again.
+        for attempt in 0..2 {
+            holders.reclaim(session, opened, 2);
+            holders.reclaim_made(session, opened, true);
+            holders.reclaim_made(session, unopened, attempt == 0);
+        }
+        for inode in [opened, opened] {
+            assert!(!holders.unhold(session, inode));
+        }
+        for inode in [opened, unopened] {
+            assert!(holders.unhold(session, inode), "its last use");
+        }
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(crate) struct Host {
     /// Loaded by every operation; loading must not write to shared memory.
     shard: ArcSwap<Shard>,
     /// Tells each shard taken over which inodes are in use.
-    holders: Holders,
+    holders: Arc<dyn Holders>,
     /// Held by the caller that drives it.
     reopening: Mutex<Reopening>,
     /// Another owner has followed this one.
@@ -57,7 +57,7 @@ impl Host {
     /// # Errors
     /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
     /// and errors of coordination.
-    pub(crate) async fn open(opening: Opening, holders: Holders) -> Result<Arc<Self>> {
+    pub(crate) async fn open(opening: Opening, holders: Arc<dyn Holders>) -> Result<Arc<Self>> {
         let (world, id) = (&opening.world, opening.shard);
         let coordination = &opening.coordination;
         let exists = async {
@@ -146,7 +146,7 @@ impl Host {
 
     /// Whether an inode is in use, so that it outlives its last name.
     pub(crate) fn is_in_use(&self, inode: InodeId) -> bool {
-        (self.holders)(inode)
+        self.holders.is_held(inode)
     }
 
     /// How often the shard was taken over again.

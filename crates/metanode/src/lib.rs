@@ -52,6 +52,7 @@ mod check;
 mod files;
 mod holders;
 mod host;
+mod in_use;
 mod judging;
 mod lease;
 mod metanode;

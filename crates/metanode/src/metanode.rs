@@ -13,6 +13,7 @@ mod upkeep;
 use crate::background::{Background, Surveys};
 use crate::holders::Holders;
 use crate::host::{FORMER_RUNS_BUDGET, Host};
+use crate::in_use::InodesInUse;
 use crate::judging::Judging;
 use crate::lease::OwnerLease;
 use crate::locks::Locks;
@@ -125,12 +126,8 @@ impl Metanode {
         } = opening;
         let holders = Arc::<Holders>::default();
         let in_grace = Arc::new(AtomicBool::new(true));
-        let (in_use, keeps_all) = (holders.clone(), in_grace.clone());
-        let host = Host::open(
-            of_shard,
-            Arc::new(move |inode| keeps_all.load(Ordering::Relaxed) || in_use.is_held(inode)),
-        )
-        .await?;
+        let in_use = InodesInUse::new(holders.clone(), in_grace.clone());
+        let host = Host::open(of_shard, Arc::new(in_use)).await?;
         let shard = host.shard();
         let sessions = Arc::<ClientSessions>::default();
         let judging = Judging::new(host.clone(), sessions.clone());

@@ -207,6 +207,7 @@ pub(crate) fn grows(operation: &Operation) -> bool {
     matches!(
         operation,
         Operation::Create { .. }
+            | Operation::CreateHeld { .. }
             | Operation::CreateUnnamed { .. }
             | Operation::Link { .. }
             | Operation::SetXattr { .. }

@@ -235,11 +235,21 @@ impl Known {
                 inode,
                 at: draw.time(),
             },
-            6 => Operation::Create {
-                directory,
-                name,
-                new: self.new_inode(draw),
-            },
+            6 => {
+                let new = self.new_inode(draw);
+                match draw.one_in(2) {
+                    true => Operation::Create {
+                        directory,
+                        name,
+                        new,
+                    },
+                    false => Operation::CreateHeld {
+                        directory,
+                        name,
+                        new,
+                    },
+                }
+            }
             7 => Operation::CreateUnnamed {
                 directory,
                 new: self.new_inode(draw),
@@ -505,6 +515,9 @@ impl Known {
                     doors: (0..draw.below(3)).map(|_| self.door(draw)).collect(),
                     locks: (0..draw.below(5)).map(|_| self.lock(draw)).collect(),
                     tokens: (0..draw.below(3)).map(|_| self.token(draw)).collect(),
+                    under_way: (0..draw.below(3))
+                        .map(|_| (draw.below(80) as u8, draw.number()))
+                        .collect(),
                 },
                 is_last: draw.one_in(2),
             },

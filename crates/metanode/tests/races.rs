@@ -9,8 +9,8 @@ use model::operation::{Publish, Ranked, Stamp, Turn};
 use model::owner::{Order, OwnerReply, OwnerRequest};
 use model::token::{TokenReply, TokenRequest, TokenReturn};
 use model::{
-    CommitNumber, Error, ErrorKind, Extent, ExtentKind, InodeId, Operation, Reply, Result, Scheme,
-    SessionId, TokenMode, TokenObject, TokenRange,
+    CommitNumber, Error, ErrorKind, Extent, ExtentKind, FileKind, InodeId, Operation, Reply,
+    Result, Scheme, SessionId, TokenMode, TokenObject, TokenRange,
 };
 use std::time::Duration;
 use world::call::Local;
@@ -279,6 +279,150 @@ fn a_session_that_has_ended_is_not_the_only_one() {
             let began = world.now();
             rig.metanode.open_session().await.unwrap();
             assert!(world.now() - began < SECOND);
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if a file went with a name that another client removed as its maker had no answer yet: the program has
+/// it open, and its kernel would make it once more.
+#[test]
+fn a_file_whose_name_goes_before_its_maker_is_answered_is_open_there() {
+    let cluster = delayed(78, Point::OperationRun);
+    let program = |world: World| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let (maker, other) = (opened(&rig).await, opened(&rig).await);
+        let execute = |session, operation| {
+            let turn = Turn::Slot { slot: 0, number: 1 };
+            let stamp = Stamp {
+                turn,
+                ..Stamp::own(world.wall(), session)
+            };
+            ask(&rig, session, OwnerRequest::Execute { operation, stamp })
+        };
+        let make = || Operation::CreateHeld {
+            directory: ROOT,
+            name: rig::name("f"),
+            new: rig::new_inode(FileKind::File),
+        };
+        let removes = async {
+            world.sleep(SECOND).await;
+            let unlink = Operation::Unlink {
+                directory: ROOT,
+                name: rig::name("f"),
+            };
+            execute(other, unlink).await
+        };
+        let (made, removed) = join(execute(maker, make()), removes).await;
+        let OwnerReply::Operation(Ranked {
+            reply:
+                Reply::Removed {
+                    attributes,
+                    orphaned: true,
+                    ..
+                },
+            ..
+        }) = removed
+        else {
+            panic!("{removed:?}");
+        };
+        let inode = attributes.inode;
+        let shown = read(&rig, maker, Operation::GetAttributes { inode }).await;
+        assert!(matches!(shown, Reply::Attributes { .. }), "{shown:?}");
+        // A copy of the request holds nothing more, also after the end of the use.
+        assert_eq!(execute(maker, make()).await, made);
+        let unhold = OwnerRequest::Unhold {
+            inode,
+            stamp: Stamp::own(world.wall(), maker),
+        };
+        let order = Some(Order { slot: 1, number: 1 });
+        let ended = send(&rig, CLIENT, maker, order, unhold).await;
+        assert_eq!(ended, Ok(OwnerReply::Done));
+        assert!(!exists(&rig.metanode, inode, &rig.stamp()).await);
+        assert_eq!(execute(maker, make()).await, made);
+        assert_eq!(rig.metanode.in_use().inodes, 0);
+        rig.close().await;
+    };
+    cluster.run(|_| cluster.node("owner").start(program).done());
+}
+
+/// One that is made without being opened isn't held.
+#[test]
+fn a_file_that_is_made_open_ends_with_its_makers_session_and_another_one_with_its_name() {
+    Simulation::new(79)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let maker = opened(&rig).await;
+            let new = || rig::new_inode(FileKind::File);
+            let (directory, name) = (ROOT, rig::name("f"));
+            let makes = [
+                Operation::Create {
+                    directory,
+                    name: name.clone(),
+                    new: new(),
+                },
+                Operation::CreateHeld {
+                    directory,
+                    name: name.clone(),
+                    new: new(),
+                },
+            ];
+            for (slot, operation) in (0..).zip(makes) {
+                let is_held = operation.makes_held();
+                let turn = Turn::Slot { slot, number: 1 };
+                let stamp = Stamp {
+                    turn,
+                    ..Stamp::own(world.wall(), maker)
+                };
+                let made = ask(&rig, maker, OwnerRequest::Execute { operation, stamp }).await;
+                let OwnerReply::Operation(Ranked {
+                    reply: Reply::Entry { attributes, .. },
+                    ..
+                }) = made
+                else {
+                    panic!("{made:?}");
+                };
+                let inode = attributes.inode;
+                rig.unlink(ROOT, "f").await;
+                assert_eq!(exists(&rig.metanode, inode, &rig.stamp()).await, is_held);
+                if is_held {
+                    rig.metanode.close_session(maker).await.unwrap();
+                    assert!(!exists(&rig.metanode, inode, &rig.stamp()).await);
+                }
+            }
+            assert_eq!(rig.metanode.in_use().inodes, 0);
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Its session has ended, and it doesn't know yet. Would be broken if a client in the owner's process left something in
+/// use for ever.
+#[test]
+fn what_a_client_makes_here_after_its_sessions_end_is_not_in_use() {
+    Simulation::new(80)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = rig.metanode.open_session().await.unwrap();
+            let make = |session, text| {
+                let operation = Operation::CreateHeld {
+                    directory: ROOT,
+                    name: rig::name(text),
+                    new: rig::new_inode(FileKind::File),
+                };
+                let stamp = Stamp::own(world.wall(), session);
+                OwnerRequest::Execute { operation, stamp }
+            };
+            let local =
+                async |request: OwnerRequest| Local::ask(&*rig.metanode, &request).answer().await;
+            local(make(session, "before")).await.unwrap();
+            assert_eq!(rig.metanode.in_use().inodes, 1);
+            rig.metanode.close_session(session).await.unwrap();
+            let _made_or_refused = local(make(session, "after")).await;
+            assert_eq!(rig.metanode.in_use().inodes, 0);
             rig.close().await;
         })
         .finished();

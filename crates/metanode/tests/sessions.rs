@@ -288,6 +288,92 @@ fn a_file_without_a_name_that_was_closed_stays_gone() {
         .finished();
 }
 
+/// Its maker hasn't heard of it, and says so to the next owner. Would be broken if the file went with a name that another
+/// client removes before its maker asks again.
+#[test]
+fn a_file_that_was_made_open_is_held_under_the_next_owner_before_its_maker_hears_of_it() {
+    Simulation::new(62)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let (session, read) = (rig.source.session(), rig.stamp());
+            let make = async |metanode: &Metanode, slot: u8| {
+                let operation = Operation::CreateHeld {
+                    directory: ROOT,
+                    name: rig::name(&format!("f{slot}")),
+                    new: rig::new_inode(FileKind::File),
+                };
+                let stamp = Stamp {
+                    turn: Turn::Slot { slot, number: 1 },
+                    ..read
+                };
+                match metanode.execute(&operation, &stamp).await.unwrap() {
+                    Reply::Entry { attributes, .. } => attributes.inode,
+                    other => panic!("{other:?}"),
+                }
+            };
+            let [unheard, closed, opened] = [
+                make(&rig.metanode, 0).await,
+                make(&rig.metanode, 1).await,
+                make(&rig.metanode, 2).await,
+            ];
+            let new = next_owner(&rig).await;
+            // The answer to the second one has come, and it was closed. The third one has another open, which was
+            // answered before its making. The last one wasn't made: no record has its number.
+            let said = |attempt| Reclaimed {
+                attempt,
+                holds: vec![(opened, 1)],
+                under_way: vec![(0, 1), (2, 1), (3, 1)],
+                ..Reclaimed::default()
+            };
+            // The answer to the first attempt gets lost.
+            for attempt in [1, 2] {
+                new.reclaim(session, &said(attempt), true).await.unwrap();
+            }
+            let other = new.open_session().await.unwrap();
+            let of_other = Stamp {
+                session: other,
+                ..read
+            };
+            for (slot, is_held) in [(0, true), (1, false), (2, true)] {
+                let unlink = Operation::Unlink {
+                    directory: ROOT,
+                    name: rig::name(&format!("f{slot}")),
+                };
+                match new.execute(&unlink, &of_other).await.unwrap() {
+                    Reply::Removed { orphaned, .. } => assert_eq!(orphaned, is_held, "f{slot}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+            drain(&new).await;
+            assert!(!exists(&new, closed, &of_other).await);
+            // It asks again, and hears of what it holds already.
+            for _ in 0..2 {
+                assert_eq!(make(&new, 0).await, unheard);
+                assert_eq!(make(&new, 2).await, opened);
+            }
+            for (inode, uses) in [(unheard, 1), (opened, 2)] {
+                for _ in 0..uses {
+                    assert!(exists(&new, inode, &of_other).await);
+                    new.unhold(inode, &read).await.unwrap();
+                }
+                assert!(!exists(&new, inode, &of_other).await);
+            }
+            // What the owner before didn't do is done now, and held from then on.
+            let made = make(&new, 3).await;
+            let unlink = Operation::Unlink {
+                directory: ROOT,
+                name: rig::name("f3"),
+            };
+            new.execute(&unlink, &of_other).await.unwrap();
+            assert!(exists(&new, made, &of_other).await);
+            new.close_session(session).await.unwrap();
+            assert!(!exists(&new, made, &of_other).await);
+            new.close().await.unwrap();
+        })
+        .finished();
+}
+
 #[test]
 fn a_silent_session_keeps_inodes_without_names_for_the_grace_time_only() {
     Simulation::new(52)

@@ -239,6 +239,16 @@ pub enum Operation {
         /// The segments.
         segments: Vec<crate::SegmentId>,
     },
+    /// As [`Operation::Create`], for a program that opens what it makes: the caller's session holds the
+    /// inode from the moment when it is made, so that it outlives its name whoever removes that. → `Entry`
+    CreateHeld {
+        /// The directory.
+        directory: InodeId,
+        /// The name.
+        name: FileName,
+        /// Its type, owner and permissions.
+        new: NewInode,
+    },
 }
 
 impl Operation {
@@ -257,6 +267,12 @@ impl Operation {
                 | Self::ReadExtents { .. }
                 | Self::GetUsage { .. }
         )
+    }
+
+    /// Whether a session on another node than the owner holds what the operation makes, without asking for it.
+    #[must_use]
+    pub fn makes_held(&self) -> bool {
+        matches!(self, Self::CreateUnnamed { .. } | Self::CreateHeld { .. })
     }
 }
 

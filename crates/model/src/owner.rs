@@ -10,6 +10,9 @@
 //! Opens and locks are in the owner's memory. Their requests have an [`Order`] instead: the owner
 //! remembers the last one of each slot with its reply, and runs none that is older.
 //!
+//! An operation can make an inode that its session holds with that ([`Operation::makes_held`]): the owner
+//! notes it with the change, the client with the answer.
+//!
 //! *A new owner* knows no opens and locks, and answers "reclaim first" to sessions that it didn't
 //! open itself. Their clients say what they hold ([`OwnerRequest::Reclaim`]), learn the new owner's
 //! [`Tenure`], and ask again. All requests name the tenure for which the client knows what it holds,
@@ -227,6 +230,10 @@ pub struct Reclaimed {
     pub locks: Vec<LockRequest>,
     /// Tokens.
     pub tokens: Vec<HeldToken>,
+    /// In the last part: operations that the session has sent and not heard of, each with its slot and
+    /// number. If the records say that one of them [made something held](Operation::makes_held), the session
+    /// holds that once more than it has said. At most one for each slot.
+    pub under_way: Vec<(u8, u64)>,
 }
 
 /// A token that a session holds.

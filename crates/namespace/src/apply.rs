@@ -155,6 +155,11 @@ fn run<V: View>(tx: &mut Transaction<'_, V>, operation: &Operation) -> Step<Repl
             directory,
             name,
             new,
+        }
+        | Operation::CreateHeld {
+            directory,
+            name,
+            new,
         } => entries::create(tx, *directory, name, new),
         Operation::CreateUnnamed { directory, new } => entries::create_unnamed(tx, *directory, new),
         Operation::Link {

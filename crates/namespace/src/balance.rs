@@ -86,7 +86,9 @@ fn allowance_of(operation: &Operation) -> Allowance {
         Operation::SetXattr { .. } | Operation::RemoveXattr { .. } => {
             few(&[Table::Inodes, Table::Xattrs], 1, 0)
         }
-        Operation::Create { .. } | Operation::CreateUnnamed { .. } => few(
+        Operation::Create { .. }
+        | Operation::CreateHeld { .. }
+        | Operation::CreateUnnamed { .. } => few(
             &[
                 Table::Inodes,
                 Table::Counters,

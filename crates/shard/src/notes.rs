@@ -26,7 +26,7 @@ fn verb(operation: &Operation) -> u8 {
         Operation::GetAttributes { .. } => 3,
         Operation::SetAttributes { .. } => 4,
         Operation::ContinueCut { .. } => 5,
-        Operation::Create { .. } => 6,
+        Operation::Create { .. } | Operation::CreateHeld { .. } => 6,
         Operation::CreateUnnamed { .. } => 7,
         Operation::Link { .. } => 8,
         Operation::Unlink { .. } => 9,
@@ -58,6 +58,7 @@ fn subject(operation: &Operation) -> InodeId {
         Operation::Lookup { directory, .. }
         | Operation::LookupParent { directory }
         | Operation::Create { directory, .. }
+        | Operation::CreateHeld { directory, .. }
         | Operation::CreateUnnamed { directory, .. }
         | Operation::Unlink { directory, .. }
         | Operation::RemoveDirectory { directory, .. }

@@ -6,7 +6,7 @@ use crate::fetch::Pinned;
 use crate::notes;
 use crate::records::{Records, successor};
 use crate::shrink::shrink_when_pressed;
-use crate::state::{Rows, Shard, ShardState, Wanted};
+use crate::state::{Nobody, Rows, Shard, ShardState, Wanted};
 use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET, too_late};
 use crate::takeover::{self, Lineage, Opened, Opening};
 use coordination::{FileSystem, NewFileSystem};
@@ -154,7 +154,7 @@ impl Shard {
             ahead,
             notes: Vec::new(),
             sessions: Sessions::default(),
-            holders: Arc::new(|_| false),
+            holders: Arc::new(Nobody),
             durable: last_commit,
             frozen: None,
             changes: 0,
@@ -414,7 +414,9 @@ impl Shard {
         }
         let newest = state.newest_rank(self.epoch);
         let (open, rank) = (newest.commit, newest.next());
-        let view = state.records.view(&*state.holders);
+        let holders = &state.holders;
+        let is_held = |inode| holders.is_held(inode);
+        let view = state.records.view(&is_held);
         let applied = namespace::apply(operation, stamp, rank, &view);
         let applied = match &applied {
             Ok(Outcome {
@@ -453,6 +455,11 @@ impl Shard {
             return Attempt::Done(Err(Error::new(ErrorKind::Stale, text)), shown);
         }
         state.change(effects, Some((operation, stamp)));
+        if matches!(operation, Operation::CreateHeld { .. })
+            && let Ok(made) = &answer
+        {
+            state.note_made(stamp.session, &made.reply);
+        }
         state.records.make_room();
         let nudge = !state.nudged && state.wants_commit();
         state.nudged |= nudge;

@@ -10,7 +10,7 @@ use crate::records::{NewWork, Records};
 use crate::tree::{Tree, TreeSnapshot};
 use model::operation::{Rank, Stamp};
 use model::{
-    CommitNumber, Error, ErrorKind, FamilyId, GroupId, InodeId, NodeRun, Operation, Result,
+    CommitNumber, Error, ErrorKind, FamilyId, GroupId, InodeId, NodeRun, Operation, Reply, Result,
     SessionId, ShardEpoch, ShardId, limits,
 };
 use namespace::sessions::{Sessions, Standing};
@@ -38,8 +38,27 @@ pub(crate) struct Frozen {
     pub(crate) bytes: usize,
 }
 
-/// Tells whether an inode is in use here: open files, kernels' references.
-pub type Holders = Arc<dyn Fn(InodeId) -> bool + Send + Sync>;
+/// Who uses inodes here: open files, kernels' references. Asked and told under the shard's lock: quick, and
+/// without a call of the shard.
+pub trait Holders: Send + Sync {
+    /// Whether an inode is in use: then it outlives its last name.
+    fn is_held(&self, inode: InodeId) -> bool;
+
+    /// A session that is open has made an inode and holds it ([`Operation::CreateHeld`]). Said with the change
+    /// itself, before any other operation is applied; a repetition makes nothing, and isn't said.
+    fn made(&self, session: SessionId, inode: InodeId);
+}
+
+/// The holders of a shard whose host has none.
+pub(crate) struct Nobody;
+
+impl Holders for Nobody {
+    fn is_held(&self, _: InodeId) -> bool {
+        false
+    }
+
+    fn made(&self, _: SessionId, _: InodeId) {}
+}
 
 /// One shard, owned by this process.
 pub struct Shard {
@@ -80,7 +99,7 @@ pub(crate) struct ShardState {
     pub(crate) notes: Vec<OperationNote>,
     /// The sessions that the records name.
     pub(crate) sessions: Sessions,
-    pub(crate) holders: Holders,
+    pub(crate) holders: Arc<dyn Holders>,
     pub(crate) durable: CommitNumber,
     pub(crate) frozen: Option<Frozen>,
     /// Operations that changed something, in total.
@@ -158,9 +177,8 @@ impl Shard {
         self.state.lock().records.take_work()
     }
 
-    /// Sets the function that tells which inodes are in use. It is called under the shard's lock:
-    /// it must be quick and must not call the shard.
-    pub fn set_holders(&self, holders: Holders) {
+    /// Sets who tells which inodes are in use.
+    pub fn set_holders(&self, holders: Arc<dyn Holders>) {
         self.state.lock().holders = holders;
     }
 
@@ -294,6 +312,15 @@ impl ShardState {
         self.records.apply(effects);
         let Some((operation, stamp)) = by else { return };
         self.notes.push(notes::note(operation, stamp));
+    }
+
+    /// A session has just made an inode that it holds, unless it has ended: a client in this process isn't asked.
+    pub(crate) fn note_made(&self, session: SessionId, reply: &Reply) {
+        if let Reply::Entry { attributes, .. } = reply
+            && self.sessions.standing(session) == Standing::Open
+        {
+            self.holders.made(session, attributes.inode);
+        }
     }
 }
 

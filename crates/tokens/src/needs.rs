@@ -32,6 +32,7 @@ pub fn needs(operation: &Operation) -> Vec<Need> {
         | Operation::LookupParent { directory }
         | Operation::ReadDirectory { directory, .. } => vec![names(*directory, TokenMode::Shared)],
         Operation::Create { directory, .. }
+        | Operation::CreateHeld { directory, .. }
         | Operation::Unlink { directory, .. }
         | Operation::RemoveDirectory { directory, .. } => {
             vec![names(*directory, TokenMode::Exclusive)]

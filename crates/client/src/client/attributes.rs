@@ -19,10 +19,9 @@ impl Client {
     /// As [`Client::get_attributes`], for a kernel that keeps the answer for so long.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// As `get_attributes`.
     pub async fn get_attributes_to_keep(&self, inode: InodeId) -> Result<(Attributes, Duration)> {
         if let Some(known) = self.names.known() {
-            // Boxed: a client in its owner's process pays nothing for it.
             return Box::pin(self.names.attributes(known, inode)).await;
         }
         let asked = self.asked();

@@ -80,7 +80,8 @@ impl Client {
         self.names.entry(create).await
     }
 
-    /// Makes a file and opens it (O_CREAT): `create` and `open` for the cost of one.
+    /// Makes a file and opens it (O_CREAT), in one step: a name that another client removes meanwhile leaves the
+    /// file to this one until its `release`.
     ///
     /// # Errors
     /// `Exists` if the name is taken.

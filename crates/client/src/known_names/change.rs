@@ -1,6 +1,6 @@
 //! What a change concerns that may be known. Pure.
 
-use model::{Attributes, FileName, InodeId, Operation, Reply, TokenObject};
+use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, TokenObject};
 
 /// What a change of this client concerns.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,50 +11,7 @@ pub(super) struct Concerned {
     pub(super) inodes: Vec<InodeId>,
 }
 
-/// What became of one name.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Outcome {
-    /// Where it leads to; `None` if it is missing.
-    pub(super) found: Option<Attributes>,
-    /// Its directory.
-    pub(super) directory: Option<Attributes>,
-}
-
-impl Outcome {
-    /// What the owner's answer says; `None` if that isn't enough to know what is there now.
-    pub(super) fn of(operation: &Operation, reply: &Reply) -> Option<Self> {
-        match (operation, reply) {
-            (
-                Operation::Create { .. },
-                Reply::Entry {
-                    attributes,
-                    directory,
-                },
-            ) => Some(Self {
-                found: Some(*attributes),
-                directory: *directory,
-            }),
-            (
-                Operation::Unlink { .. } | Operation::RemoveDirectory { .. },
-                Reply::Removed { directory, .. },
-            ) => Some(Self {
-                found: None,
-                directory: Some(*directory),
-            }),
-            _ => None,
-        }
-    }
-}
-
 impl Concerned {
-    /// The directory of a change that concerns one name.
-    pub(super) fn only_directory(&self) -> Option<InodeId> {
-        match self.names[..] {
-            [(directory, _)] => Some(directory),
-            _ => None,
-        }
-    }
-
     /// `None` if it concerns nothing that can be known.
     pub(super) fn of(operation: &Operation) -> Option<Self> {
         let names = |names: Vec<(&InodeId, &FileName)>| {
@@ -65,6 +22,9 @@ impl Concerned {
         };
         let (names, inodes) = match operation {
             Operation::Create {
+                directory, name, ..
+            }
+            | Operation::CreateHeld {
                 directory, name, ..
             }
             | Operation::Unlink { directory, name }
@@ -121,5 +81,40 @@ impl Concerned {
         let directories = directories.map(|(directory, _)| TokenObject::Directory(*directory));
         let inodes = self.inodes.iter();
         directories.chain(inodes.map(|inode| TokenObject::Inode(*inode)))
+    }
+}
+
+/// What came of a change of one name.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Became {
+    /// Where the name leads to: to an inode that has no other one, or nowhere.
+    pub(super) leads: Option<(InodeId, FileKind)>,
+    /// Attributes of the name's directory after the change.
+    pub(super) directory: Option<Attributes>,
+}
+
+impl Became {
+    /// `None` if that isn't known.
+    pub(super) fn of(operation: &Operation, reply: &Reply) -> Option<Self> {
+        match (operation, reply) {
+            (
+                Operation::Create { .. } | Operation::CreateHeld { .. },
+                Reply::Entry {
+                    attributes,
+                    directory,
+                },
+            ) => Some(Self {
+                leads: Some((attributes.inode, attributes.kind)),
+                directory: *directory,
+            }),
+            (
+                Operation::Unlink { .. } | Operation::RemoveDirectory { .. },
+                Reply::Removed { directory, .. },
+            ) => Some(Self {
+                leads: None,
+                directory: Some(*directory),
+            }),
+            _ => None,
+        }
     }
 }

@@ -5,6 +5,11 @@ use model::{FileKind, InodeId};
 use std::sync::Arc;
 use world::Map;
 
+/// So many names that were found missing make it worthwhile to learn all names of a directory.
+const MISSES_MIN: u32 = 4;
+/// If they couldn't be learned, so many times as many make it worthwhile again.
+const MISSES_AGAIN: u32 = 8;
+
 /// Where a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Named {
@@ -16,8 +21,23 @@ pub(super) struct Named {
     pub(super) has_others: bool,
 }
 
-/// After so many looks in vain it is worth while to know all names.
-const MISSES: u8 = 2;
+/// What is known of a name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Known {
+    Leads(Named),
+    Missing,
+    /// This client changes it, or doesn't know what came of that, though it knows all other names.
+    Unsure,
+}
+
+impl Known {
+    fn named(self) -> Option<Named> {
+        match self {
+            Self::Leads(named) => Some(named),
+            Self::Missing | Self::Unsure => None,
+        }
+    }
+}
 
 /// The names up to a position, in its order.
 #[derive(Default)]
@@ -29,6 +49,8 @@ struct Listing {
 
 /// What is known of a directory whose token is held.
 pub(super) struct Directory {
+    /// Since when it is held.
+    pub(super) held: u64,
     /// Since when it is held and nobody here has changed it.
     pub(super) since: u64,
     /// When it was last looked at.
@@ -36,12 +58,12 @@ pub(super) struct Directory {
     pub(super) was_used: bool,
     /// It has more names than can be kept.
     is_too_large: bool,
-    /// `None` of a name that is missing.
-    names: Map<Arc<[u8]>, Option<Named>>,
-    /// All names that exist are known.
+    names: Map<Arc<[u8]>, Known>,
+    /// A name of which nothing is known is missing.
     is_whole: bool,
-    /// Names that weren't known when they were looked for; no more are counted than [`MISSES`].
-    misses: u8,
+    /// How many names were found missing by the owner, and after how many all names are to be learned.
+    misses: u32,
+    misses_most: u32,
     listing: Option<Listing>,
     /// Bytes of the names themselves.
     text: usize,
@@ -50,6 +72,7 @@ pub(super) struct Directory {
 impl Directory {
     pub(super) fn new(since: u64) -> Self {
         Self {
+            held: since,
             since,
             used: since,
             was_used: true,
@@ -57,6 +80,7 @@ impl Directory {
             names: Map::default(),
             is_whole: false,
             misses: 0,
+            misses_most: MISSES_MIN,
             listing: None,
             text: 0,
         }
@@ -65,7 +89,7 @@ impl Directory {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
         // Tables have a free place beside seven used ones, and a byte for each.
-        let place = size_of::<(Arc<[u8]>, Option<Named>)>() + 1;
+        let place = size_of::<(Arc<[u8]>, Known)>() + 1;
         let listed = self.listing.as_ref().map_or(0, |listing| {
             listing.entries.capacity() * size_of::<(u64, Arc<[u8]>)>()
         });
@@ -75,74 +99,71 @@ impl Directory {
     /// What is known of a name: it leads there, it is missing, nothing.
     pub(super) fn find(&self, name: &[u8]) -> Option<Option<Named>> {
         match self.names.get(name) {
-            Some(known) => Some(*known),
+            Some(Known::Leads(named)) => Some(Some(*named)),
+            Some(Known::Missing) => Some(None),
+            Some(Known::Unsure) => None,
             None => self.is_whole.then_some(None),
         }
     }
 
-    /// Whether all names that exist are known.
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_whole
-    }
-
-    /// All names that existed before an own change are known, and the change's outcome as well.
-    pub(super) fn keep_whole(&mut self) {
-        self.is_whole = true;
-    }
-
-    /// A name was looked for in vain.
-    pub(super) fn note_miss(&mut self) {
-        if self.misses < MISSES {
-            self.misses += 1;
+    fn set(&mut self, name: &[u8], known: Known) -> Option<Named> {
+        if let Some(before) = self.names.get_mut(name) {
+            return std::mem::replace(before, known).named();
         }
-    }
-
-    /// Whether all names had better be asked for; once.
-    pub(super) fn should_list(&mut self) -> bool {
-        let should = self.misses == MISSES && !self.is_whole && !self.is_too_large;
-        if should {
-            self.misses = MISSES + 1;
-        }
-        should
+        self.text += text_bytes(name);
+        self.names.insert(name.into(), known);
+        None
     }
 
     /// Takes a name down; returns where it led to.
     pub(super) fn put(&mut self, name: &[u8], named: Option<Named>) -> Option<Named> {
-        if let Some(known) = self.names.get_mut(name) {
-            let before = std::mem::replace(known, named);
-            if before.is_some() && named.is_none() {
-                // It may be listed: the owner contradicts itself.
-                self.listing = None;
-                self.is_whole = false;
-            }
-            return before;
+        let before = self.set(name, named.map_or(Known::Missing, Known::Leads));
+        if before.is_some() && named.is_none() {
+            // It may be listed: the owner contradicts itself.
+            self.listing = None;
+            self.is_whole = false;
         }
-        self.text += text_bytes(name);
-        self.names.insert(name.into(), named);
-        None
+        before
     }
 
-    /// Nothing is known of a name any more, nor which names there are. Returns where it led to.
+    /// Nothing is known of a name any more, nor where it would be in a listing. Returns where it led to.
     pub(super) fn forget(&mut self, name: &[u8]) -> Option<Named> {
         self.listing = None;
-        self.is_whole = false;
+        if self.is_whole {
+            return self.set(name, Known::Unsure);
+        }
         let known = self.names.remove(name)?;
         self.text -= text_bytes(name);
-        known
+        known.named()
     }
 
     /// Forgets everything; says where its names led to.
     pub(super) fn clear(&mut self) -> impl Iterator<Item = Named> + use<> {
         self.listing = None;
         self.is_whole = false;
-        self.misses = 0;
         self.text = 0;
-        std::mem::take(&mut self.names).into_values().flatten()
+        let names = std::mem::take(&mut self.names);
+        names.into_values().filter_map(Known::named)
     }
 
     /// Its names are too many to be kept.
     pub(super) fn note_too_large(&mut self) {
         self.is_too_large = true;
+    }
+
+    /// The owner has found a name missing.
+    pub(super) fn note_miss(&mut self) {
+        self.misses = self.misses.saturating_add(1);
+    }
+
+    /// Whether all its names should be learned, because programs look for many that are missing. If yes, not soon
+    /// again.
+    pub(super) fn wants_names(&mut self) -> bool {
+        let is_due = self.misses >= self.misses_most && !self.is_whole && !self.is_too_large;
+        if is_due {
+            self.misses_most = self.misses.saturating_mul(MISSES_AGAIN);
+        }
+        is_due
     }
 
     /// Takes a part of a listing down whose names are known.
@@ -193,13 +214,13 @@ impl Directory {
             .partition_point(|(position, _)| *position <= after);
         let rest = listing.entries[first..].iter();
         Some(rest.map(|(position, name)| {
-            let known = self.names.get(name).copied().flatten();
+            let known = self.names.get(name).and_then(|known| known.named());
             (*position, name, known.expect("listed names are known"))
         }))
     }
 }
 
 /// Bytes of a shared name, with its two counters.
-fn text_bytes(name: &[u8]) -> usize {
+pub(super) fn text_bytes(name: &[u8]) -> usize {
     (name.len() + 2 * size_of::<usize>()).next_multiple_of(16)
 }

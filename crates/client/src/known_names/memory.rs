@@ -1,7 +1,13 @@
 //! Everything that is known of names, and when it may be learned. Pure.
 
-use super::change::{Concerned, Outcome};
+mod by_number;
+mod own_changes;
+
+pub(crate) use by_number::LookedAt;
+
+use super::changing::Changing;
 use super::directory::{Directory, Named};
+use super::places::Places;
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, TokenMode, TokenObject};
@@ -26,13 +32,19 @@ pub(crate) struct Asked(u64);
 impl Asked {
     /// When nothing can be learned.
     pub(super) fn in_vain() -> Self {
-        Self(0)
+        Self(NEVER)
     }
 }
+
+/// Before anything was learned or held.
+pub(super) const NEVER: u64 = 0;
 
 /// When something was learned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Learned(u64);
+
+/// The number of a name that this client has made: no attributes were found under it.
+const MADE: u64 = 0;
 
 /// What is known of a name.
 #[derive(Clone, PartialEq, Debug)]
@@ -55,26 +67,6 @@ struct Inode {
     known: Option<Box<KnownAttributes>>,
 }
 
-/// The name under which an inode is known.
-#[derive(Clone, Copy)]
-struct Lead {
-    kind: FileKind,
-    /// When the name was learned.
-    learned: u64,
-    has_others: bool,
-}
-
-/// What was held when a change of this client began.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Begun {
-    /// [`Directory::since`] of the one whose names change.
-    directory: Option<u64>,
-    /// [`Inode::since`] of the same.
-    inode: Option<u64>,
-    /// All names in it were known.
-    was_whole: bool,
-}
-
 /// Attributes that were found under a name.
 struct KnownAttributes {
     attributes: Attributes,
@@ -95,10 +87,12 @@ pub(super) struct Memory {
     last: u64,
     directories: Map<InodeId, Directory>,
     inodes: Map<InodeId, Inode>,
-    /// Of inodes with a known name: which that is.
-    leads: Map<InodeId, Lead>,
     /// Own changes under way of each object; no more than the session has slots, with two for each.
-    changing: Map<TokenObject, usize>,
+    changing: Changing<TokenObject>,
+    /// The same of each name.
+    changing_names: Changing<(InodeId, FileName)>,
+    /// Where the names of directories are.
+    places: Places,
     /// Until when a token isn't asked for.
     refused: Map<TokenObject, Moment>,
     /// Tokens that are asked for while no operation waits for them.
@@ -114,8 +108,9 @@ impl Memory {
             last: 0,
             directories: Map::default(),
             inodes: Map::default(),
-            leads: Map::default(),
-            changing: Map::default(),
+            changing: Changing::default(),
+            changing_names: Changing::default(),
+            places: Places::default(),
             refused: Map::default(),
             asked_later: BTreeSet::new(),
         }
@@ -134,8 +129,8 @@ impl Memory {
             + self.attributes * size_of::<KnownAttributes>()
             + self.directories.capacity() * place(size_of::<(InodeId, Directory)>())
             + self.inodes.capacity() * place(size_of::<(InodeId, Inode)>())
-            + self.leads.capacity() * place(size_of::<(InodeId, Lead)>())
             + self.refused.capacity() * place(size_of::<(TokenObject, Moment)>())
+            + self.places.bytes()
     }
 
     // Looks.
@@ -150,61 +145,15 @@ impl Memory {
         known.was_used = true;
         known.used = at;
         match known.find(name) {
-            None => {
-                known.note_miss();
-                Looked::Unknown(Vec::new())
-            }
+            None => Looked::Unknown(Vec::new()),
             Some(None) => Looked::Missing,
             Some(Some(named)) => match self.attributes(&named) {
                 Some(attributes) => Looked::Found(attributes, Learned(named.learned)),
+                // It is looked up for the first time.
+                None if named.learned == MADE => Looked::Unknown(Vec::new()),
                 None => Looked::Unknown(self.wanted_for(&named, now)),
             },
         }
-    }
-
-    /// The attributes of an inode, if they are known, and when its name was learned; else tokens with which they
-    /// could be.
-    pub(super) fn look_inode(
-        &mut self,
-        inode: InodeId,
-        now: Moment,
-    ) -> std::result::Result<(Attributes, Learned), Vec<TokenObject>> {
-        let Some(named) = self.named(inode) else {
-            return Err(Vec::new());
-        };
-        match self.attributes(&named) {
-            Some(attributes) => Ok((attributes, Learned(named.learned))),
-            None => Err(self.wanted_for(&named, now)),
-        }
-    }
-
-    /// The name under which an inode is known. Roots have none, and are never removed or moved.
-    fn named(&self, inode: InodeId) -> Option<Named> {
-        let root = Lead {
-            kind: FileKind::Directory,
-            learned: 0,
-            has_others: false,
-        };
-        let is_root = inode.number() == InodeId::ROOT.number();
-        let lead = self.leads.get(&inode).copied();
-        let lead = lead.or_else(|| is_root.then_some(root))?;
-        Some(Named {
-            inode,
-            kind: lead.kind,
-            learned: lead.learned,
-            has_others: lead.has_others,
-        })
-    }
-
-    /// Whether all names of a directory had better be asked for: it is held, and several weren't known.
-    pub(super) fn should_list(&mut self, directory: InodeId) -> bool {
-        let known = self.directories.get_mut(&directory);
-        known.is_some_and(Directory::should_list)
-    }
-
-    /// Whether a directory's token is held.
-    pub(super) fn holds(&self, directory: InodeId) -> bool {
-        self.directories.contains_key(&directory)
     }
 
     fn attributes(&mut self, named: &Named) -> Option<Attributes> {
@@ -251,7 +200,7 @@ impl Memory {
         };
         let is_refused = self.refused.get(&object).is_some_and(|until| now < *until);
         let is_asked = self.asked_later.contains(&object);
-        !is_held && !is_refused && !is_asked && !self.changing.contains_key(&object)
+        !is_held && !is_refused && !is_asked && !self.changing.contains(&object)
     }
 
     pub(super) fn list(
@@ -291,115 +240,9 @@ impl Memory {
         Some((entries.collect::<Option<_>>()?, is_end))
     }
 
-    // Answers.
-
-    pub(super) fn begin(&self) -> Asked {
-        Asked(self.last)
-    }
-
-    /// Whether an object was held and unchanged since before the owner was asked.
-    fn may_learn(&self, object: TokenObject, asked: Asked) -> bool {
-        let since = match object {
-            TokenObject::Directory(inode) => self.directories.get(&inode).map(|it| it.since),
-            TokenObject::Inode(inode) | TokenObject::Bytes(inode) => {
-                let held = self.inodes.get(&inode).filter(|it| it.is_exact);
-                held.map(|it| it.since)
-            }
-        };
-        since.is_some_and(|since| since <= asked.0) && !self.changing.contains_key(&object)
-    }
-
-    pub(super) fn learn(
-        &mut self,
-        directory: InodeId,
-        name: &[u8],
-        found: Option<&Attributes>,
-        asked: Asked,
-    ) -> Option<Learned> {
-        if !self.may_learn(TokenObject::Directory(directory), asked) {
-            return None;
-        }
-        match found {
-            Some(attributes) => self.learn_found(directory, name, attributes, asked),
-            None => self.put(directory, name, None),
-        }
-        self.make_room(directory);
-        Some(Learned(self.last))
-    }
-
-    /// Whether a name is still known as it was learned then, and the attributes that came with it.
-    pub(super) fn knows(&self, directory: InodeId, name: &[u8], learned: Learned) -> (bool, bool) {
-        let known = self.directories.get(&directory);
-        let named = known.and_then(|known| known.find(name)).flatten();
-        match named.filter(|named| Learned(named.learned) == learned) {
-            Some(named) => (true, self.known_attributes(&named).is_some()),
-            None => (false, false),
-        }
-    }
-
-    fn learn_found(
-        &mut self,
-        directory: InodeId,
-        name: &[u8],
-        attributes: &Attributes,
-        asked: Asked,
-    ) {
-        let Attributes { inode, kind, .. } = *attributes;
-        let is_directory = kind == FileKind::Directory;
-        let named = Named {
-            inode,
-            kind,
-            learned: self.next(),
-            has_others: !is_directory && attributes.links > 1,
-        };
-        self.put(directory, name, Some(named));
-        self.keep_attributes(&named, attributes, asked);
-    }
-
-    /// Keeps attributes that the owner told of an inode, if its name was known before it was asked. Returns when
-    /// that was learned; `None` if they can't be kept.
-    pub(super) fn learn_attributes(
-        &mut self,
-        attributes: &Attributes,
-        asked: Asked,
-    ) -> Option<Learned> {
-        let named = self.named(attributes.inode)?;
-        let is_directory = attributes.kind == FileKind::Directory;
-        let has_others = !is_directory && attributes.links > 1;
-        if named.learned > asked.0 || named.kind != attributes.kind || has_others {
-            return None;
-        }
-        let is_kept = self.keep_attributes(&named, attributes, asked);
-        is_kept.then_some(Learned(named.learned))
-    }
-
-    /// False if not all is held that they need.
-    fn keep_attributes(&mut self, named: &Named, attributes: &Attributes, asked: Asked) -> bool {
-        let (inode, is_directory) = (named.inode, named.kind == FileKind::Directory);
-        let is_held = self.may_learn(TokenObject::Inode(inode), asked)
-            && (!is_directory || self.may_learn(TokenObject::Directory(inode), asked));
-        let own = self.own(named.kind, inode);
-        let (Some(own), Some(held)) = (own, self.inodes.get_mut(&inode)) else {
-            return false;
-        };
-        if !is_held || named.has_others {
-            return false;
-        }
-        let known = KnownAttributes {
-            attributes: *attributes,
-            learned: named.learned,
-            own,
-        };
-        self.attributes += usize::from(held.known.is_none());
-        held.known = Some(Box::new(known));
-        true
-    }
-
-    /// Whether an inode's attributes are still known that were learned under a name of then.
-    pub(super) fn knows_inode(&self, inode: InodeId, learned: Learned) -> bool {
-        let named = self.named(inode);
-        let named = named.filter(|named| Learned(named.learned) == learned);
-        named.is_some_and(|named| self.known_attributes(&named).is_some())
+    /// Whether a directory's token is held.
+    pub(super) fn holds(&self, directory: InodeId) -> bool {
+        self.directories.contains_key(&directory)
     }
 
     /// When an entry of a listing was learned as it is, with its attributes.
@@ -434,6 +277,107 @@ impl Memory {
             .collect()
     }
 
+    // Answers.
+
+    pub(super) fn begin(&self) -> Asked {
+        Asked(self.last)
+    }
+
+    /// Whether an object was held and unchanged since before the owner was asked.
+    fn may_learn(&self, object: TokenObject, asked: Asked) -> bool {
+        let since = match object {
+            TokenObject::Directory(inode) => self.directories.get(&inode).map(|it| it.since),
+            TokenObject::Inode(inode) | TokenObject::Bytes(inode) => {
+                let held = self.inodes.get(&inode).filter(|it| it.is_exact);
+                held.map(|it| it.since)
+            }
+        };
+        since.is_some_and(|since| since <= asked.0) && !self.changing.contains(&object)
+    }
+
+    /// Whether an inode's attributes, as an answer to what was asked then says them, are known under the tokens
+    /// of the inode and, of a directory, its own.
+    fn may_keep(&self, attributes: &Attributes, asked: Asked) -> bool {
+        let Attributes { inode, kind, .. } = *attributes;
+        self.may_learn(TokenObject::Inode(inode), asked)
+            && (kind != FileKind::Directory || self.may_learn(TokenObject::Directory(inode), asked))
+    }
+
+    pub(super) fn learn(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        found: Option<&Attributes>,
+        asked: Asked,
+    ) -> Option<Learned> {
+        if !self.may_learn(TokenObject::Directory(directory), asked) {
+            return None;
+        }
+        match found {
+            Some(attributes) => {
+                let may_keep = self.may_keep(attributes, asked);
+                self.learn_found(directory, name, attributes, may_keep);
+            }
+            None => {
+                self.put(directory, name, None);
+                self.with(directory, Directory::note_miss);
+            }
+        }
+        self.make_room(directory);
+        Some(Learned(self.last))
+    }
+
+    /// Whether all names of a directory should be learned: programs look for many that are missing.
+    pub(super) fn wants_names(&mut self, directory: InodeId) -> bool {
+        let known = self.directories.get_mut(&directory);
+        known.is_some_and(Directory::wants_names)
+    }
+
+    /// Whether a name is still known as it was learned then, and the attributes that came with it.
+    pub(super) fn knows(&self, directory: InodeId, name: &[u8], learned: Learned) -> (bool, bool) {
+        let known = self.directories.get(&directory);
+        let named = known.and_then(|known| known.find(name)).flatten();
+        match named.filter(|named| Learned(named.learned) == learned) {
+            Some(named) => (true, self.known_attributes(&named).is_some()),
+            None => (false, false),
+        }
+    }
+
+    fn learn_found(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        attributes: &Attributes,
+        may_keep: bool,
+    ) {
+        let Attributes { inode, kind, .. } = *attributes;
+        let is_directory = kind == FileKind::Directory;
+        let named = Named {
+            inode,
+            kind,
+            learned: self.next(),
+            has_others: !is_directory && attributes.links > 1,
+        };
+        self.put(directory, name, Some(named));
+        if may_keep && !named.has_others {
+            self.keep(attributes, named.learned);
+        }
+    }
+
+    /// Keeps attributes of an inode whose token is held, as those that were learned then.
+    fn keep(&mut self, attributes: &Attributes, learned: u64) {
+        let own = self.own(attributes.kind, attributes.inode);
+        if let (Some(own), Some(held)) = (own, self.inodes.get_mut(&attributes.inode)) {
+            let known = KnownAttributes {
+                attributes: *attributes,
+                learned,
+                own,
+            };
+            self.attributes += usize::from(held.known.is_none());
+            held.known = Some(Box::new(known));
+        }
+    }
+
     pub(super) fn learn_listing(
         &mut self,
         directory: InodeId,
@@ -448,7 +392,8 @@ impl Memory {
         for entry in entries {
             let name = entry.name.as_bytes();
             if let Some(attributes) = &entry.attributes {
-                self.learn_found(directory, name, attributes, asked);
+                let may_keep = self.may_keep(attributes, asked);
+                self.learn_found(directory, name, attributes, may_keep);
                 continue;
             }
             let known = self.directories[&directory].find(name).flatten();
@@ -467,32 +412,14 @@ impl Memory {
     }
 
     fn put(&mut self, directory: InodeId, name: &[u8], named: Option<Named>) {
+        if let Some(named) = named.filter(|named| named.kind == FileKind::Directory) {
+            self.places.note(named.inode, directory, name);
+        }
         let before = self.with(directory, |known| known.put(name, named));
-        let is_held = before.is_some();
-        before.flatten().into_iter().for_each(|it| self.gone(&it));
-        if let Some(named) = named.filter(|_| is_held) {
-            let Named {
-                inode,
-                kind,
-                learned,
-                has_others,
-            } = named;
-            let lead = Lead {
-                kind,
-                learned,
-                has_others,
-            };
-            self.leads.insert(inode, lead);
-        }
-    }
-
-    /// A name isn't known any more, and so aren't the attributes of what it led to.
-    fn gone(&mut self, named: &Named) {
-        let lead = self.leads.get(&named.inode);
-        if lead.is_some_and(|lead| lead.learned == named.learned) {
-            self.leads.remove(&named.inode);
-        }
-        self.forget_attributes(named.inode);
+        before
+            .flatten()
+            .into_iter()
+            .for_each(|it| self.forget_attributes(it.inode));
     }
 
     /// Changes what is known of a directory, if it is held.
@@ -519,7 +446,7 @@ impl Memory {
     fn clear(&mut self, directory: InodeId) {
         let forgotten = self.with(directory, Directory::clear);
         let forgotten = forgotten.into_iter().flatten();
-        forgotten.for_each(|named| self.gone(&named));
+        forgotten.for_each(|named| self.forget_attributes(named.inode));
     }
 
     /// Forgets directories that weren't looked at for long, if there is too much, and this one if it
@@ -578,6 +505,7 @@ impl Memory {
             }
             (TokenObject::Inode(inode), None) => {
                 self.forget_attributes(inode);
+                self.places.hide(inode);
                 if self.inodes.remove(&inode).is_some() {
                     self.refuse(object, now);
                 }
@@ -629,110 +557,6 @@ impl Memory {
             TokenObject::Bytes(_) => None,
         };
         was_used.is_some_and(std::mem::take)
-    }
-
-    // Own changes.
-
-    pub(super) fn begin_change(&mut self, concerned: &Concerned) -> Begun {
-        for object in concerned.objects() {
-            *self.changing.entry(object).or_default() += 1;
-        }
-        let only = concerned.only_directory();
-        let was_whole = only.is_some_and(|it| {
-            let known = self.directories.get(&it);
-            known.is_some_and(Directory::is_whole)
-        });
-        self.void(concerned);
-        let directory = only.and_then(|it| self.directories.get(&it));
-        let inode = only.and_then(|it| self.inodes.get(&it));
-        Begun {
-            directory: directory.map(|known| known.since),
-            inode: inode.filter(|held| held.is_exact).map(|held| held.since),
-            was_whole,
-        }
-    }
-
-    /// `outcome`: what the owner answered, if it did what was asked.
-    pub(super) fn end_change(
-        &mut self,
-        concerned: &Concerned,
-        begun: Begun,
-        outcome: Option<&Outcome>,
-    ) {
-        for object in concerned.objects() {
-            if let Some(count) = self.changing.get_mut(&object) {
-                *count -= 1;
-                if *count == 0 {
-                    self.changing.remove(&object);
-                }
-            }
-        }
-        let is_sure = outcome.is_some() && self.was_alone(concerned, begun);
-        self.void(concerned);
-        if let (true, Some(outcome), [(directory, name)]) = (is_sure, outcome, &concerned.names[..])
-        {
-            self.learn_outcome((*directory, name), begun, outcome);
-        }
-    }
-
-    /// Whether a change was the only one of its directory from its beginning on, and the token was held.
-    fn was_alone(&self, concerned: &Concerned, begun: Begun) -> bool {
-        let Some(directory) = concerned.only_directory() else {
-            return false;
-        };
-        let since = self.directories.get(&directory).map(|known| known.since);
-        let object = TokenObject::Directory(directory);
-        since.is_some() && since == begun.directory && !self.changing.contains_key(&object)
-    }
-
-    /// Nobody else has changed the directory since: what the owner answered is how it is.
-    fn learn_outcome(
-        &mut self,
-        (directory, name): (InodeId, &FileName),
-        begun: Begun,
-        outcome: &Outcome,
-    ) {
-        let named = outcome.found.as_ref().map(|found| Named {
-            inode: found.inode,
-            kind: found.kind,
-            learned: self.next(),
-            has_others: found.kind != FileKind::Directory && found.links > 1,
-        });
-        self.put(directory, name.as_bytes(), named);
-        if begun.was_whole {
-            self.with(directory, Directory::keep_whole);
-        }
-        let since = self.inodes.get(&directory).map(|held| held.since);
-        if let (Some(attributes), Some(named)) = (&outcome.directory, self.named(directory))
-            && begun.inode.is_some()
-            && since == begun.inode
-            // Nobody else has moved it, either.
-            && begun.directory.is_some_and(|begun| named.learned < begun)
-            && attributes.inode == directory
-        {
-            let now = self.begin();
-            self.keep_attributes(&named, attributes, now);
-        }
-        self.make_room(directory);
-    }
-
-    /// Forgets what a change concerns; answers that were asked for before teach nothing of it.
-    fn void(&mut self, concerned: &Concerned) {
-        let since = self.next();
-        for (directory, name) in &concerned.names {
-            let forgotten = self.with(*directory, |known| {
-                known.since = since;
-                known.forget(name.as_bytes())
-            });
-            let forgotten = forgotten.flatten().into_iter();
-            forgotten.for_each(|named| self.gone(&named));
-        }
-        for inode in &concerned.inodes {
-            self.forget_attributes(*inode);
-            if let Some(held) = self.inodes.get_mut(inode) {
-                held.since = since;
-            }
-        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! What a session holds at its owner, so that it can be said to the next one. Pure: it follows from
-//! the answers to requests in order, and from nothing else.
+//! the answers to requests in order, and from nothing else. Of operations that make something held and
+//! aren't answered it says that they were sent: whether they have made anything the owner knows.
 //!
 //! Bounded by what the owner gives: holds by the inodes that the client has in use, locks by the
 //! owner's limits.
 
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
-use model::operation::Ranked;
+use model::operation::{Ranked, Turn};
 use model::owner::{LockCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
-use model::{ErrorKind, InodeId, LockRange, Operation, Reply, Result};
+use model::{ErrorKind, InodeId, LockRange, Reply, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The opens and locks of a session.
@@ -21,6 +22,9 @@ pub(crate) struct Book {
     locks: BTreeMap<(InodeId, LockSpace, LockOwner), Vec<LockRequest>>,
     /// Requests that wait for their turn, by number.
     waits: BTreeMap<u64, LockRequest>,
+    /// By slot: the number of an operation that was sent, and with which the session holds what it makes. Those
+    /// that certainly weren't applied stay until the slot has another one: no record has their number.
+    under_way: BTreeMap<u8, u64>,
 }
 
 impl Book {
@@ -39,16 +43,25 @@ impl Book {
     /// Whether the answer to a request changes what the session holds: it must be taken in before
     /// anything is said to a new owner.
     pub(super) fn concerns(request: &OwnerRequest) -> bool {
-        let makes_unnamed = |operation| matches!(operation, &Operation::CreateUnnamed { .. });
         match request {
-            OwnerRequest::Execute { operation, .. } => makes_unnamed(operation),
+            OwnerRequest::Execute { operation, .. } => operation.makes_held(),
             request => request.is_in_order(),
+        }
+    }
+
+    /// A request is about to be sent.
+    pub(super) fn begun(&mut self, request: &OwnerRequest) {
+        if let Some((slot, number)) = makes_held(request) {
+            self.under_way.insert(slot, number);
         }
     }
 
     /// Takes in the answer to a request.
     pub(crate) fn answered(&mut self, request: &OwnerRequest, reply: &Result<OwnerReply>) {
-        if let Some(inode) = made_unnamed(request, reply) {
+        if let Some((slot, _)) = makes_held(request) {
+            self.under_way.remove(&slot);
+        }
+        if let Some(inode) = made_held(request, reply) {
             *self.holds.entry(inode).or_default() += 1;
             return;
         }
@@ -182,21 +195,36 @@ impl Book {
         }
         parts
     }
+
+    /// Operations that were sent and not answered, and with which the session holds what they make: slots and
+    /// numbers. What they have made isn't in the parts.
+    pub(super) fn under_way(&self) -> Vec<(u8, u64)> {
+        let under_way = self.under_way.iter();
+        under_way.map(|(slot, number)| (*slot, *number)).collect()
+    }
 }
 
-/// The file without a name that a request made: with that, its session holds it.
-pub(super) fn made_unnamed(request: &OwnerRequest, reply: &Result<OwnerReply>) -> Option<InodeId> {
+/// The slot and number of an operation with which its session holds what it makes.
+fn makes_held(request: &OwnerRequest) -> Option<(u8, u64)> {
+    match request {
+        OwnerRequest::Execute { operation, stamp } if operation.makes_held() => match stamp.turn {
+            Turn::Slot { slot, number } => Some((slot, number)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The inode that a request made, if its session holds it with that.
+pub(super) fn made_held(request: &OwnerRequest, reply: &Result<OwnerReply>) -> Option<InodeId> {
     match (request, reply) {
         (
-            OwnerRequest::Execute {
-                operation: Operation::CreateUnnamed { .. },
-                ..
-            },
+            OwnerRequest::Execute { operation, .. },
             Ok(OwnerReply::Operation(Ranked {
                 reply: Reply::Entry { attributes, .. },
                 ..
             })),
-        ) => Some(attributes.inode),
+        ) if operation.makes_held() => Some(attributes.inode),
         _ => None,
     }
 }
@@ -230,9 +258,10 @@ fn continues(first: &LockRequest, second: &LockRequest) -> bool {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use model::lock::LockTaker;
-    use model::operation::Stamp;
-    use model::{LockKind, SessionId, Timestamp};
+    use model::operation::{NewInode, Rank, Stamp};
+    use model::{Attributes, FileKind, FileName, LockKind, Operation, SessionId, Timestamp};
     use proptest::prelude::*;
 
     const SESSION: SessionId = SessionId(3);
@@ -296,6 +325,65 @@ mod tests {
         book.answered(&unhold, &Ok(OwnerReply::Done));
         book.answered(&unhold, &Err(ErrorKind::Unavailable.into()));
         assert_eq!(book.parts(), [Reclaimed::default()]);
+    }
+
+    #[test]
+    fn what_an_operation_makes_is_held_from_its_answer_on_and_under_way_until_then() {
+        let make = |number| OwnerRequest::Execute {
+            operation: Operation::CreateHeld {
+                directory: InodeId::ROOT,
+                name: FileName::new(b"f").unwrap(),
+                new: NewInode {
+                    kind: FileKind::File,
+                    mode: 0o644,
+                    umask: 0,
+                    uid: 0,
+                    gid: 0,
+                    rdev: 0,
+                    target: Bytes::new(),
+                },
+            },
+            stamp: Stamp {
+                turn: Turn::Slot { slot: 3, number },
+                ..Stamp::own(Timestamp(0), SESSION)
+            },
+        };
+        let mut book = Book::default();
+        book.begun(&make(1));
+        assert_eq!(book.under_way(), [(3, 1)]);
+        book.answered(&make(1), &Err(ErrorKind::Exists.into()));
+        assert!(book.under_way().is_empty());
+        assert_eq!(book.parts(), [Reclaimed::default()], "nothing was made");
+        // One that certainly wasn't applied gives way to the slot's next one.
+        for number in [2, 3, 3] {
+            book.begun(&make(number));
+            assert_eq!(book.under_way(), [(3, number)]);
+        }
+        let inode = InodeId(7);
+        let reply = Reply::Entry {
+            attributes: Attributes {
+                inode,
+                kind: FileKind::File,
+                mode: 0o644,
+                uid: 0,
+                gid: 0,
+                links: 1,
+                size: 0,
+                allocated: 0,
+                rdev: 0,
+                atime: Timestamp(0),
+                mtime: Timestamp(0),
+                ctime: Timestamp(0),
+                btime: Timestamp(0),
+                generation: 0,
+            },
+            directory: None,
+        };
+        let rank = Rank::default();
+        let made = Ok(OwnerReply::Operation(Ranked { reply, rank }));
+        book.answered(&make(3), &made);
+        assert!(book.under_way().is_empty());
+        assert_eq!(book.parts()[0].holds, [(inode, 1)]);
     }
 
     #[test]

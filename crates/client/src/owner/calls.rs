@@ -14,7 +14,7 @@
 
 mod at_once;
 
-use super::book::{Book, made_unnamed};
+use super::book::{Book, made_held};
 use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
@@ -227,13 +227,13 @@ impl Calls {
             Outcome::NotRun(error) => Err(error),
             Outcome::Unknown(error) => return Err(error),
         };
-        if let (Some(change), Some(call), Ok(OwnerReply::Operation(ranked))) =
-            (&mut taken.change, &taken.undecided, &decided)
+        if let Some(call) = taken.undecided.take()
+            && let Some(change) = &mut taken.change
             && let OwnerRequest::Execute { operation, .. } = &call.request
+            && let Ok(OwnerReply::Operation(ranked)) = &decided
         {
             change.note(operation, &ranked.reply);
         }
-        taken.undecided = None;
         decided
     }
 
@@ -330,7 +330,11 @@ impl Calls {
             return Err(NoAnswer::not_run("what is held is being reclaimed"));
         };
         let mut wanted = self.wanted.subscribe();
-        call.tenure = self.book.lock().tenure();
+        call.tenure = {
+            let mut book = self.book.lock();
+            book.begun(&call.request);
+            book.tenure()
+        };
         let sent = pin!(self.send(way, call, until));
         match select(sent, pin!(wanted.changed())).await {
             Either::Left((answer, _)) => {
@@ -417,6 +421,9 @@ impl Calls {
                 ..Reclaimed::default()
             })
         }));
+        // Such an operation is given up for this, and asked again afterwards.
+        let last = parts.last_mut().expect("there is a part");
+        last.under_way = self.book.lock().under_way();
         self.world.at(Point::ReclaimBegun).await;
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let (count, mut lost) = (parts.len(), 0);
@@ -472,7 +479,7 @@ impl Calls {
     }
 
     /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
-    /// answer any more: a file without a name that it tells of is let go first, in the same slot.
+    /// answer any more: an open file that it tells of is let go first, in the same slot.
     async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
         let _listed = self.list();
         while !self.closed.load(Ordering::Acquire) {
@@ -480,7 +487,7 @@ impl Calls {
             let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await else {
                 continue;
             };
-            match (made_unnamed(&call.request, &answer), &call.request) {
+            match (made_held(&call.request, &answer), &call.request) {
                 (Some(inode), OwnerRequest::Execute { stamp, .. }) => {
                     call.request = OwnerRequest::Unhold {
                         inode,

@@ -6,7 +6,7 @@ use crate::inode::{InodeRef, Why};
 use crate::kernels::{BELIEVED_MAX, Expired};
 use crate::session::Losses;
 use futures::StreamExt;
-use futures::future::join;
+use futures::future::{join, join_all};
 use futures::stream;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
@@ -58,14 +58,23 @@ impl Tokens {
     /// No kernel keeps names or attributes that an object's token allowed. Nothing new is answered under it: it is
     /// taken away first.
     async fn expire_in_kernels(&self, object: TokenObject) {
-        let expired = match object {
-            TokenObject::Directory(_) => Expired::Names,
-            TokenObject::Inode(inode) => Expired::Attributes(inode),
+        let expired: Vec<Expired> = match object {
+            // With its names change the attributes of a directory; and of those with names in it, if others move or
+            // remove them.
+            TokenObject::Directory(inode) => {
+                let names = self.session.names();
+                let mut changed = names.map_or_else(Vec::new, |names| names.take_shown(inode));
+                changed.push(inode);
+                let changed = changed.into_iter().map(Expired::Attributes);
+                changed.chain([Expired::Names]).collect()
+            }
+            TokenObject::Inode(inode) => vec![Expired::Attributes(inode)],
             TokenObject::Bytes(_) => return,
         };
-        if !self.session.world().has_planted(Planted::KeepInKernels) {
-            let world = self.session.world();
-            self.kernels.expire_soon(world, expired).await;
+        let world = self.session.world();
+        if !world.has_planted(Planted::KeepInKernels) {
+            let expired = expired.into_iter();
+            join_all(expired.map(|what| self.kernels.expire_soon(world, what))).await;
         }
     }
 

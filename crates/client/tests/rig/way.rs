@@ -44,7 +44,7 @@ pub struct Way {
     pub tokens_ms: AtomicU64,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
-    /// After its next answer about a new file without a name, no node owns the shard.
+    /// After its next answer about a new file that its maker has open, no node owns the shard.
     pub leaves: AtomicBool,
     pub is_away: AtomicBool,
     /// When the newest request was sent that tokens last from and that was answered.
@@ -209,7 +209,7 @@ impl Remote for Way {
             if let Some(Operation::Lookup { .. } | Operation::ReadDirectory { .. }) = operation {
                 self.looked.fetch_add(1, Ordering::Relaxed);
             }
-            let makes_unnamed = matches!(operation, Some(Operation::CreateUnnamed { .. }));
+            let makes_held = operation.as_ref().is_some_and(Operation::makes_held);
             let publishes = matches!(operation, Some(Operation::Publish(_)));
             if publishes && self.no_publishes.load(Ordering::Relaxed) {
                 silence.await;
@@ -241,7 +241,7 @@ impl Remote for Way {
             };
             match deadline.bound(&self.world, serving).await {
                 Ok(reply) => {
-                    if makes_unnamed && self.leaves.swap(false, Ordering::Relaxed) {
+                    if makes_held && self.leaves.swap(false, Ordering::Relaxed) {
                         self.is_away.store(true, Ordering::Relaxed);
                     }
                     if renews {

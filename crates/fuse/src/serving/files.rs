@@ -127,6 +127,7 @@ impl<F: FileSystem> Serving<F> {
             }
             None => self.fs.create_unnamed(caller, directory, create).await?,
         };
+        self.made.note(caller, &entry, self.world.now());
         let open = self.opened(entry.attributes.inode, create.flags, &opened);
         Ok(Reply::fixed(&CreateOut {
             entry: EntryOut::of(&entry),

@@ -126,6 +126,22 @@ impl Host {
         }
     }
 
+    /// One record, from memory or the tree; waits for a shard that is being taken over again.
+    ///
+    /// # Errors
+    /// `Unavailable` if it can't be read; those of [`Host::take_over_again`].
+    pub(crate) async fn record(&self, key: &Key) -> Result<Option<Record>> {
+        loop {
+            let shard = self.shard();
+            match shard.record(key).await {
+                Err(error) if is_of_given_up(&shard, &error) => {
+                    Box::pin(self.take_over_again(&shard)).await?;
+                }
+                record => return record,
+            }
+        }
+    }
+
     /// Makes everything answered so far durable. Concurrent calls share one commit.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! another: a faulty one may damage the files that it may write, and nothing else.
 
 use crate::metanode::Metanode;
+use model::limits::SESSION_SLOTS;
 use model::lock::LockRequest;
 use model::operation::Turn;
 use model::owner::{
@@ -138,12 +139,14 @@ fn check_form(call: &OwnerCall) -> Result<()> {
                 doors,
                 locks,
                 tokens,
+                under_way,
                 ..
             } = part;
             let is_own = *session == own
                 && doors.iter().all(|door| door.session == own)
                 && locks.iter().all(|lock| lock.owner.door.session == own);
             let is_small = holds.len() + doors.len() + locks.len() + tokens.len() <= RECLAIM_MAX
+                && under_way.len() <= usize::from(SESSION_SLOTS)
                 && locks.iter().all(has_range);
             (is_own, is_small)
         }

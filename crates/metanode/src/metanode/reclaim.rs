@@ -16,8 +16,9 @@ use crate::host::RELEASE_BUDGET;
 use crate::locks::Kept;
 use crate::metanode::Metanode;
 use model::owner::{OwnerReply, Reclaimed, Tenure};
-use model::{Error, ErrorKind, InodeId, Result, SessionId, ShardEpoch};
+use model::{Error, ErrorKind, InodeId, Reply, Result, SessionId, ShardEpoch};
 use namespace::sessions::{Sessions, Standing};
+use namespace::{Key, Record};
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering as Memory};
@@ -190,6 +191,10 @@ impl Metanode {
         if self.shard().session_standing(session) != Standing::Open {
             return Err(namespace::sessions::ended(session));
         }
+        let made = match is_last {
+            true => self.made_by(session, &part.under_way).await?,
+            false => Vec::new(),
+        };
         let (mut lost, mut freed) = (0, Vec::new());
         {
             let mut reclaim = self.reclaim.lock();
@@ -198,9 +203,15 @@ impl Metanode {
                     self.holders.reclaim(session, *inode, *count);
                 }
                 lost = self.locks().reclaim(session, part);
+                let mut named = reclaim.taken_in(session, part, is_last);
+                for inode in made {
+                    // In its first attempt it has said all that is known of it.
+                    let has_said = named.as_mut().is_none_or(|it| !it.inodes.insert(inode));
+                    self.holders.reclaim_made(session, inode, has_said);
+                }
                 // Only now: until then the session may name what it had said before, and others wait
                 // for its locks.
-                if let Some(named) = reclaim.taken_in(session, part, is_last) {
+                if let Some(named) = named {
                     freed = self.holders.keep_only(session, &named.inodes);
                     self.locks().keep_only(session, &named.locks);
                 }
@@ -221,6 +232,23 @@ impl Metanode {
             lost,
             tokens,
         })
+    }
+
+    /// What operations of a session have made, of those whose answers it hasn't heard: the records say whether the
+    /// owner before has applied them.
+    async fn made_by(&self, session: SessionId, under_way: &[(u8, u64)]) -> Result<Vec<InodeId>> {
+        let mut made = Vec::new();
+        for (slot, number) in under_way {
+            let slot = *slot;
+            let record = self.host.record(&Key::Slot { session, slot }).await?;
+            if let Some(Record::Slot(last)) = record
+                && last.number == *number
+                && let Ok(Reply::Entry { attributes, .. }) = &last.answer
+            {
+                made.push(attributes.inode);
+            }
+        }
+        Ok(made)
     }
 
     /// Refuses a session that has yet to say what it holds.

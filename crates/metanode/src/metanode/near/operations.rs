@@ -157,7 +157,9 @@ enum Rest {
 fn is_one_step(operation: &Operation) -> bool {
     match operation {
         // Its maker holds it from then on, by its slot.
-        Operation::CreateUnnamed { .. } | Operation::ChangeRange { .. } => false,
+        Operation::CreateHeld { .. }
+        | Operation::CreateUnnamed { .. }
+        | Operation::ChangeRange { .. } => false,
         Operation::SetAttributes { set, .. } => matches!(set.size, None | Some(0)),
         Operation::Lookup { .. }
         | Operation::LookupParent { .. }

@@ -4,21 +4,15 @@
 //! looks them up one after the other. So that it never finds in the second place what another program has just moved
 //! there from the first one, each name has one program that moves files to it. All of them create it, move it away,
 //! remove it and look at it.
-//!
-//! A file that another node removes before the open that made it has opened it is made again: the kernel asks again. So
-//! that each creation is one step, files are made without a name (O_TMPFILE), and then get it.
 
 use super::clock::now;
 use super::names::{Ask, Did, How, Reply, SLOTS};
-use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use sim::action::Draw;
 use std::{
     fs::{self, File},
     io,
-    os::{
-        fd::AsRawFd,
-        unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt},
-    },
+    os::unix::fs::{DirEntryExt, MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -82,7 +76,13 @@ impl Names {
 
     fn perform(&self, ask: Ask) -> Reply {
         let answer = match ask {
-            Ask::Create(slot) => self.create(slot).map(Reply::Leads),
+            Ask::Create(slot) => {
+                let made = File::options()
+                    .write(true)
+                    .create_new(true)
+                    .open(self.path(slot));
+                made.and_then(|file| Ok(Reply::Leads(file.metadata()?.ino())))
+            }
             Ask::Unlink(slot) => fs::remove_file(self.path(slot)).map(|()| Reply::Done),
             Ask::Rename { from, to, how } => {
                 let flags = match how {
@@ -101,18 +101,6 @@ impl Names {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Reply::Exists,
             Err(error) => panic!("{ask:?}: {error}"),
         }
-    }
-
-    fn create(&self, slot: usize) -> io::Result<u64> {
-        let path = self.path(slot);
-        let directory = path.parent().expect("names are in directories");
-        let mut options = File::options();
-        options.write(true).custom_flags(libc::O_TMPFILE);
-        let file = options.open(directory)?;
-        let inode = file.metadata()?.ino();
-        let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
-        linkat(CWD, unnamed, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
-        Ok(inode)
     }
 
     /// stat(2) finds the inode and then asks for its attributes. If the inode goes in between, and again when the kernel

@@ -36,7 +36,9 @@ pub(super) enum Verb {
 impl Verb {
     fn of(operation: &Operation) -> Option<(Self, InodeId)> {
         Some(match operation {
-            Operation::Create { directory, .. } => (Self::Create, *directory),
+            Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
+                (Self::Create, *directory)
+            }
             Operation::CreateUnnamed { directory, .. } => (Self::CreateUnnamed, *directory),
             Operation::Link { inode, .. } => (Self::Link, *inode),
             Operation::Unlink { directory, .. } => (Self::Unlink, *directory),

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use client::{Allocate, Seek};
 use model::operation::{NewInode, XattrMode};
 use model::{
-    Advice, Attributes, Error, ErrorKind, FileKind, FileName, Result, SetAttributes, TimeChange,
-    Timestamp,
+    Advice, Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes,
+    TimeChange, Timestamp,
 };
 use std::collections::BTreeMap;
 
@@ -251,6 +251,17 @@ impl Programs {
             other => unreachable!("{other:?} doesn't touch content"),
         }
         Ok(Answer::Done)
+    }
+
+    /// Makes a file, which the program then has open.
+    ///
+    /// # Errors
+    /// The client's; `Corrupt` if it lies.
+    pub(super) async fn make_open(&self, directory: InodeId, name: &str) -> Result<Answer> {
+        let name = FileName::new(name.as_bytes()).expect("names are names");
+        let new = new(FileKind::File);
+        let made = self.client.create_and_open(directory, name, new).await?;
+        Ok(Answer::Inode(self.seen(&made, false)?))
     }
 
     /// The size only where the client says it exactly.

@@ -211,6 +211,7 @@ impl Programs {
                 1 => self.use_a_lock().await?,
                 2 => self.make_unnamed().await?,
                 3..6 if self.mapping.is_some() => self.map_a_file().await?,
+                6 => self.make_and_hold().await?,
                 _ => {
                     let call = lock(&self.known).draw_call();
                     self.ask(false, call).await?;
@@ -250,6 +251,26 @@ impl Programs {
         Ok(())
     }
 
+    /// Makes a file and works with it, whoever removes its name, however soon.
+    async fn make_and_hold(&self) -> std::result::Result<(), Lost> {
+        let (directory, name) = {
+            let known = &mut *lock(&self.known);
+            (known.directory(), known.name())
+        };
+        let call = Call::Create {
+            directory,
+            name: name.clone(),
+            kind: FileKind::File,
+        };
+        let making = self.make_open(directory, &name);
+        let Answer::Inode(seen) = self.ask_by(false, call, making).await? else {
+            return Ok(());
+        };
+        self.use_held(seen.inode).await?;
+        self.client.release(seen.inode).await;
+        Ok(())
+    }
+
     /// Makes a file without a name, works with it, and most of the time names it.
     async fn make_unnamed(&self) -> std::result::Result<(), Lost> {
         let directory = lock(&self.known).directory();
@@ -277,11 +298,22 @@ impl Programs {
 
     /// Asks, and notes what it sees.
     pub(super) async fn ask(&self, is_held: bool, call: Call) -> std::result::Result<Answer, Lost> {
+        let work = self.perform(&call);
+        self.ask_by(is_held, call.clone(), work).await
+    }
+
+    /// As `ask`, of what is done so.
+    async fn ask_by(
+        &self,
+        is_held: bool,
+        call: Call,
+        work: impl Future<Output = Result<Answer>>,
+    ) -> std::result::Result<Answer, Lost> {
         if lock(&self.known).is_lost(self.number) {
             return Err(Lost);
         }
         let event = lock(&self.known).begin(self.number, is_held, call.clone());
-        let answer = Of::event(event, self.perform(&call)).await;
+        let answer = Of::event(event, work).await;
         self.check_mapping()?;
         if let Ok(answer) = answer {
             lock(&self.known).end(event, answer.clone());
