@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 use pool::Pool;
 use shard::{Shard, ShardMemory, within};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use world::{Waiter, World};
 

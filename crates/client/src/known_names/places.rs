@@ -93,8 +93,9 @@ impl Places {
 
     /// Kernels don't keep an inode's attributes any more.
     pub(super) fn hide(&mut self, inode: InodeId) {
-        if let Some(place) = self.known.get(&inode) {
-            self.take_out(inode, place.directory);
+        let directory = self.known.get(&inode).map(|place| place.directory);
+        if let Some(directory) = directory {
+            self.take_out(inode, directory);
         }
     }
 

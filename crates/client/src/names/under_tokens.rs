@@ -121,7 +121,7 @@ impl Names {
     }
 
     /// For how long a kernel may use what was found under a name.
-    fn valid(
+    pub(super) fn valid(
         &self,
         known: &KnownNames,
         directory: InodeId,

@@ -166,6 +166,7 @@ fn is_one_step(operation: &Operation) -> bool {
         | Operation::GetAttributes { .. }
         | Operation::ContinueCut { .. }
         | Operation::NoteAccess { .. }
+        | Operation::Publish(_)
         | Operation::Create { .. }
         | Operation::Link { .. }
         | Operation::Unlink { .. }

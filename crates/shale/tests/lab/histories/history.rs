@@ -66,6 +66,7 @@ fn made(file: usize, inode: InodeId) -> Vec<Event> {
         answer,
         rank,
         is_held: true,
+        is_near: false,
     };
     let create = Call::Create {
         directory: InodeId::ROOT,
@@ -157,5 +158,6 @@ fn event(client: u32, did: &Did, inodes: &[InodeId], ends: &Ends) -> Event {
         answer,
         rank: None,
         is_held: true,
+        is_near: false,
     }
 }
