@@ -8,6 +8,7 @@ use crate::receive::Receiver;
 use crate::seal::{Opener, Sealer};
 use bytes::{Buf, Bytes};
 use futures::future::{Either, select};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
@@ -145,19 +146,33 @@ async fn write_frames(
     mut sealer: Option<Sealer>,
     side: &impl Side,
 ) -> Result<(), Fault> {
+    let mut together = Together::default();
     loop {
-        match side.next() {
-            Next::Send(frame) => {
-                let mut bytes = frame.encode();
-                if let Some(sealer) = &mut sealer {
-                    bytes = sealer.seal(&bytes);
+        let then = loop {
+            match side.next() {
+                Next::Send(frame) => {
+                    let mut bytes = frame.encode();
+                    if let Some(sealer) = &mut sealer {
+                        bytes = sealer.seal(&bytes);
+                    }
+                    together.push(bytes);
+                    if together.is_full() {
+                        break None;
+                    }
                 }
-                send(world, write, bytes).await?;
+                other => break Some(other),
             }
+        };
+        let has_sent = !together.is_empty();
+        together.send(world, write).await?;
+        match then {
+            None | Some(Next::Send(_)) => {}
+            // That took time, or other frames have come: how long there is to wait is another question.
+            Some(Next::Wait(_)) if has_sent => {}
             // A notification that came since `next` is kept, so none is missed.
-            Next::Wait(time) => drop(world.timeout(time, side.work().notified()).await),
-            Next::End(fault) => return Err(fault),
-            Next::Over => return step(world, write.shutdown()).await,
+            Some(Next::Wait(time)) => drop(world.timeout(time, side.work().notified()).await),
+            Some(Next::End(fault)) => return Err(fault),
+            Some(Next::Over) => return step(world, write.shutdown()).await,
         }
     }
 }
@@ -167,21 +182,79 @@ pub(crate) async fn send(
     write: &mut (impl AsyncWrite + Unpin),
     frame: Outgoing,
 ) -> Result<(), Fault> {
-    let mut rest: [Bytes; 3] = [frame.header, frame.body, frame.payload];
-    while let Some(first) = rest.iter().position(|part| !part.is_empty()) {
-        let parts: [std::io::IoSlice<'_>; 3] =
-            std::array::from_fn(|at| std::io::IoSlice::new(&rest[at]));
-        let mut count = step(world, write.write_vectored(&parts[first..])).await?;
-        if count == 0 {
-            return Err(Fault::new("the stream takes no more bytes"));
+    let mut alone = Together::default();
+    alone.push(frame);
+    alone.send(world, write).await
+}
+
+/// Most bytes of frames that leave in one call to the system, but for the last frame.
+const TOGETHER_BYTES: usize = 16 * 1024;
+/// Most such frames.
+const TOGETHER_MAX: usize = 16;
+/// Parts of a frame.
+const PARTS: usize = 3;
+
+/// Frames that wait at the same time and leave in one call to the system, which costs more than a small frame.
+#[derive(Default)]
+struct Together {
+    parts: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Together {
+    fn push(&mut self, frame: Outgoing) {
+        for part in [frame.header, frame.body, frame.payload] {
+            self.bytes += part.len();
+            if !part.is_empty() {
+                self.parts.push_back(part);
+            }
         }
-        for part in &mut rest {
+    }
+
+    fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= TOGETHER_BYTES || self.parts.len() > PARTS * (TOGETHER_MAX - 1)
+    }
+
+    /// Sends all of it; payloads from where they lie.
+    async fn send(
+        &mut self,
+        world: &World,
+        write: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(), Fault> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        while !self.is_empty() {
+            let mut slices = [std::io::IoSlice::new(&[]); PARTS * TOGETHER_MAX];
+            let count = self.parts.len().min(slices.len());
+            for (slice, part) in slices.iter_mut().zip(&self.parts) {
+                *slice = std::io::IoSlice::new(part);
+            }
+            let sent = step(world, write.write_vectored(&slices[..count])).await?;
+            if sent == 0 {
+                return Err(Fault::new("the stream takes no more bytes"));
+            }
+            self.sent(sent);
+        }
+        self.bytes = 0;
+        step(world, write.flush()).await
+    }
+
+    fn sent(&mut self, mut count: usize) {
+        while let Some(part) = self.parts.front_mut() {
             let taken = count.min(part.len());
             part.advance(taken);
             count -= taken;
+            if !part.is_empty() {
+                return;
+            }
+            self.parts.pop_front();
         }
     }
-    step(world, write.flush()).await
 }
 
 /// One step of sending; a stream that doesn't move for long is broken.
