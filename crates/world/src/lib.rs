@@ -49,7 +49,6 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::path::Path;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use waits::Waits;
@@ -194,23 +193,31 @@ impl World {
     }
 
     /// Drives `future`. While it waits, that is listed, if it is on somebody's errand.
-    pub async fn listed<F: Future>(&self, cause: &'static str, part: Part, future: F) -> F::Output {
-        let mut future = pin!(future);
-        let (mut is_first, mut listed) = (true, None);
-        let output = poll_fn(|context| {
-            let polled = future.as_mut().poll(context);
-            if polled.is_pending() && std::mem::take(&mut is_first) {
-                let errand = self.errand();
-                if !errand.is_none() {
-                    let now = self.now();
-                    listed = Some(self.all_waits().enter(cause, errand, part, now));
+    pub fn listed<F: Future>(
+        &self,
+        cause: &'static str,
+        part: Part,
+        future: F,
+    ) -> impl Future<Output = F::Output> {
+        // Boxed: as an argument of an `async fn` it would be in the future twice, and these are nested.
+        let mut future = Box::pin(future);
+        async move {
+            let (mut is_first, mut listed) = (true, None);
+            let output = poll_fn(|context| {
+                let polled = future.as_mut().poll(context);
+                if polled.is_pending() && std::mem::take(&mut is_first) {
+                    let errand = self.errand();
+                    if !errand.is_none() {
+                        let now = self.now();
+                        listed = Some(self.all_waits().enter(cause, errand, part, now));
+                    }
                 }
-            }
-            polled
-        });
-        let output = output.await;
-        drop(listed);
-        output
+                polled
+            });
+            let output = output.await;
+            drop(listed);
+            output
+        }
     }
 
     /// Drives work that others wait for as an errand of its own, and lists it.
