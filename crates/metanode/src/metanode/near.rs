@@ -125,7 +125,12 @@ impl Metanode {
     fn change_near(self: &Arc<Self>, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
         let session = request.session()?;
         let ends = self.sessions.ends();
-        self.check_standing(session).ok()?;
+        let checked = match self.sessions.is_open(session) {
+            true => self.check_reclaimed(session),
+            // It was opened under an owner before this one: the shard knows, under a lock that all operations take.
+            false => self.check_standing(session),
+        };
+        checked.ok()?;
         if request.depends_on_locks() {
             self.check_grace().ok()?;
         }
