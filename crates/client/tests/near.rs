@@ -5,13 +5,20 @@ use crate::rig::near::{Map, run};
 use crate::rig::way::{self, RUN, Way};
 use crate::rig::{self, Node, content, name, new_file, patient};
 use client::{Client, Losses, OpenFlags};
+use futures::future::select;
 use metanode::{Metanode, OwnerLease};
 use model::lock::{LockOwner, LockTaker};
+use model::operation::Stamp;
 use model::owner::OwnerRequest;
-use model::{ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, SetAttributes};
+use model::{
+    Attributes, ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Result,
+    SetAttributes,
+};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use world::Task;
 
 /// The node that owns the shard next.
 const OTHER: NodeRun = NodeRun {
@@ -86,6 +93,7 @@ fn a_client_alone_with_its_owner_waits_for_nothing_and_asks_for_no_token() {
             client.unlink(InodeId::ROOT, name(&text)).await.unwrap();
             client.release(inode).await;
         }
+        assert_eq!(node.metanode.in_use().inodes, 0, "all are closed");
         // No disk, no message and no other task has been waited for.
         assert_eq!(node.world.now(), begun);
         assert_eq!(map.called.load(Ordering::Relaxed), called);
@@ -341,8 +349,12 @@ fn nothing_is_answered_after_the_lease_of_the_node() {
         assert!(node.world.timeout(SECOND * 5, looked).await.is_err());
         let locks = client.begin_lock_door();
         assert!(node.world.timeout(SECOND * 5, locks).await.is_err());
-        let made = client.create(InodeId::ROOT, name("g"), new_file());
-        assert!(node.world.timeout(SECOND * 5, made).await.is_err());
+        {
+            let made = pin!(client.create(InodeId::ROOT, name("g"), new_file()));
+            let opened = pin!(client.create_and_open(InodeId::ROOT, name("h"), new_file()));
+            let either = node.world.timeout(SECOND * 5, select(made, opened));
+            assert!(either.await.is_err());
+        }
         assert_eq!(
             node.metanode.hosted().changes(),
             changes,
@@ -353,5 +365,103 @@ fn nothing_is_answered_after_the_lease_of_the_node() {
         assert_eq!(client.losses(), Losses::default());
         client.release(inode).await;
         node.check_and_close().await;
+    });
+}
+
+/// Waits until so many inodes are in use.
+async fn until_used(node: &Node, inodes: usize) {
+    while node.metanode.in_use().inodes != inodes {
+        node.world.sleep(SECOND / 1_000).await;
+    }
+}
+
+/// A program that makes and opens a file.
+fn making(node: &Node, text: &str) -> Task<Result<Attributes>> {
+    let (client, text) = (node.client.clone(), name(text));
+    let making = async move {
+        client
+            .create_and_open(InodeId::ROOT, text, new_file())
+            .await
+    };
+    node.world.spawn("a program", making)
+}
+
+async fn inodes(client: &Client) -> u64 {
+    client.usage(InodeId::ROOT).await.unwrap().inodes
+}
+
+/// Would be broken if the use of what was made began or ended with its answer.
+#[test]
+fn a_file_that_is_made_open_and_answered_late_is_open_then_or_closed_if_nobody_waits() {
+    run(8, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let there = inodes(client).await;
+        map.late.store(true, Ordering::Relaxed);
+        let making = making(&node, "f");
+        until_used(&node, 1).await;
+        let unlink = Operation::Unlink {
+            directory: InodeId::ROOT,
+            name: name("f"),
+        };
+        let stamp = Stamp::own(node.world.wall(), client.session());
+        node.metanode.execute(&unlink, &stamp).await.unwrap();
+        map.late.store(false, Ordering::Relaxed);
+        let file = making.await.unwrap().inode;
+        client.write(file, 0, &content(1, 5_000)).await.unwrap();
+        client.fsync(file, false).await.unwrap();
+        assert_eq!(rig::read(client, file, 0, 5_000).await, content(1, 5_000));
+        client.release(file).await;
+        assert_eq!(inodes(client).await, there);
+
+        map.late.store(true, Ordering::Relaxed);
+        let killed = client.create_and_open(InodeId::ROOT, name("killed"), new_file());
+        assert!(node.world.timeout(SECOND, killed).await.is_err());
+        assert_eq!(node.metanode.in_use().inodes, 1);
+        map.late.store(false, Ordering::Relaxed);
+        until_used(&node, 0).await;
+        client.unlink(InodeId::ROOT, name("killed")).await.unwrap();
+        assert_eq!(inodes(client).await, there);
+        node.check_and_close().await;
+    });
+}
+
+/// The next owner hasn't heard of what was done in the last moment: it isn't open there, or is opened there anew.
+#[test]
+fn what_an_owner_may_not_answer_gives_way_to_the_next_owner() {
+    run(9, OwnerLease::endless(), |node, map| async move {
+        let (far, far_map) = another(&node).await;
+        let (client, session) = (&node.client, node.client.session());
+        let kept = client
+            .create(InodeId::ROOT, name("kept"), new_file())
+            .await
+            .unwrap()
+            .inode;
+        client.sync_all().await.unwrap();
+        map.late.store(true, Ordering::Relaxed);
+        let making = making(&node, "made");
+        let it = client.clone();
+        let opening = async move { it.open(kept, OpenFlags::default()).await };
+        let opening = node.world.spawn("a program", opening);
+        until_used(&node, 2).await;
+        node.metanode.sync().await.unwrap();
+        let next = node.next_owner(OTHER).await;
+        map.is_far(&next);
+        *far_map.owner.lock() = Some(Way::new(&node.world, &next, 0));
+        // The owner that would say so is over.
+        let unknown = making.await.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unknown);
+        opening.await.unwrap();
+        assert!(exists(client, "made").await);
+        assert_eq!(next.in_use().inodes, 1);
+        client.release(kept).await;
+        assert_eq!(next.in_use().inodes, 0);
+        assert_eq!(
+            (client.session(), client.losses()),
+            (session, Losses::default())
+        );
+        far.close().await.unwrap();
+        client.close().await.unwrap();
+        next.close().await.unwrap();
     });
 }

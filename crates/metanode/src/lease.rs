@@ -6,27 +6,25 @@
 //! is the whole cluster has an endless one.
 
 use model::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use world::{Instant, World};
 
 /// What is left of a lease without an end.
 const ENDLESS: Duration = Duration::from_secs(u64::MAX / 4);
 
+/// The end of a lease that is over until it is extended.
+const OVER: u64 = 0;
+/// The end of one that is never extended again.
+const FINAL: u64 = u64::MAX;
+
 /// A lease, shared by all shards of a process. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct OwnerLease {
-    /// `None`: it has no end.
-    ends: Option<Arc<Mutex<Ends>>>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Ends {
-    /// `None` before the first one.
-    at: Option<Instant>,
-    /// It is never extended again.
-    is_final: bool,
+    /// When it ends, in nanoseconds since the machine started; [`OVER`] or [`FINAL`]. `None`: it has no end. Every answer
+    /// of this process looks at it, so that must not write to shared memory.
+    ends: Option<Arc<AtomicU64>>,
 }
 
 impl OwnerLease {
@@ -40,46 +38,44 @@ impl OwnerLease {
     #[must_use]
     pub fn not_yet() -> Self {
         Self {
-            ends: Some(Arc::default()),
+            ends: Some(Arc::new(AtomicU64::new(OVER))),
         }
     }
 
     /// It lasts until then, at least.
     pub fn extend(&self, until: Instant) {
-        if let Some(ends) = &self.ends {
-            let mut ends = ends.lock();
-            if !ends.is_final {
-                ends.at = ends.at.max(Some(until));
-            }
-        }
+        let until = nanoseconds(until).min(FINAL - 1);
+        self.change(|end| end.max(until));
     }
 
     /// It is over until it is extended again.
     pub fn void(&self) {
-        if let Some(ends) = &self.ends {
-            ends.lock().at = None;
-        }
+        self.change(|_| OVER);
     }
 
     /// It is over, for good.
     pub fn end(&self) {
+        self.change(|_| FINAL);
+    }
+
+    /// Changes the end of a lease that has one, unless that is final.
+    fn change(&self, change: impl Fn(u64) -> u64) {
         if let Some(ends) = &self.ends {
-            *ends.lock() = Ends {
-                at: None,
-                is_final: true,
-            };
+            let change = |end: u64| (end != FINAL).then(|| change(end));
+            // Nothing changes what is final.
+            let _ = ends.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change);
         }
     }
 
     /// For how long it lasts; zero if it is over.
     #[must_use]
     pub fn rest(&self, world: &World) -> Duration {
-        match &self.ends {
-            None => ENDLESS,
-            Some(ends) => {
-                let at = ends.lock().at;
-                at.map_or(Duration::ZERO, |at| at.since(world.now()))
-            }
+        let Some(ends) = &self.ends else {
+            return ENDLESS;
+        };
+        match ends.load(Ordering::SeqCst) {
+            FINAL | OVER => Duration::ZERO,
+            end => Duration::from_nanos(end.saturating_sub(nanoseconds(world.now()))),
         }
     }
 
@@ -94,6 +90,10 @@ impl OwnerLease {
         let text = "the owner's lease is over: another node may own the shard by now";
         Err(Error::new(ErrorKind::OldEpoch, text))
     }
+}
+
+fn nanoseconds(time: Instant) -> u64 {
+    u64::try_from(time.since_start().as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

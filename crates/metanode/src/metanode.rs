@@ -76,6 +76,8 @@ pub struct Metanode {
     in_grace: Arc<AtomicBool>,
     /// Set while some session has yet to say what it holds; read by every operation.
     is_owed: AtomicBool,
+    /// Set while some session may replace what it has said by something else; read by every request in order.
+    is_unsettled: AtomicBool,
     reclaim: Mutex<Reclaim>,
     /// A metanode has one: it ends for good when another owner follows it.
     tenure: Tenure,
@@ -142,6 +144,7 @@ impl Metanode {
             locks: Locks::new(),
             in_grace,
             is_owed: AtomicBool::new(true),
+            is_unsettled: AtomicBool::new(true),
             reclaim: Mutex::new(Reclaim::begin(&shard.sessions(), world.now())),
             tenure,
             sessions,

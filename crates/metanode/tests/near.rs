@@ -1,6 +1,6 @@
 //! Clients of the owner's process: answers at once or nothing done, before they are durable.
 
-use crate::rig::clients::{CLIENT, next_owner, opened};
+use crate::rig::clients::{CLIENT, exists, next_owner, opened};
 use crate::rig::{self, Rig, name, new_inode};
 use metanode::Metanode;
 use model::operation::{Stamp, Turn};
@@ -35,6 +35,18 @@ fn create(rig: &Rig, session: SessionId, text: &str, turn: Turn) -> OwnerRequest
             turn,
             ..Stamp::own(rig.world.wall(), session)
         },
+    }
+}
+
+/// A program's open(2) with O_CREAT.
+fn open_new(rig: &Rig, session: SessionId, text: &str) -> OwnerRequest {
+    OwnerRequest::Execute {
+        operation: Operation::CreateHeld {
+            directory: InodeId::ROOT,
+            name: name(text),
+            new: new_inode(FileKind::File),
+        },
+        stamp: Stamp::own(rig.world.wall(), session),
     }
 }
 
@@ -95,7 +107,11 @@ fn what_can_not_be_answered_at_once_is_not_begun() {
                 session,
                 inode: file,
             };
-            let all = [create(&rig, session, "b", Turn::Own), hold];
+            let all = [
+                create(&rig, session, "b", Turn::Own),
+                open_new(&rig, session, "c"),
+                hold,
+            ];
             all.iter()
                 .all(|request| metanode.ask_near(request).is_none())
         };
@@ -191,5 +207,37 @@ fn an_owner_that_another_has_followed_does_not_know_that_its_answers_are_durable
                 .is_none()
         );
         next.close().await.unwrap();
+    });
+}
+
+/// As one that was opened by itself.
+#[test]
+fn a_file_that_is_made_open_at_once_is_in_use_until_its_close_or_its_sessions_end() {
+    run(5, |rig| async move {
+        let metanode = &rig.metanode;
+        let session = opened(&rig).await;
+        let answered = at_once(metanode, &open_new(&rig, session, "f")).unwrap();
+        let file = made(&answered.answer);
+        let refused = at_once(metanode, &open_new(&rig, session, "f")).unwrap();
+        assert_eq!(refused.answer.unwrap_err().kind(), ErrorKind::Exists);
+        assert_eq!(metanode.in_use().inodes, 1);
+        rig.unlink(InodeId::ROOT, "f").await;
+        assert!(exists(metanode, file, &rig.stamp()).await);
+        let close = OwnerRequest::Unhold {
+            inode: file,
+            stamp: Stamp::own(rig.world.wall(), session),
+        };
+        let closed = at_once(metanode, &close).unwrap();
+        assert_eq!(closed.answer, Ok(OwnerReply::Done));
+        assert_eq!(metanode.in_use().inodes, 0);
+        assert!(!exists(metanode, file, &rig.stamp()).await);
+
+        let left = at_once(metanode, &open_new(&rig, session, "g")).unwrap();
+        let left = made(&left.answer);
+        rig.unlink(InodeId::ROOT, "g").await;
+        assert!(exists(metanode, left, &rig.stamp()).await);
+        metanode.close_session(session).await.unwrap();
+        assert!(!exists(metanode, left, &rig.stamp()).await);
+        assert_eq!(metanode.in_use().inodes, 0);
     });
 }

@@ -77,15 +77,15 @@ pub(super) struct Calls {
     /// How long a request is asked before its program gets an error.
     patience: Duration,
     session: OnceLock<SessionId>,
-    /// What the session holds at the owner.
+    /// What the session holds at the owner. Locked while one in this process is asked for more.
     book: Mutex<Book>,
     /// The owner in this process, if there is one.
     nearby: Nearby,
-    /// Shared by requests in order under way; a reclaim is alone.
+    /// Shared by requests that [concern](Book::concerns) the book and are waited for; a reclaim is alone.
     reclaiming: Arc<tokio::sync::RwLock<()>>,
     /// Counts the reclaims that were begun: their parts name it.
     attempts: AtomicU64,
-    /// Counts the reclaims that were wanted: requests in order under way give way to them.
+    /// Counts the reclaims that were wanted: requests that share `reclaiming` give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
     /// The client's tokens.
@@ -401,10 +401,15 @@ impl Calls {
             return Ok(());
         }
         let session = self.session.get().copied().unwrap_or_default();
-        if !self.nearby.end(known) && !self.world.has_planted(Planted::KeepLost) {
+        let parts = {
+            let book = self.book.lock();
+            // With the book locked: what the owner in this process has done is in it, and nothing more is done.
+            let goes_on = self.nearby.end(known) || self.world.has_planted(Planted::KeepLost);
+            goes_on.then(|| book.parts())
+        };
+        let Some(mut parts) = parts else {
             return Err(self.give_up_session(session));
-        }
-        let mut parts = self.book.lock().parts();
+        };
         // Nothing is granted to it until the new owner's tenure is known.
         let tokens = self.tokens.get().and_then(Weak::upgrade);
         let mut held = None;

@@ -17,8 +17,11 @@
 //! other. A change that comes late is true if it is durable: it was made before another owner began.
 //!
 //! *An operation that was done without a number and whose answer doesn't count* may have been done: its program gets `Unknown`.
-//! Opens and locks enter the book before another owner can be told of it: requests in order hold up the reclaim that tells it,
-//! and one that is stuck gives way to it; then it wasn't done, because the owner that has done it is over.
+//! *Opens, locks, and files that are made open* enter the book before another owner can be told what is in it: the owner is
+//! asked with the book locked, and `end` comes with the book locked too. So each of them is in what the next owner is told,
+//! or finds that its owner is over before it is begun. One that its owner has done and may not answer yet lets reclaims
+//! through, and looks after each whether its owner is over: then an open or a lock wasn't done, and the next owner is asked
+//! for it, and whether a file was made is `Unknown`.
 
 use super::owners::{NearOwner, OwnerWay};
 use arc_swap::{ArcSwapOption, Guard};
@@ -63,17 +66,17 @@ impl Near {
         is_change: bool,
     ) -> Option<Result<OwnerReply>> {
         let NearAnswer { answer, shows } = answered;
-        self.shown.fetch_max(shows.0, Ordering::SeqCst);
+        // Nearly always somebody has noted it, and threads don't wait for each other's writes. Read before `is_over`.
+        if self.shown.load(Ordering::SeqCst) < shows.0 {
+            self.shown.fetch_max(shows.0, Ordering::SeqCst);
+        }
         let is_durable = || is_change && self.owner.has_durable(shows);
         (!self.is_over() || is_durable()).then_some(answer)
     }
 
     /// As [`Near::counts`], for a change without a number, which can't be asked for again.
     pub(super) fn counts_or_unknown(&self, answered: NearAnswer) -> Result<OwnerReply> {
-        self.counts(answered, true).unwrap_or_else(|| {
-            let text = "the owner ended before its answer was durable";
-            Err(Error::new(ErrorKind::Unknown, text))
-        })
+        self.counts(answered, true).unwrap_or_else(|| Err(lost()))
     }
 
     /// Whether no answer counts any more.
@@ -147,6 +150,12 @@ impl Nearby {
             tracing::debug!(%error, "what was answered isn't durable");
         }
     }
+}
+
+/// The error for a change without a number whose owner is over: it may have been made.
+pub(super) fn lost() -> Error {
+    let text = "the owner ended before its answer was durable";
+    Error::new(ErrorKind::Unknown, text)
 }
 
 #[cfg(test)]

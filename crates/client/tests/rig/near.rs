@@ -9,7 +9,7 @@ use model::owner::{NearAnswer, OwnerCall, OwnerRequest, Tenure};
 use model::{CommitNumber, Result, ShardId};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use world::call::Asked;
 use world::sim::Simulation;
@@ -22,6 +22,8 @@ pub struct Map {
     lease: OwnerLease,
     /// Requests that weren't answered at once.
     pub called: Arc<AtomicU64>,
+    /// What changes something at once isn't answered as long as this is set, as if the lease of the node were over.
+    pub late: Arc<AtomicBool>,
 }
 
 impl Map {
@@ -33,8 +35,10 @@ impl Map {
     /// The owner is in the client's process from now on.
     pub fn is_near(&self, metanode: &Arc<Metanode>) {
         *self.way.lock() = Some(OwnerWay::Near(Arc::new(Hosted {
+            world: self.world.clone(),
             metanode: metanode.clone(),
             called: self.called.clone(),
+            late: self.late.clone(),
         })));
     }
 
@@ -61,8 +65,10 @@ impl Owners for Map {
 }
 
 struct Hosted {
+    world: World,
     metanode: Arc<Metanode>,
     called: Arc<AtomicU64>,
+    late: Arc<AtomicBool>,
 }
 
 impl NearOwner for Hosted {
@@ -71,7 +77,19 @@ impl NearOwner for Hosted {
     }
 
     fn ask(&self, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
-        self.metanode.ask_near(request)
+        let is_change = request.is_change() || request.is_in_order();
+        match self.metanode.ask_near(request)? {
+            Asked::Ready(answered) if is_change && self.late.load(Ordering::Relaxed) => {
+                let (world, late) = (self.world.clone(), self.late.clone());
+                Some(Asked::Waits(Box::pin(async move {
+                    while late.load(Ordering::Relaxed) {
+                        world.sleep(Duration::from_millis(1)).await;
+                    }
+                    answered
+                })))
+            }
+            asked => Some(asked),
+        }
     }
 
     fn call<'a>(&'a self, call: &'a OwnerCall, deadline: Deadline) -> BoxFuture<'a, NearAnswer> {
@@ -112,6 +130,7 @@ where
             way: Mutex::default(),
             lease,
             called: Arc::default(),
+            late: Arc::default(),
         });
         let node = Node::open_with(&world, &place, patient(), |metanode| {
             map.is_near(metanode);

@@ -1,9 +1,11 @@
 //! Answers clients of this process: function calls, and answers that needn't be durable.
 //!
 //! *A create of the only client*: [`Metanode::ask_near`] applies it to the hot records on the thread that asks, and that
-//! is the answer. *What has to wait*, for records, for other clients, for the end of the grace time, is refused there before
-//! anything is done, and asked again by [`Metanode::call_near`]: with slot, number and order, as a message would be, but
-//! neither encoded nor kept until it is durable. `client/owner/near.rs` says why no operation is lost or done twice.
+//! is the answer; a file that its program opens with that is held by the session with the change itself
+//! (`shard::Holders`). *What has to wait*, for records, for other clients, for the end of the grace time, is refused
+//! there before anything is done, and asked again by [`Metanode::call_near`]: with slot, number and order, as a message
+//! would be, but neither encoded nor kept until it is durable. `client/owner/near.rs` says why no operation is lost or
+//! done twice.
 //!
 //! Each answer names the newest commit that it shows, so that the client knows what it has lost if this owner ends before
 //! that is durable. *The node's lease*, and that the shard isn't being given up, are looked at before the work and after
@@ -125,7 +127,12 @@ impl Metanode {
     fn change_near(self: &Arc<Self>, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
         let session = request.session()?;
         let ends = self.sessions.ends();
-        self.check_standing(session).ok()?;
+        let checked = match self.sessions.is_open(session) {
+            true => self.check_reclaimed(session),
+            // It was opened under an owner before this one: the shard knows, under a lock that all operations take.
+            false => self.check_standing(session),
+        };
+        checked.ok()?;
         if request.depends_on_locks() {
             self.check_grace().ok()?;
         }

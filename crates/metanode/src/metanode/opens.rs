@@ -53,13 +53,14 @@ impl Metanode {
         self.world.at(Point::SessionRecorded).await;
         self.sessions.begin(session);
         self.tokens.begin_session(session);
-        // Who has ended it meanwhile may have forgotten it before it was remembered.
+        // Who has ended it meanwhile may have forgotten it before it was remembered, and clients in this process may have
+        // taken something for it since.
         match self.shard().session_standing(session) {
             Standing::Open => Ok(()),
             _ => {
                 self.sessions.end(session);
                 self.tokens.end_session(session);
-                Err(namespace::sessions::ended(session))
+                self.end_if_closed(session, false)
             }
         }
     }
@@ -165,6 +166,7 @@ impl Metanode {
             // Who has ended it meanwhile may have forgotten it before it was remembered.
             if !is_open() {
                 self.sessions.end(session);
+                let _ended = self.end_if_closed(session, false);
             }
         }
     }

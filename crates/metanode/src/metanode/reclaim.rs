@@ -142,6 +142,11 @@ impl Reclaim {
         self.owing -= usize::from(told.is_some_and(|told| !told.is_complete));
     }
 
+    /// Whether everything is known for good: from then on nothing here changes.
+    fn is_settled(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
     /// Whether the session has yet to say what it holds.
     fn owes(&self, session: SessionId) -> bool {
         let told = self.sessions.get(&session);
@@ -311,6 +316,9 @@ impl Metanode {
 
     /// A session has ended, or its client knows that this owner knows what it holds.
     pub(super) fn owes_nothing(&self, session: SessionId) {
+        if !self.is_unsettled.load(Memory::SeqCst) {
+            return;
+        }
         let mut reclaim = self.reclaim.lock();
         reclaim.settle(session);
         self.note_owing(&reclaim);
@@ -338,6 +346,8 @@ impl Metanode {
     fn note_owing(&self, reclaim: &Reclaim) {
         let is_owed = reclaim.owing > 0;
         self.is_owed.store(is_owed, Memory::SeqCst);
+        self.is_unsettled
+            .store(!reclaim.is_settled(), Memory::SeqCst);
     }
 
     /// Begins with the sessions that are open.

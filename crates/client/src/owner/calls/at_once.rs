@@ -1,7 +1,9 @@
 //! What a session asks an owner in its own process on the thread that asks, if that is possible (`owner/near.rs`).
 
 use super::{Calls, OWNER_WAIT, left_undone};
-use crate::owner::near::Near;
+use crate::known_names::OwnChange;
+use crate::owner::book::{Book, made_held};
+use crate::owner::near::{Near, lost};
 use futures::future::{BoxFuture, Either, select};
 use model::owner::{NearAnswer, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, Result};
@@ -10,14 +12,14 @@ use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
 use world::call::Asked;
 
-/// A request in order that an owner has done which may not answer yet.
+/// A request that concerns the book, which an owner has done and may not answer yet.
 struct Done {
     near: Arc<Near>,
     request: OwnerRequest,
-    /// How many reclaims had been wanted before.
+    /// How many reclaims had been wanted before `sharing`.
     reclaims: u64,
-    /// Until this is dropped no other owner is told what is held.
-    sharing: OwnedRwLockReadGuard<()>,
+    /// As long as it is there no other owner is told what is held; `None`: one may be told just now.
+    sharing: Option<OwnedRwLockReadGuard<()>>,
     /// Ready when the owner may answer again, or is over.
     rest: BoxFuture<'static, NearAnswer>,
 }
@@ -42,108 +44,278 @@ impl Calls {
                 };
                 near.counts(answered, false).map(Asked::Ready)
             }
-            OwnerRequest::Execute { operation, .. } => {
-                let mut change = self.names.begin_near_change(operation);
-                Some(match near.owner.ask(request)? {
-                    Asked::Ready(answered) => {
-                        let answer = near.counts_or_unknown(answered);
-                        if let (Some(change), Ok(OwnerReply::Operation(ranked))) =
-                            (&mut change, &answer)
-                        {
-                            change.note(operation, &ranked.reply);
-                        }
-                        Asked::Ready(answer)
-                    }
-                    Asked::Waits(rest) => {
-                        let near = near.clone();
-                        Asked::Waits(Box::pin(async move {
-                            let answer = near.counts_or_unknown(rest.await);
-                            drop(change);
-                            answer
-                        }))
-                    }
-                })
-            }
-            request if request.is_in_order() => self.change_near(near, request),
+            request if Book::concerns(request) => self.hold_near(near, request),
+            OwnerRequest::Execute { .. } => self.change_near(near, request),
             _ => None,
         }
     }
 
-    /// A request in order, whose answer enters the book before anything can be reclaimed.
+    /// A change after which the session holds what it held before.
     fn change_near(
         &self,
         near: &Arc<Near>,
         request: &OwnerRequest,
     ) -> Option<Asked<'static, Result<OwnerReply>>> {
-        let reclaims = *self.wanted.borrow();
-        let sharing = self.reclaiming.clone().try_read_owned().ok()?;
-        if near.is_over() {
-            return None;
-        }
-        let rest = match near.owner.ask(request)? {
+        let change = self.begin(request);
+        Some(match near.owner.ask(request)? {
             Asked::Ready(answered) => {
                 let answer = near.counts_or_unknown(answered);
-                self.book.lock().answered(request, &answer);
-                return Some(Asked::Ready(answer));
+                note(change, request, &answer);
+                Asked::Ready(answer)
             }
-            Asked::Waits(rest) => rest,
+            Asked::Waits(rest) => {
+                let near = near.clone();
+                Asked::Waits(Box::pin(async move {
+                    let answer = near.counts_or_unknown(rest.await);
+                    drop(change);
+                    answer
+                }))
+            }
+        })
+    }
+
+    /// A request whose answer enters the book before another owner is told what is in it.
+    fn hold_near(
+        &self,
+        near: &Arc<Near>,
+        request: &OwnerRequest,
+    ) -> Option<Asked<'static, Result<OwnerReply>>> {
+        let change = self.begin(request);
+        let (rest, reclaims, sharing) = {
+            let mut book = self.book.lock();
+            if near.is_over() {
+                return None;
+            }
+            match near.owner.ask(request)? {
+                Asked::Ready(answered) => {
+                    let answer = near.counts_or_unknown(answered);
+                    book.answered(request, &answer);
+                    drop(book);
+                    note(change, request, &answer);
+                    return Some(Asked::Ready(answer));
+                }
+                Asked::Waits(rest) => {
+                    let reclaims = *self.wanted.borrow();
+                    (rest, reclaims, self.reclaiming.clone().try_read_owned())
+                }
+            }
         };
-        let calls = self.me.upgrade().expect("an owner is used through its Arc");
         let done = Done {
             near: near.clone(),
             request: request.clone(),
             reclaims,
-            sharing,
+            sharing: sharing.ok(),
             rest,
         };
-        // Whoever asks may stop waiting: what the owner has done must enter the book all the same.
+        Some(self.settle_later(done, change))
+    }
+
+    /// Settles what an owner has done whether or not it is waited for: it must enter the book.
+    fn settle_later(
+        &self,
+        done: Done,
+        change: Option<OwnChange>,
+    ) -> Asked<'static, Result<OwnerReply>> {
+        let calls = self.me.upgrade().expect("an owner is used through its Arc");
+        let (it, request) = (calls.clone(), done.request.clone());
+        let asked = request.clone();
         let (tell, told) = oneshot::channel();
-        let (it, request) = (calls.clone(), request.clone());
         let settling = async move {
-            let _nobody = tell.send(it.settle(done).await);
+            let settled = it.settle(done).await;
+            drop(change);
+            // Nobody waits for the answer any more: a file that it tells of is closed.
+            if let Err(Some(answer)) = tell.send(settled)
+                && let Some(close) = close_of_made(&asked, &answer)
+                && let Err(error) = it.ask(&close).await
+            {
+                tracing::debug!(%error, "a file that nobody opened isn't closed");
+            }
         };
         let task = self
             .world
             .spawn("a request waits for the node's lease", settling);
         task.detach();
-        Some(Asked::Waits(Box::pin(async move {
+        Asked::Waits(Box::pin(async move {
             let listed = calls.list();
             let settled = calls.world.timeout(calls.patience, told).await;
             drop(listed);
             match settled {
                 Ok(Ok(Some(answer))) => answer,
                 // The owner that has done it is over.
+                Ok(Ok(None)) if request.is_change() => Err(lost()),
                 Ok(Ok(None)) => calls.ask(&request).await,
                 Ok(Err(_)) | Err(_) => {
                     let text = format!("waited {:?} for {OWNER_WAIT}", calls.patience);
                     Err(Error::new(ErrorKind::Unknown, text))
                 }
             }
-        })))
+        }))
     }
 
-    /// Waits until a request in order counts, which its owner has done. `None`: another one follows, which must be told
-    /// first what is held without it.
+    /// Waits until a request counts that its owner has done. `None`: another one follows, which is told what is held
+    /// without it.
     async fn settle(&self, done: Done) -> Option<Result<OwnerReply>> {
         let Done {
             near,
             request,
-            reclaims,
-            sharing,
-            rest,
+            mut reclaims,
+            mut sharing,
+            mut rest,
         } = done;
         let mut wanted = self.wanted.subscribe();
-        let another = pin!(wanted.wait_for(|now| *now != reclaims));
-        let answered = match select(rest, another).await {
-            Either::Left((answered, _)) => answered,
-            Either::Right(_) => return None,
+        let (answered, _sharing) = loop {
+            let shared = match sharing.take() {
+                Some(shared) => shared,
+                // Who tells another owner comes first. If nobody has been told, this one goes on.
+                None => self.reclaiming.clone().read_owned().await,
+            };
+            if near.is_over() {
+                return None;
+            }
+            let another = pin!(wanted.wait_for(move |now| *now != reclaims));
+            match select(&mut rest, another).await {
+                Either::Left((answered, _)) => break (answered, shared),
+                Either::Right(_) => {}
+            }
+            // Before the lock is asked for again: a reclaim that comes later is noticed.
+            reclaims = *self.wanted.borrow();
         };
         let answer = near.counts(answered, true)?;
         if left_undone(&answer).is_some() {
             return None;
         }
         self.book.lock().answered(&request, &answer);
-        drop(sharing);
         Some(answer)
+    }
+
+    /// What a request changes of what is known of names, until that is dropped.
+    fn begin(&self, request: &OwnerRequest) -> Option<OwnChange> {
+        match request {
+            OwnerRequest::Execute { operation, .. } => self.names.begin_near_change(operation),
+            _ => None,
+        }
+    }
+}
+
+/// A change has been answered.
+fn note(change: Option<OwnChange>, request: &OwnerRequest, answer: &Result<OwnerReply>) {
+    if let Some(mut change) = change
+        && let OwnerRequest::Execute { operation, .. } = request
+        && let Ok(OwnerReply::Operation(ranked)) = answer
+    {
+        change.note(operation, &ranked.reply);
+    }
+}
+
+/// What ends the use of a file that a request has made open.
+fn close_of_made(request: &OwnerRequest, answer: &Result<OwnerReply>) -> Option<OwnerRequest> {
+    let inode = made_held(request, answer)?;
+    match request {
+        OwnerRequest::Execute { stamp, .. } => {
+            let stamp = *stamp;
+            Some(OwnerRequest::Unhold { inode, stamp })
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::known_names::KnownNames;
+    use crate::owner::owners::{NearOwner, OwnerWay, Owners};
+    use model::owner::{OwnerCall, Tenure};
+    use model::{CommitNumber, InodeId, SessionId, ShardId};
+    use parking_lot::Mutex;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::Duration;
+    use world::sim::Simulation;
+    use world::{Deadline, Instant};
+
+    const TENURE: Tenure = Tenure(3);
+
+    /// An owner that does what it is asked first, and answers when it is told what.
+    struct Late {
+        asked: AtomicU64,
+        told: Mutex<Option<oneshot::Receiver<NearAnswer>>>,
+    }
+
+    impl NearOwner for Late {
+        fn tenure(&self) -> Tenure {
+            TENURE
+        }
+
+        fn ask(&self, _: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            let told = self.told.lock().take()?;
+            Some(Asked::Waits(Box::pin(async move { told.await.unwrap() })))
+        }
+
+        fn call<'a>(&'a self, _: &'a OwnerCall, _: Deadline) -> BoxFuture<'a, NearAnswer> {
+            unreachable!("it was asked at once")
+        }
+
+        fn has_durable(&self, _: CommitNumber) -> bool {
+            true
+        }
+
+        fn sync(&self) -> BoxFuture<'_, Result<()>> {
+            Box::pin(async { Ok(()) })
+        }
+    }
+
+    /// No node owns the shard.
+    struct Nowhere;
+
+    impl Owners for Nowhere {
+        fn owner(&self) -> Option<OwnerWay> {
+            None
+        }
+
+        fn refresh(&self, _: Deadline) -> BoxFuture<'_, ()> {
+            unreachable!("nothing is asked again")
+        }
+
+        fn usable_until(&self) -> Option<Instant> {
+            None
+        }
+    }
+
+    /// Of several requests that find that a new owner must be told, one tells it. Would be broken if the others made it do
+    /// once more what it had done, or if they waited for it.
+    #[test]
+    fn what_an_owner_has_done_goes_on_after_a_reclaim_that_had_nobody_to_tell() {
+        let ran = Simulation::new(1).run(|world| async move {
+            let patience = Duration::from_secs(60);
+            let shared = (Arc::default(), KnownNames::new());
+            let owners = Arc::new(Nowhere);
+            let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
+            let (session, inode) = (SessionId(1), InodeId(7));
+            calls.set_session(session, TENURE);
+            let (tell, told) = oneshot::channel();
+            let owner = Arc::new(Late {
+                asked: AtomicU64::new(0),
+                told: Mutex::new(Some(told)),
+            });
+            let way = OwnerWay::Near(owner.clone());
+            assert!(calls.nearby.meet(&way, TENURE).is_some());
+            let hold = OwnerRequest::Hold { session, inode };
+            let Some(Asked::Waits(waiting)) = calls.ask_near(&hold) else {
+                panic!("it can't be answered yet");
+            };
+            let soon = Deadline::after(&world, Duration::from_secs(1));
+            let before = Tenure(TENURE.0 - 1);
+            calls.reclaim(&way, before, soon).await.unwrap();
+            let done = NearAnswer {
+                answer: Ok(OwnerReply::Done),
+                shows: CommitNumber(0),
+            };
+            tell.send(done).unwrap();
+            assert_eq!(waiting.await, Ok(OwnerReply::Done));
+            assert_eq!(owner.asked.load(Ordering::Relaxed), 1);
+            assert_eq!(calls.book.lock().parts()[0].holds, [(inode, 1)]);
+        });
+        ran.finished();
     }
 }

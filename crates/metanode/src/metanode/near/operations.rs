@@ -36,6 +36,7 @@ impl Metanode {
         }
         self.note_publish(operation, stamp, &answer);
         drop(claim);
+        let made = made_held(operation, &answer);
         let rest = self.rest_of(operation, stamp, &answer);
         let is_serving = self.check_serving().is_ok();
         match rest {
@@ -51,7 +52,15 @@ impl Metanode {
                         Some(rest) => it.finish_near(rest, &operation, &stamp, answer).await,
                         None => answer,
                     };
-                    it.answer_late((answer, shows)).await
+                    let answered = it.answer_late((answer, shows)).await;
+                    // Its client doesn't know that it holds that.
+                    if let Some(inode) = made
+                        && answered.answer.is_err()
+                        && let Err(error) = it.unhold(inode, &stamp).await
+                    {
+                        tracing::warn!(%inode, %error, "what nobody was told of isn't let go");
+                    }
+                    answered
                 };
                 Some(Asked::Waits(Box::pin(finish)))
             }
@@ -152,14 +161,22 @@ enum Rest {
     Cut,
 }
 
+/// The inode that an operation made, if its session holds it with that.
+fn made_held(operation: &Operation, answer: &Result<Ranked>) -> Option<InodeId> {
+    match answer.as_ref().map(|ranked| &ranked.reply) {
+        Ok(Reply::Entry { attributes, .. }) if operation.makes_held() => Some(attributes.inode),
+        _ => None,
+    }
+}
+
 /// Whether an operation is done when it was applied once. Others have slots, so that the next owner can go on with them.
-/// Each is named: a new one that makes something held must not be `true` before its client's book takes it in.
+/// Each is named: a new one that makes something held may be `true` only if the shard tells that to its
+/// [`Holders`](shard::Holders) under the lock under which sessions end. In the books of clients they are
+/// (`client/owner/calls/at_once.rs`).
 fn is_one_step(operation: &Operation) -> bool {
     match operation {
-        // Its maker holds it from then on, by its slot.
-        Operation::CreateHeld { .. }
-        | Operation::CreateUnnamed { .. }
-        | Operation::ChangeRange { .. } => false,
+        // What it makes has no name: its maker holds it by its slot.
+        Operation::CreateUnnamed { .. } | Operation::ChangeRange { .. } => false,
         Operation::SetAttributes { set, .. } => matches!(set.size, None | Some(0)),
         Operation::Lookup { .. }
         | Operation::LookupParent { .. }
@@ -168,6 +185,7 @@ fn is_one_step(operation: &Operation) -> bool {
         | Operation::NoteAccess { .. }
         | Operation::Publish(_)
         | Operation::Create { .. }
+        | Operation::CreateHeld { .. }
         | Operation::Link { .. }
         | Operation::Unlink { .. }
         | Operation::RemoveDirectory { .. }
