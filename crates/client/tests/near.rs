@@ -254,6 +254,9 @@ fn a_session_that_keeps_everything_ends_with_its_owner() {
         client.open(inode, OpenFlags::default()).await.unwrap();
         assert_eq!(rig::read(client, inode, 0, 9).await, b"");
         client.release(inode).await;
+        // Once, whoever would have taken what was answered for durable hears that it was lost.
+        let lost = client.sync_all().await.unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::SessionEnded);
         client.close().await.unwrap();
         next.close().await.unwrap();
     });
