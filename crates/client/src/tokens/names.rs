@@ -33,10 +33,12 @@ impl AskingToKnow {
             Ok(OwnerReply::Known { grants, renewal }) => (grants, renewal),
             Ok(other) => crate::session::unexpected_answer(&other),
             Err(error) => {
-                if error.kind() == ErrorKind::SessionEnded
-                    && self.session == self.tokens.session.id()
-                {
-                    self.tokens.lose_all(self.tokens.state.lock());
+                if error.kind() == ErrorKind::SessionEnded {
+                    let state = self.tokens.state.lock();
+                    // Another session may have begun: this one's end isn't its end.
+                    if self.session == self.tokens.session.id() {
+                        self.tokens.lose_all(state);
+                    }
                 }
                 return false;
             }
@@ -44,6 +46,10 @@ impl AskingToKnow {
         let tokens = self.tokens.clone();
         let now = tokens.session.standing().now();
         let mut state = tokens.state.lock();
+        // What was granted to a session that has ended since is lost with the rest of it.
+        if state.is_over {
+            return false;
+        }
         let Some(holder) = tokens.holder_of(&mut state, self.session) else {
             return false;
         };
