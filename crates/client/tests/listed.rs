@@ -135,3 +135,31 @@ fn what_was_granted_to_a_session_that_has_ended_meanwhile_is_not_kept() {
         node.close().await;
     });
 }
+
+/// Would be broken if a listing waited for the tokens of what it shows for as long as the owner's commits take.
+#[test]
+fn a_listing_waits_for_the_tokens_of_what_it_shows_as_long_as_for_one() {
+    run(9_390, |world, node| async move {
+        let (far, way) = far(&world, &node).await;
+        for text in ["a", "b"] {
+            make(&node.client, ROOT, text, new_file()).await;
+        }
+        way.tokens_ms.store(1_700, Ordering::Relaxed);
+        let second = Duration::from_secs(1);
+        let mut waited = 0;
+        for _ in 0..5 {
+            let begun = world.now();
+            assert_eq!(list(&far, ROOT).await.len(), 2);
+            let took = world.now() - begun;
+            assert!(took < second + second / 4, "{took:?}");
+            waited += u32::from(took >= second);
+            world.sleep(2 * second).await;
+        }
+        assert_eq!(waited, 2, "for the directory, and for the files");
+        // They have come all the same.
+        let (_, asked) = messages(&way, list(&far, ROOT)).await;
+        assert_eq!(asked, 0);
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
