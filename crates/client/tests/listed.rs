@@ -3,9 +3,10 @@
 
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
 use crate::rig::{new_file, run_patient as run};
-use client::{Client, Validity};
-use model::operation::DirectoryEntry;
+use client::{Client, OpenFlags, Validity};
+use model::operation::{DirectoryEntry, RenameMode};
 use model::{ErrorKind, InodeId};
+use simkernel::SimKernel;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -160,6 +161,45 @@ fn a_listing_waits_for_the_tokens_of_what_it_shows_as_long_as_for_one() {
         let (_, asked) = messages(&way, list(&far, ROOT)).await;
         assert_eq!(asked, 0);
         far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// Others move and remove a name with its directory's token alone. Would be broken if a kernel went on using the
+/// attributes that it was given under the name: it keeps them beside the inode, which a program has open.
+#[test]
+fn who_has_a_file_open_sees_at_once_that_others_move_and_remove_its_name() {
+    run(9_395, |world, node| async move {
+        let (one, _) = far(&world, &node).await;
+        let (two, _) = far(&world, &node).await;
+        let kernel = SimKernel::before(&one);
+        let file = make(&node.client, ROOT, "f", new_file()).await;
+        make(&node.client, ROOT, "other", new_file()).await;
+        one.open(file, OpenFlags::default()).await.unwrap();
+        let keeps = async |text: &str| {
+            // Out of the time in which tokens that others wanted aren't asked for.
+            world.sleep(Duration::from_secs(3)).await;
+            assert_eq!(list(&one, ROOT).await.len(), 2);
+            kernel.stat(ROOT, &name(text)).await.unwrap();
+            let before = kernel.asked.load(Ordering::Relaxed);
+            let shown = kernel.stat_open(file).await.unwrap();
+            let asked = kernel.asked.load(Ordering::Relaxed) - before;
+            assert_eq!(asked, 0, "it keeps the attributes");
+            shown
+        };
+        let before = keeps("f").await;
+        let moved = two.rename(ROOT, name("f"), ROOT, name("g"), RenameMode::Replace);
+        moved.await.unwrap();
+        let shown = kernel.stat_open(file).await.unwrap();
+        assert!(shown.ctime > before.ctime, "{shown:?} {before:?}");
+        assert_eq!(keeps("g").await, shown);
+        two.unlink(ROOT, name("g")).await.unwrap();
+        assert_eq!(kernel.stat_open(file).await.unwrap().links, 0);
+        one.release(file).await;
+        drop(kernel);
+        for client in [one, two] {
+            client.close().await.unwrap();
+        }
         node.close().await;
     });
 }
