@@ -120,7 +120,7 @@ fn what_was_granted_to_a_session_that_has_ended_meanwhile_is_not_kept() {
         world.sleep(100 * MS).await;
         way.no_sessions.store(false, Ordering::Relaxed);
         assert_eq!(lists.await, 2);
-        assert_ne!(far.session(), ended);
+        until(&world, || far.session() != ended).await;
 
         // Out of the time in which lost tokens aren't asked for.
         world.sleep(Duration::from_secs(3)).await;
