@@ -26,6 +26,7 @@ mod changing;
 mod directory;
 mod memory;
 mod places;
+mod shown;
 #[cfg(test)]
 mod tests;
 
@@ -138,15 +139,16 @@ impl KnownNames {
         memory.learn(directory, name.as_bytes(), found, asked)
     }
 
-    /// What is still known of what was learned then: the name, and with it the attributes.
-    pub(crate) fn knows(
+    /// What is still known of what was learned then: the name, and with it the attributes. If these are, a kernel may
+    /// keep them until the token of the inode, or of the directory, goes back ([`KnownNames::take_shown`]).
+    pub(crate) fn show_entry(
         &self,
         directory: InodeId,
         name: &FileName,
         learned: Learned,
     ) -> (bool, bool) {
-        let memory = self.memory.lock();
-        memory.knows(directory, name.as_bytes(), learned)
+        let mut memory = self.memory.lock();
+        memory.show_entry(directory, name.as_bytes(), learned)
     }
 
     /// Whether all names of a directory should be learned now.
@@ -174,10 +176,15 @@ impl KnownNames {
         self.memory.lock().show_attributes(inode, learned)
     }
 
-    /// A directory's token goes back. Those with names in it whose attributes kernels may keep by their numbers;
-    /// from now on they don't.
+    /// A directory's token goes back. The inodes with names in it whose attributes kernels may keep; from now on
+    /// they don't.
     pub(crate) fn take_shown(&self, directory: InodeId) -> Vec<InodeId> {
         self.memory.lock().take_shown(directory)
+    }
+
+    /// An inode's token has gone back, and kernels keep nothing of it; or it is lost, and what they keep runs out.
+    pub(crate) fn hide(&self, inode: InodeId) {
+        self.memory.lock().hide(inode);
     }
 
     /// Whether a listing of the directory would be kept.

@@ -295,11 +295,13 @@ impl Names {
         known.learn_listing(directory, after, (&entries, end), asked);
         if with_attributes {
             let inodes = known.listed_without_token(directory, &entries, standing.now());
-            if inodes.len() > 1 {
-                self.tokens.ask_to_know(known, inodes).await;
+            if inodes.len() > 1 && self.tokens.ask_to_know(known, inodes).await {
                 let asked = known.begin();
-                (entries, end) = self.list_part(part).await?;
-                known.learn_listing(directory, after, (&entries, end), asked);
+                // If that fails, the first answer is as good as without the tokens.
+                if let Ok(again) = self.list_part(part).await {
+                    (entries, end) = again;
+                    known.learn_listing(directory, after, (&entries, end), asked);
+                }
             }
         }
         let limit = (limit as usize).max(1);

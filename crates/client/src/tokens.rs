@@ -54,6 +54,9 @@ const REFUSALS_MAX: usize = 8;
 /// lets a session hold, so that files in use always find room.
 const OBJECTS_MAX: usize = 32_768;
 
+/// Most returns on the way of what nobody uses.
+const RETURNS_MAX: usize = 1_024;
+
 /// Pause after the owner couldn't be asked.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -90,6 +93,8 @@ struct State {
     asking: BTreeSet<u64>,
     /// Objects of which something may be held.
     kept: Kept,
+    /// Inodes whose tokens are being asked for in messages of many.
+    asked_to_know: usize,
     /// The session has ended, and no other one has begun.
     is_over: bool,
     /// The holder of the session before, until the owner has answered the next one.
@@ -130,6 +135,7 @@ impl Tokens {
                 waits: BTreeMap::new(),
                 asking: BTreeSet::new(),
                 kept: Kept::default(),
+                asked_to_know: 0,
                 is_over: false,
                 former: None,
                 dropping: BTreeMap::new(),
@@ -535,7 +541,13 @@ impl Tokens {
         }
     }
 
-    /// Gives back what no inode's state is kept for, but for the newest `kept` objects.
+    /// Gives back some of what nobody uses, unless much of it is on its way already.
+    fn release_some(&self) {
+        let on_the_way = self.returns.lock().len();
+        self.release_unused(RETURNS_MAX.saturating_sub(on_the_way));
+    }
+
+    /// Looks at most at so many objects, the oldest ones, and gives back those that nobody uses.
     pub(crate) fn release_unused(&self, most: usize) {
         let mut state = self.state.lock();
         let unused = state.kept.oldest(most);

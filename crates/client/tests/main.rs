@@ -11,6 +11,7 @@ mod created;
 mod families;
 mod kept;
 mod late;
+mod listed;
 mod locks;
 mod mappings;
 mod names;

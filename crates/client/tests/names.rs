@@ -20,7 +20,7 @@ use world::{Instant, World};
 const ROOT: InodeId = InodeId::ROOT;
 
 /// A client on another node, and the way to it.
-async fn far(world: &World, node: &Node) -> (Arc<Client>, Arc<Way>) {
+pub(crate) async fn far(world: &World, node: &Node) -> (Arc<Client>, Arc<Way>) {
     let way = Way::new(world, &node.metanode, 0);
     let client = client_through(node, &way).await;
     // Until the owner has answered it.
@@ -29,25 +29,30 @@ async fn far(world: &World, node: &Node) -> (Arc<Client>, Arc<Way>) {
 }
 
 /// How many messages something takes.
-async fn messages<T>(way: &Way, work: impl Future<Output = T>) -> (T, u64) {
+pub(crate) async fn messages<T>(way: &Way, work: impl Future<Output = T>) -> (T, u64) {
     let before = way.asked.load(Ordering::Relaxed);
     let result = work.await;
     (result, way.asked.load(Ordering::Relaxed) - before)
 }
 
-fn new_directory() -> NewInode {
+pub(crate) fn new_directory() -> NewInode {
     NewInode {
         mode: 0o755,
         ..new_inode(FileKind::Directory)
     }
 }
 
-async fn make(client: &Client, directory: InodeId, text: &str, new: NewInode) -> InodeId {
+pub(crate) async fn make(
+    client: &Client,
+    directory: InodeId,
+    text: &str,
+    new: NewInode,
+) -> InodeId {
     let made = client.create(directory, name(text), new).await;
     made.unwrap().inode
 }
 
-async fn chmod(client: &Client, inode: InodeId, mode: u32) -> Result<Attributes> {
+pub(crate) async fn chmod(client: &Client, inode: InodeId, mode: u32) -> Result<Attributes> {
     let set = SetAttributes {
         mode: Some(mode),
         ..SetAttributes::default()
@@ -55,7 +60,7 @@ async fn chmod(client: &Client, inode: InodeId, mode: u32) -> Result<Attributes>
     client.set_attributes(inode, set).await
 }
 
-fn kind_of<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+pub(crate) fn kind_of<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
     result.unwrap_err().kind()
 }
 

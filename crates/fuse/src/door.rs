@@ -361,7 +361,7 @@ impl Door {
         }
     }
 
-    /// Adds entries until the listing is full or the directory ends; returns whether it has ended.
+    /// Adds entries as far as they fit, a part that the client has in one piece; returns whether the directory has ended.
     async fn list(&self, inode: InodeId, listing: &mut Listing) -> Result<bool> {
         let shown = self.outside(inode);
         if listing.offset() < 1 && !listing.add(shown, FileKind::Directory, b".", 1) {
@@ -380,39 +380,34 @@ impl Door {
             }
         }
         let with_attributes = listing.with_attributes();
-        loop {
-            let after = if listing.offset() <= 2 {
-                0
-            } else {
-                listing.offset()
+        // Those two have no position in the directory.
+        let after = Some(listing.offset()).filter(|at| *at > 2).unwrap_or(0);
+        let limit = listing.room().min(LISTING_ENTRIES_MAX) as u32;
+        // One part in each answer: the kernel counts from its end how long it may keep an entry, and the next part may
+        // have to wait for the owner, longer than the tokens of the first one last.
+        let page = self
+            .client
+            .read_directory(inode, after, limit, with_attributes)
+            .await?;
+        for (entry, valid) in page.entries.iter().zip(&page.valid) {
+            let name = entry.name.as_bytes();
+            let added = match entry.attributes {
+                Some(attributes) if with_attributes => {
+                    listing.add_with(&self.entry_for(attributes, *valid), name, entry.position)
+                }
+                _ => listing.add(entry.inode, entry.kind, name, entry.position),
             };
-            let limit = listing.room().min(LISTING_ENTRIES_MAX) as u32;
-            let page = self
-                .client
-                .read_directory(inode, after, limit, with_attributes)
-                .await?;
-            for (entry, valid) in page.entries.iter().zip(&page.valid) {
-                let name = entry.name.as_bytes();
-                let added = match entry.attributes {
-                    Some(attributes) if with_attributes => {
-                        listing.add_with(&self.entry_for(attributes, *valid), name, entry.position)
-                    }
-                    _ => listing.add(entry.inode, entry.kind, name, entry.position),
-                };
-                if !added {
-                    return Ok(false);
-                }
-                if let Some(attributes) = entry.attributes
-                    && with_attributes
-                    && is_special(entry.kind)
-                {
-                    Box::pin(self.hold_special(entry.inode, attributes.uid)).await;
-                }
+            if !added {
+                return Ok(false);
             }
-            if page.end || page.entries.is_empty() {
-                return Ok(true);
+            if let Some(attributes) = entry.attributes
+                && with_attributes
+                && is_special(entry.kind)
+            {
+                Box::pin(self.hold_special(entry.inode, attributes.uid)).await;
             }
         }
+        Ok(page.end || page.entries.is_empty())
     }
 
     /// Whether this door's kernel may have an outdated owner or group of the inode.

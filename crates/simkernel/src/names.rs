@@ -122,6 +122,33 @@ impl SimKernel {
         }
     }
 
+    /// fstat(2) of an open file, or stat(2) of a working directory.
+    ///
+    /// # Errors
+    /// As [`Client::get_attributes`].
+    pub async fn stat_open(&self, inode: InodeId) -> Result<Attributes> {
+        let version = {
+            let kept = self.kept.lock();
+            let known = kept.attributes.get(&inode);
+            if let Some((known, until)) = known
+                && self.world.now() < *until
+            {
+                return Ok(*known);
+            }
+            kept.version
+        };
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let (attributes, valid) = self.client.get_attributes_to_keep(inode).await?;
+        self.travel().await;
+        let until = self.world.now() + valid;
+        let mut kept = self.kept.lock();
+        let changed = kept.changed_attributes.get(&inode);
+        if changed.is_none_or(|changed| *changed <= version) {
+            kept.attributes.insert(inode, (attributes, until));
+        }
+        Ok(attributes)
+    }
+
     /// A program of this kernel begins or ends a change of names.
     pub fn changes_name(&self, directory: InodeId, name: &FileName) {
         let name = (directory, name.clone());

@@ -457,14 +457,17 @@ impl Holder {
         self.tenure = tenure;
         self.is_reclaiming = true;
         self.early.clear();
+        let mut dropped = Vec::new();
         for (request, asked) in std::mem::take(&mut self.asked) {
             self.actions.push(Action::Stop { request });
             if asked.waits.is_empty() {
+                dropped.push(asked.wants.object);
                 continue;
             }
             let request = self.next();
             self.asked.insert(request, asked);
         }
+        dropped.into_iter().for_each(|object| self.tidy(object));
         let objects = self.objects.iter();
         let pieces = objects.flat_map(|(object, known)| {
             known

@@ -8,6 +8,7 @@ pub(crate) use by_number::LookedAt;
 use super::changing::Changing;
 use super::directory::{Directory, Named};
 use super::places::Places;
+use super::shown::Shown;
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, TokenMode, TokenObject};
@@ -93,6 +94,8 @@ pub(super) struct Memory {
     changing_names: Changing<(InodeId, FileName)>,
     /// Where the names of directories are.
     places: Places,
+    /// Of which inodes kernels may keep attributes.
+    shown: Shown,
     /// Until when a token isn't asked for.
     refused: Map<TokenObject, Moment>,
     /// Tokens that are asked for while no operation waits for them.
@@ -111,6 +114,7 @@ impl Memory {
             changing: Changing::default(),
             changing_names: Changing::default(),
             places: Places::default(),
+            shown: Shown::default(),
             refused: Map::default(),
             asked_later: BTreeSet::new(),
         }
@@ -131,6 +135,7 @@ impl Memory {
             + self.inodes.capacity() * place(size_of::<(InodeId, Inode)>())
             + self.refused.capacity() * place(size_of::<(TokenObject, Moment)>())
             + self.places.bytes()
+            + self.shown.bytes()
     }
 
     // Looks.
@@ -333,14 +338,24 @@ impl Memory {
         known.is_some_and(Directory::wants_names)
     }
 
-    /// Whether a name is still known as it was learned then, and the attributes that came with it.
-    pub(super) fn knows(&self, directory: InodeId, name: &[u8], learned: Learned) -> (bool, bool) {
+    /// Whether a name is still known as it was learned then, and the attributes that came with it: then kernels may
+    /// keep these.
+    pub(super) fn show_entry(
+        &mut self,
+        directory: InodeId,
+        name: &[u8],
+        learned: Learned,
+    ) -> (bool, bool) {
         let known = self.directories.get(&directory);
         let named = known.and_then(|known| known.find(name)).flatten();
-        match named.filter(|named| Learned(named.learned) == learned) {
-            Some(named) => (true, self.known_attributes(&named).is_some()),
-            None => (false, false),
+        let Some(named) = named.filter(|named| Learned(named.learned) == learned) else {
+            return (false, false);
+        };
+        let is_all = self.known_attributes(&named).is_some();
+        if is_all {
+            self.shown.show(named.inode, directory);
         }
+        (true, is_all)
     }
 
     fn learn_found(
@@ -412,8 +427,11 @@ impl Memory {
     }
 
     fn put(&mut self, directory: InodeId, name: &[u8], named: Option<Named>) {
-        if let Some(named) = named.filter(|named| named.kind == FileKind::Directory) {
-            self.places.note(named.inode, directory, name);
+        if let Some(named) = named {
+            self.shown.follow(named.inode, directory);
+            if named.kind == FileKind::Directory {
+                self.places.note(named.inode, directory, name);
+            }
         }
         let before = self.with(directory, |known| known.put(name, named));
         before
@@ -505,7 +523,6 @@ impl Memory {
             }
             (TokenObject::Inode(inode), None) => {
                 self.forget_attributes(inode);
-                self.places.hide(inode);
                 if self.inodes.remove(&inode).is_some() {
                     self.refuse(object, now);
                 }

@@ -584,6 +584,42 @@ fn attributes_of_a_directory_are_known_as_long_as_its_name_leads_to_it() {
     assert!(memory.take_shown(ROOT).is_empty());
 }
 
+/// Others move and remove a name with its directory's token alone: a kernel must hear of it whose programs have the
+/// file open.
+#[test]
+fn attributes_that_kernels_keep_end_with_the_token_of_the_directory_or_of_the_inode() {
+    let mut memory = Memory::new(1 << 20);
+    let (file, now) = (InodeId(20), Moment::default());
+    let name = text(1);
+    let learns = |memory: &mut Memory| {
+        for object in [TokenObject::Directory(ROOT), TokenObject::Inode(file)] {
+            memory.show(object, Some(TokenMode::Shared), now);
+        }
+        let found = attributes(file, FileKind::File);
+        let asked = memory.begin();
+        let learned = memory.learn(ROOT, name.as_bytes(), Some(&found), asked);
+        learned.expect("all is held")
+    };
+    let learned = learns(&mut memory);
+    assert!(memory.take_shown(ROOT).is_empty(), "nobody was told");
+    let shown = memory.show_entry(ROOT, name.as_bytes(), learned);
+    assert_eq!(shown, (true, true));
+    // The inode's token is on its way back, and kernels haven't heard of it.
+    memory.show(TokenObject::Inode(file), None, now);
+    memory.show(TokenObject::Directory(ROOT), None, now);
+    assert_eq!(memory.take_shown(ROOT), [file]);
+
+    let learned = learns(&mut memory);
+    let shown = memory.show_entry(ROOT, name.as_bytes(), learned);
+    assert_eq!(shown, (true, true));
+    memory.show(TokenObject::Inode(file), None, now);
+    let shown = memory.show_entry(ROOT, name.as_bytes(), learned);
+    assert_eq!(shown, (true, false));
+    memory.hide(file);
+    assert!(memory.take_shown(ROOT).is_empty());
+    assert_eq!(memory.bytes(), memory.recounted());
+}
+
 #[test]
 fn names_take_no_more_bytes_than_they_may() {
     let most = 1 << 20;

@@ -128,7 +128,7 @@ impl Names {
         name: &FileName,
         learned: Option<Learned>,
     ) -> Validity {
-        let is_known = learned.map(|learned| known.knows(directory, name, learned));
+        let is_known = learned.map(|learned| known.show_entry(directory, name, learned));
         let (is_name, is_all) = is_known.unwrap_or_default();
         let valid = self.session.standing().valid_under_tokens();
         let valid_if = |is_known| if is_known { valid } else { Duration::ZERO };

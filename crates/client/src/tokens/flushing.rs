@@ -45,7 +45,7 @@ impl Tokens {
             self.session.world().at(Point::FlushPublished).await;
             self.forget(&state, object, &ranges, keep);
         }
-        self.expire_in_kernels(object).await;
+        self.expire_in_kernels(object, keep).await;
         self.session.world().at(Point::FlushForgotten).await;
         let now = self.session.standing().now();
         let mut locked = self.state.lock();
@@ -55,14 +55,14 @@ impl Tokens {
         self.act(locked);
     }
 
-    /// No kernel keeps names or attributes that an object's token allowed. Nothing new is answered under it: it is
-    /// taken away first.
-    async fn expire_in_kernels(&self, object: TokenObject) {
+    /// No kernel keeps names or attributes that an object's token allowed. Nothing new is answered under it, but for
+    /// what is kept: it is taken away first.
+    async fn expire_in_kernels(&self, object: TokenObject, keep: Option<TokenMode>) {
+        let names = self.session.known_names();
         let expired: Vec<Expired> = match object {
             // With its names change the attributes of a directory; and of those with names in it, if others move or
             // remove them.
             TokenObject::Directory(inode) => {
-                let names = self.session.names();
                 let mut changed = names.map_or_else(Vec::new, |names| names.take_shown(inode));
                 changed.push(inode);
                 let changed = changed.into_iter().map(Expired::Attributes);
@@ -75,6 +75,10 @@ impl Tokens {
         if !world.has_planted(Planted::KeepInKernels) {
             let expired = expired.into_iter();
             join_all(expired.map(|what| self.kernels.expire_soon(world, what))).await;
+        }
+        // Only now: the directory's token doesn't go back before kernels have heard of this, either.
+        if let (TokenObject::Inode(inode), None, Some(names)) = (object, keep, names) {
+            names.hide(inode);
         }
     }
 
@@ -180,6 +184,11 @@ impl Tokens {
 
     /// Drops what was cached and changed of something that others may have changed since.
     pub(super) fn lose(&self, object: TokenObject, ranges: &[TokenRange]) {
+        match (object, self.session.known_names()) {
+            (TokenObject::Inode(inode), Some(names)) => names.hide(inode),
+            (TokenObject::Directory(inode), Some(names)) => drop(names.take_shown(inode)),
+            _ => {}
+        }
         let (TokenObject::Inode(inode) | TokenObject::Bytes(inode)) = object else {
             return;
         };

@@ -1,6 +1,6 @@
 //! Tokens under which names are known: claims that needn't succeed.
 
-use super::{Go, OBJECTS_MAX, Tokens, Try};
+use super::{Go, OBJECTS_MAX, TOKEN_WAIT, Tokens, Try};
 use crate::known_names::KnownNames;
 use model::owner::{KNOWN_MAX, OwnerReply, OwnerRequest};
 use model::token::{GrantNumber, TokenReply};
@@ -8,15 +8,16 @@ use model::{ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, Token
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::holder::{UseNumber, Want};
-use world::Instant;
+use tokio::sync::oneshot;
+use world::{Deadline, Instant, Work};
 
 /// How long a token is waited for. Longer, and the operation had better be sent; the token is waited for
 /// beside it, so that the next answer can be kept.
 const CLAIM_MAX: Duration = Duration::from_secs(1);
 /// How long it is waited for beside operations: commits are slow, or others give it back slowly.
 const LATER_MAX: Duration = Duration::from_secs(60);
-/// How many objects are looked at, to give back those that nobody uses, when there is hardly room for more.
-const ROOM_MADE: usize = 4 * KNOWN_MAX;
+/// Most inodes whose tokens are being asked for in messages of many.
+const TO_KNOW_MAX: usize = 16 * KNOWN_MAX;
 
 /// Inodes whose tokens are being asked for in one message; nobody waits for them any more if it is dropped.
 struct AskingToKnow {
@@ -24,35 +25,57 @@ struct AskingToKnow {
     known: Arc<KnownNames>,
     session: SessionId,
     requests: Vec<(u64, InodeId)>,
+    /// How many there were.
+    count: usize,
 }
 
 impl AskingToKnow {
-    /// The owner has answered what was sent then. Whether it makes sense to ask for more.
-    fn end(mut self, answer: Result<OwnerReply>, sent: Instant) -> bool {
+    /// Asks. Returns how many tokens came; `None` if it makes no sense to ask for more.
+    async fn ask(self) -> Option<usize> {
+        let tokens = self.tokens.clone();
+        let sent = tokens.session.now();
+        let asked = OwnerRequest::AskToKnow {
+            session: self.session,
+            inodes: self.requests.iter().map(|(_, inode)| *inode).collect(),
+        };
+        let answer = tokens.session.ask(&asked).await;
+        self.end(answer, sent)
+    }
+
+    /// The owner has answered what was sent then.
+    fn end(mut self, answer: Result<OwnerReply>, sent: Instant) -> Option<usize> {
         let (grants, renewal) = match answer {
             Ok(OwnerReply::Known { grants, renewal }) => (grants, renewal),
             Ok(other) => crate::session::unexpected_answer(&other),
             Err(error) => {
-                if error.kind() == ErrorKind::SessionEnded
-                    && self.session == self.tokens.session.id()
-                {
-                    self.tokens.lose_all(self.tokens.state.lock());
+                if error.kind() == ErrorKind::SessionEnded {
+                    let state = self.tokens.state.lock();
+                    // Another session may have begun: this one's end isn't its end.
+                    if self.session == self.tokens.session.id() {
+                        self.tokens.lose_all(state);
+                    }
                 }
-                return false;
+                return None;
             }
         };
         let tokens = self.tokens.clone();
         let now = tokens.session.standing().now();
         let mut state = tokens.state.lock();
+        // What was granted to a session that has ended since is lost with the rest of it.
+        if state.is_over {
+            return None;
+        }
         let Some(holder) = tokens.holder_of(&mut state, self.session) else {
-            return false;
+            return None;
         };
         let requests = std::mem::take(&mut self.requests);
+        let mut granted = 0;
         // What a faulty owner leaves out is refused.
         let grants = grants.into_iter().chain(std::iter::repeat(None));
         for ((request, inode), grant) in requests.into_iter().zip(grants) {
-            if grant.is_none() {
-                self.known.refuse(TokenObject::Inode(inode), now);
+            match grant {
+                Some(_) => granted += 1,
+                None => self.known.refuse(TokenObject::Inode(inode), now),
             }
             let answered = holder.answered(request, reply(grant), now);
             assert!(
@@ -62,17 +85,15 @@ impl AskingToKnow {
         }
         tokens.renewed(&mut state, renewal, sent);
         tokens.act(state);
-        true
+        Some(granted)
     }
 }
 
 impl Drop for AskingToKnow {
     fn drop(&mut self) {
-        if self.requests.is_empty() {
-            return;
-        }
         let now = self.tokens.session.standing().now();
         let mut state = self.tokens.state.lock();
+        state.asked_to_know -= self.count;
         if let Some(holder) = self.tokens.holder_of(&mut state, self.session) {
             for (request, _) in std::mem::take(&mut self.requests) {
                 holder.unanswered(request, now);
@@ -132,45 +153,60 @@ impl Tokens {
     }
 
     /// Asks for shared tokens of inodes that are about to be listed with their attributes, so that these can be
-    /// kept, in one message; those of which others want something are left out. Returns when the owner has
-    /// answered.
+    /// kept; those of which others want something are left out. Returns whether any came. Waits as long as for one
+    /// token; what comes later is there for the next listing.
     ///
     /// No more than there is room for; what wasn't looked at for long goes back meanwhile.
-    pub(crate) async fn ask_to_know(&self, known: &Arc<KnownNames>, inodes: Vec<InodeId>) {
+    pub(crate) async fn ask_to_know(&self, known: &Arc<KnownNames>, inodes: Vec<InodeId>) -> bool {
+        let world = self.session.world();
+        let deadline = Deadline::after(world, CLAIM_MAX);
+        let mut any = false;
         for inodes in inodes.chunks(KNOWN_MAX) {
             let Some(asking) = self.begin_to_know(known, inodes) else {
-                return;
+                break;
             };
-            let sent = self.session.now();
-            let asked = OwnerRequest::AskToKnow {
-                session: asking.session,
-                inodes: asking.requests.iter().map(|(_, inode)| *inode).collect(),
+            let inode = asking.requests[0].1;
+            let work = Work::Ask(inode);
+            let (tell, told) = oneshot::channel();
+            // A task of its own: what the owner grants to somebody who has stopped waiting would be held by the
+            // session and known to nobody.
+            let asks = async move {
+                let _nobody = tell.send(asking.ask().await);
             };
-            let answer = self.session.ask(&asked).await;
-            if !asking.end(answer, sent) {
-                return;
+            self.session
+                .spawn_work("asks for tokens of what is listed", work, asks);
+            let waiting = self.session.wait_for_work(TOKEN_WAIT, inode, work, told);
+            match deadline.bound(world, waiting).await {
+                Ok(Ok(Ok(Some(granted)))) => any |= granted > 0,
+                _ => break,
             }
         }
+        any
     }
 
     fn begin_to_know(&self, known: &Arc<KnownNames>, inodes: &[InodeId]) -> Option<AskingToKnow> {
         let tokens = self.me.upgrade()?;
         let mut state = self.state.lock();
-        let room = OBJECTS_MAX.saturating_sub(state.kept.len());
-        let inodes = &inodes[..inodes.len().min(room)];
+        let under_way = state.asked_to_know;
+        let room = OBJECTS_MAX.saturating_sub(state.kept.len() + under_way);
+        let most = room.min(TO_KNOW_MAX - under_way);
+        let inodes = &inodes[..inodes.len().min(most)];
         let session = self.session.id();
         let is_over = state.is_over;
         let holder = state.holder.as_mut().filter(|_| !is_over)?;
         let requests = holder.ask_to_know(inodes);
+        let count = requests.len();
+        state.asked_to_know += count;
         self.act(state);
         if room < 2 * KNOWN_MAX {
-            self.release_unused(ROOM_MADE);
+            self.release_some();
         }
-        (!requests.is_empty()).then(|| AskingToKnow {
+        (count > 0).then(|| AskingToKnow {
             tokens,
             known: known.clone(),
             session,
             requests,
+            count,
         })
     }
 

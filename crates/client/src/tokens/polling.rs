@@ -15,8 +15,6 @@ use world::Instant;
 const LOOK_AGAIN: Duration = Duration::from_millis(101);
 /// Above so many objects, those without cached bytes or users are given back, some at a time.
 const RELEASED_ABOVE: usize = OBJECTS_MAX / 8 * 7;
-/// Most returns on the way of what nobody uses.
-const RETURNS_MAX: usize = 1_024;
 
 /// Until the session ends or nobody uses the tokens any more.
 pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
@@ -46,8 +44,7 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
                     session.spawn("looks at early recalls", later);
                 }
                 if is_full {
-                    let on_the_way = tokens.returns.lock().len();
-                    tokens.release_unused(RETURNS_MAX.saturating_sub(on_the_way));
+                    tokens.release_some();
                 }
                 has_all = match (has_all, has_all_now) {
                     (false, true) => tokens.begin_all(renewal.tenure),

@@ -42,6 +42,10 @@ pub struct Way {
     pub publish_ms: AtomicU64,
     /// Answers about tokens take so many milliseconds more.
     pub tokens_ms: AtomicU64,
+    /// Answers about the tokens of what is listed arrive only once this is false again; they count as late.
+    pub listed_late: AtomicBool,
+    /// What opens a session arrives only once this is false again.
+    pub no_sessions: AtomicBool,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
     /// After its next answer about a new file that its maker has open, no node owns the shard.
@@ -69,6 +73,8 @@ impl Way {
             late_answers: AtomicU64::new(0),
             publish_ms: AtomicU64::new(0),
             tokens_ms: AtomicU64::new(0),
+            listed_late: AtomicBool::new(false),
+            no_sessions: AtomicBool::new(false),
             no_publishes: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
@@ -200,8 +206,10 @@ impl Remote for Way {
             if !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
                 self.asked.fetch_add(1, Ordering::Relaxed);
             }
-            let asks_token = matches!(request, Some(OwnerRequest::AskToken { .. }));
+            let asks_to_know = matches!(request, Some(OwnerRequest::AskToKnow { .. }));
+            let asks_token = asks_to_know || matches!(request, Some(OwnerRequest::AskToken { .. }));
             let renews = asks_token || matches!(request, Some(OwnerRequest::AwaitRecalls { .. }));
+            let opens = matches!(request, Some(OwnerRequest::OpenSession { .. }));
             let operation = match request {
                 Some(OwnerRequest::Execute { operation, .. }) => Some(operation),
                 _ => None,
@@ -217,6 +225,9 @@ impl Remote for Way {
             }
             let serving = async {
                 self.travel().await;
+                while opens && self.no_sessions.load(Ordering::Relaxed) {
+                    self.world.sleep(Duration::from_millis(1)).await;
+                }
                 if publishes {
                     let time = self.publish_ms.load(Ordering::Relaxed);
                     self.world.sleep(Duration::from_millis(time)).await;
@@ -228,7 +239,7 @@ impl Remote for Way {
                 }
                 let is_late = || match (*self.late.lock(), &operation) {
                     (Some(late), Some(operation)) => late(operation),
-                    _ => false,
+                    _ => asks_to_know && self.listed_late.load(Ordering::Relaxed),
                 };
                 if is_late() {
                     self.late_answers.fetch_add(1, Ordering::Relaxed);

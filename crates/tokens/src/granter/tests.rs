@@ -1,5 +1,7 @@
 //! Tests of the rules of one owner.
 
+mod known;
+
 use super::*;
 use crate::needs;
 use model::InodeId;

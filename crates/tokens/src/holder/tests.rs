@@ -381,3 +381,125 @@ fn what_may_be_used_without_a_claim_ends_with_the_recall_and_not_with_the_flush(
     holder.lose_all();
     assert!(holder.usable(INODE).is_empty());
 }
+
+// Tokens that are asked for in one message, for nobody who waits.
+
+/// Asks for the token of [`INODE`] so, and for that of another one; the number of the first request.
+fn asks_to_know(holder: &mut Holder) -> u64 {
+    let both = [InodeId(7), InodeId(8)];
+    let asked = holder.ask_to_know(&both);
+    let inodes = asked.iter().map(|(_, inode)| *inode);
+    assert!(inodes.eq(both), "{asked:?}");
+    assert!(holder.does().is_empty(), "the shell sends them");
+    asked[0].0
+}
+
+#[test]
+fn what_is_known_already_is_not_asked_for_in_one_message() {
+    let mut holder = holder();
+    let begun = holder.has(Shared, 1);
+    holder.end_use(begun, at(0));
+    assert!(holder.ask_to_know(&[InodeId(7)]).is_empty());
+    let [(request, inode)] = holder.ask_to_know(&[InodeId(7), InodeId(8)])[..] else {
+        panic!("one of them is asked for");
+    };
+    assert_eq!(inode, InodeId(8));
+    holder.gets(request, granted(Shared, 2), at(1));
+    assert!(holder.does().is_empty());
+    let other = Want {
+        object: TokenObject::Inode(InodeId(8)),
+        ..want(Shared)
+    };
+    assert!(holder.may_use(&other, at(2)));
+}
+
+#[test]
+fn a_recall_that_overtakes_what_was_asked_for_in_one_message_waits_for_it_and_takes_it() {
+    let mut holder = holder();
+    let request = asks_to_know(&mut holder);
+    holder.hears(recall(None, 1), at(1));
+    assert!(holder.does().is_empty());
+    holder.gets(request, granted(Shared, 1), at(2));
+    let flush = holder.flushes();
+    assert!(!holder.may_use(&want(Shared), at(2)));
+    holder.flushed(flush, at(3));
+    assert_eq!(holder.does(), [returned(None, 1)]);
+    assert!(holder.objects.is_empty());
+}
+
+#[test]
+fn what_was_asked_for_in_one_message_and_comes_after_it_was_returned_is_not_used() {
+    let mut holder = holder();
+    let request = asks_to_know(&mut holder);
+    holder.hears(recall(None, 4), at(1));
+    holder.tick(at(101));
+    assert_eq!(holder.does(), [returned(None, 4)]);
+    holder.gets(request, granted(Shared, 4), at(102));
+    assert!(!holder.may_use(&want(Shared), at(103)));
+    assert!(holder.objects.is_empty(), "nothing need be remembered");
+}
+
+#[test]
+fn a_recall_of_what_gets_no_answer_is_answered_and_who_waits_asks_alone() {
+    let mut holder = holder();
+    let request = asks_to_know(&mut holder);
+    holder.hears(recall(None, 3), at(1));
+    holder.unanswered(request, at(2));
+    assert_eq!(holder.does(), [Action::Stop { request }, returned(None, 3)]);
+    holder.unanswered(request, at(3));
+    holder.gets(request, granted(Shared, 2), at(3));
+    assert!(holder.does().is_empty() && !holder.may_use(&want(Shared), at(3)));
+
+    let asked = holder.ask_to_know(&[InodeId(7)]);
+    let request = asked[0].0;
+    let shippable = Want {
+        can_ship: true,
+        ..want(Shared)
+    };
+    let Claimed::Waits(waiting) = holder.claim(shippable, at(4)) else {
+        panic!("nothing is held");
+    };
+    assert!(holder.does().is_empty(), "it waits for the same answer");
+    holder.unanswered(request, at(5));
+    let actions = holder.does();
+    assert_eq!(actions[0], Action::Stop { request });
+    let Action::Ask { request, .. } = actions[1] else {
+        panic!("{actions:?}");
+    };
+    holder.gets(request, TokenReply::Ship, at(6));
+    assert_eq!(holder.does(), [Action::Ship(waiting)]);
+}
+
+#[test]
+fn a_new_owner_is_not_told_of_what_was_asked_for_in_one_message() {
+    let mut holder = holder();
+    let request = asks_to_know(&mut holder);
+    holder.hears(recall(None, 1), at(1));
+    holder.tick(at(101));
+    assert_eq!(holder.does(), [returned(None, 1)]);
+    assert!(holder.begin_tenure(Tenure(2)).is_empty());
+    let actions = holder.does();
+    assert!(actions.contains(&Action::Stop { request }) && actions.len() == 2);
+    assert!(holder.objects.is_empty() && holder.asked.is_empty());
+    assert!(holder.ask_to_know(&[InodeId(7)]).is_empty(), "not yet");
+    // Of the owner before.
+    holder.gets(request, granted(Shared, 1), at(102));
+    holder.end_reclaim();
+    assert!(holder.does().is_empty() && !holder.may_use(&want(Shared), at(102)));
+
+    let asked = holder.ask_to_know(&[InodeId(7)]);
+    holder.gets(asked[0].0, granted(Shared, 2), at(103));
+    assert!(!holder.usable(INODE).cover(TokenRange::ALL, Shared));
+    let asked = holder.ask_to_know(&[InodeId(7)]);
+    let number = GrantNumber {
+        tenure: Tenure(2),
+        count: 1,
+    };
+    let reply = TokenReply::Granted {
+        ranges: vec![TokenRange::ALL],
+        mode: Shared,
+        number,
+    };
+    holder.gets(asked[0].0, reply, at(104));
+    assert!(holder.usable(INODE).cover(TokenRange::ALL, Shared));
+}

@@ -97,13 +97,18 @@ impl Memory {
             return false;
         }
         if let Some((directory, _, _)) = self.place(inode) {
-            self.places.show(inode, directory);
+            self.shown.show(inode, directory);
         }
         true
     }
 
-    /// The directories with names in this one whose attributes kernels may have kept; from now on they don't.
+    /// The inodes with names in this directory whose attributes kernels may have kept; from now on they don't.
     pub(in crate::known_names) fn take_shown(&mut self, directory: InodeId) -> Vec<InodeId> {
-        self.places.take_shown(directory)
+        self.shown.take(directory)
+    }
+
+    /// Kernels keep nothing of an inode any more.
+    pub(in crate::known_names) fn hide(&mut self, inode: InodeId) {
+        self.shown.hide(inode);
     }
 }

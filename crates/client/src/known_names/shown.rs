@@ -1,0 +1,101 @@
+//! Of which inodes kernels may keep attributes, by the directories with their names. Pure.
+//!
+//! Attributes that were found under a name are known as long as the tokens of the inode and of the name's directory are
+//! held: who moves or removes the name takes the directory's alone. A kernel keeps them beside the inode, also for files
+//! that are open and for working directories, so it isn't enough that its names end.
+
+use model::InodeId;
+use std::collections::BTreeSet;
+use world::Map;
+
+/// No more than tokens of inodes are held: with its token each is hidden.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// Where the name of each is.
+    directories: Map<InodeId, InodeId>,
+    by_directory: Map<InodeId, BTreeSet<InodeId>>,
+}
+
+impl Shown {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let one = size_of::<(InodeId, InodeId)>() + 1;
+        let set = size_of::<(InodeId, BTreeSet<InodeId>)>() + 1;
+        // Sets are at least half full.
+        self.directories.capacity() * one * 8 / 7
+            + self.directories.len() * 2 * size_of::<InodeId>()
+            + self.by_directory.capacity() * set * 8 / 7
+    }
+
+    /// From now on kernels may keep the attributes of an inode with its name in this directory.
+    pub(super) fn show(&mut self, inode: InodeId, directory: InodeId) {
+        match self.directories.insert(inode, directory) {
+            Some(before) if before == directory => return,
+            Some(before) => self.take_out(inode, before),
+            None => {}
+        }
+        self.by_directory
+            .entry(directory)
+            .or_default()
+            .insert(inode);
+    }
+
+    /// The name of an inode was found in this directory. Kernels keep what they have, wherever it is.
+    pub(super) fn follow(&mut self, inode: InodeId, directory: InodeId) {
+        if self.directories.contains_key(&inode) {
+            self.show(inode, directory);
+        }
+    }
+
+    /// Kernels don't keep an inode's attributes any more.
+    pub(super) fn hide(&mut self, inode: InodeId) {
+        if let Some(directory) = self.directories.remove(&inode) {
+            self.take_out(inode, directory);
+        }
+    }
+
+    fn take_out(&mut self, inode: InodeId, directory: InodeId) {
+        if let Some(shown) = self.by_directory.get_mut(&directory) {
+            shown.remove(&inode);
+            if shown.is_empty() {
+                self.by_directory.remove(&directory);
+            }
+        }
+    }
+
+    /// Those with names in a directory of which kernels may keep attributes; from now on they don't.
+    pub(super) fn take(&mut self, directory: InodeId) -> Vec<InodeId> {
+        let shown = self.by_directory.remove(&directory).unwrap_or_default();
+        for inode in &shown {
+            self.directories.remove(inode);
+        }
+        shown.into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ABOVE: [InodeId; 2] = [InodeId(1), InodeId(2)];
+    const INODE: InodeId = InodeId(7);
+
+    #[test]
+    fn an_inode_is_shown_where_its_name_is_until_a_token_goes() {
+        let mut shown = Shown::default();
+        shown.follow(INODE, ABOVE[0]);
+        assert!(shown.take(ABOVE[0]).is_empty(), "nobody keeps anything");
+        shown.show(INODE, ABOVE[0]);
+        shown.show(InodeId(8), ABOVE[0]);
+        shown.follow(INODE, ABOVE[1]);
+        assert_eq!(shown.take(ABOVE[0]), [InodeId(8)]);
+        shown.show(INODE, ABOVE[1]);
+        assert_eq!(shown.take(ABOVE[1]), [INODE]);
+        assert!(shown.take(ABOVE[1]).is_empty());
+        shown.show(INODE, ABOVE[1]);
+        shown.hide(INODE);
+        shown.hide(INODE);
+        assert!(shown.take(ABOVE[1]).is_empty());
+        assert!(shown.directories.is_empty() && shown.by_directory.is_empty());
+    }
+}

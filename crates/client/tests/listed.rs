@@ -1,0 +1,205 @@
+//! Listings with attributes of a client on another node: they bring the tokens of what they show, so that nobody is asked
+//! about it until another client changes it.
+
+use crate::names::{chmod, far, kind_of, make, messages, new_directory};
+use crate::rig::{new_file, run_patient as run};
+use client::{Client, OpenFlags, Validity};
+use model::operation::{DirectoryEntry, RenameMode};
+use model::{ErrorKind, InodeId};
+use simkernel::SimKernel;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use testkit::inodes::name;
+use world::{Deadline, World};
+
+const ROOT: InodeId = InodeId::ROOT;
+const MS: Duration = Duration::from_millis(1);
+
+/// A whole listing with attributes, in parts, as a kernel asks for it.
+async fn list(client: &Client, directory: InodeId) -> Vec<(DirectoryEntry, Validity)> {
+    let (mut all, mut after) = (Vec::new(), 0);
+    loop {
+        let part = client.read_directory(directory, after, 20, true).await;
+        let part = part.unwrap();
+        assert_eq!(part.entries.len(), part.valid.len());
+        after = part.entries.last().map_or(after, |entry| entry.position);
+        all.extend(part.entries.into_iter().zip(part.valid));
+        if part.end {
+            return all;
+        }
+    }
+}
+
+/// Waits for something that takes no more than some messages.
+async fn until(world: &World, mut is_so: impl FnMut() -> bool) {
+    let deadline = Deadline::after(world, Duration::from_secs(60));
+    while !is_so() {
+        assert!(!deadline.has_passed(world), "it never becomes so");
+        world.sleep(MS).await;
+    }
+}
+
+#[test]
+fn after_a_listing_with_attributes_nobody_is_asked_about_what_it_shows_until_others_change_it() {
+    run(9_380, |world, node| async move {
+        let (one, way) = far(&world, &node).await;
+        let (two, _) = far(&world, &node).await;
+        let directory = make(&node.client, ROOT, "d", new_directory()).await;
+        let mut files = Vec::new();
+        for number in 0..50 {
+            files.push(make(&node.client, directory, &format!("f{number}"), new_file()).await);
+        }
+        // The token of the directory, the names, the tokens of the files, and what they show.
+        let (listed, asked) = messages(&way, list(&one, directory)).await;
+        assert_eq!((listed.len(), asked), (50, 4));
+        for (entry, valid) in &listed {
+            assert!(!valid.name.is_zero() && !valid.attributes.is_zero());
+            let shown = entry.attributes.unwrap();
+            let look = one.lookup(directory, entry.name.clone());
+            let (found, asked) = messages(&way, look).await;
+            assert_eq!((found.unwrap(), asked), (shown, 0), "{:?}", entry.name);
+        }
+        let (again, asked) = messages(&way, list(&one, directory)).await;
+        assert_eq!(asked, 0);
+        let entries = |all: &[(DirectoryEntry, Validity)]| -> Vec<_> {
+            all.iter().map(|(entry, _)| entry.clone()).collect()
+        };
+        assert_eq!(entries(&again), entries(&listed));
+
+        // Others have what was listed, too, and it is seen at once when one of them changes it.
+        assert_eq!(list(&two, directory).await.len(), 50);
+        chmod(&two, files[7], 0o600).await.unwrap();
+        let mode = async |text: &str| one.lookup(directory, name(text)).await.unwrap().mode & 0o777;
+        assert_eq!(mode("f7").await, 0o600);
+        let (other, asked) = messages(&way, mode("f8")).await;
+        assert_eq!((other, asked), (0o644, 0), "nobody has changed that one");
+        let of = |all: &[(DirectoryEntry, Validity)], text: &str| {
+            let mut all = all.iter().map(|(entry, _)| entry);
+            all.find(|entry| entry.name == name(text)).cloned()
+        };
+        let listed = list(&one, directory).await;
+        let shown = of(&listed, "f7").unwrap().attributes;
+        assert!(shown.is_none_or(|shown| shown.mode & 0o777 == 0o600));
+        two.unlink(directory, name("f9")).await.unwrap();
+        let gone = one.lookup(directory, name("f9")).await;
+        assert_eq!(kind_of(gone), ErrorKind::NotFound);
+        let listed = list(&one, directory).await;
+        assert_eq!((listed.len(), of(&listed, "f9")), (49, None));
+        for client in [one, two] {
+            client.close().await.unwrap();
+        }
+        node.close().await;
+    });
+}
+
+/// Would be broken if what an owner granted to a session counted for the one that has followed it: nobody would recall it.
+#[test]
+fn what_was_granted_to_a_session_that_has_ended_meanwhile_is_not_kept() {
+    run(9_385, |world, node| async move {
+        let (far, way) = far(&world, &node).await;
+        let mut files = Vec::new();
+        for text in ["a", "b"] {
+            files.push(make(&node.client, ROOT, text, new_file()).await);
+        }
+        far.read_directory(ROOT, 0, 100, false).await.unwrap();
+        assert!(!far.usable().is_empty(), "the token of the directory");
+        way.listed_late.store(true, Ordering::Relaxed);
+        let lists = {
+            let far = Arc::clone(&far);
+            async move { list(&far, ROOT).await.len() }
+        };
+        let lists = world.spawn("a program", lists);
+        way.until_late().await;
+        way.no_sessions.store(true, Ordering::Relaxed);
+        let ended = far.session();
+        node.metanode.close_session(ended).await.unwrap();
+        until(&world, || far.usable().is_empty()).await;
+        way.listed_late.store(false, Ordering::Relaxed);
+        // Its answer arrives before the next session begins.
+        world.sleep(100 * MS).await;
+        way.no_sessions.store(false, Ordering::Relaxed);
+        assert_eq!(lists.await, 2);
+        until(&world, || far.session() != ended).await;
+
+        // Out of the time in which lost tokens aren't asked for.
+        world.sleep(Duration::from_secs(3)).await;
+        let mode = async |text: &str| far.lookup(ROOT, name(text)).await.unwrap().mode & 0o777;
+        for text in ["a", "b", "a", "b"] {
+            assert_eq!(mode(text).await, 0o644);
+        }
+        for (file, text) in files.into_iter().zip(["a", "b"]) {
+            chmod(&node.client, file, 0o600).await.unwrap();
+            assert_eq!(mode(text).await, 0o600);
+        }
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// Would be broken if a listing waited for the tokens of what it shows for as long as the owner's commits take.
+#[test]
+fn a_listing_waits_for_the_tokens_of_what_it_shows_as_long_as_for_one() {
+    run(9_390, |world, node| async move {
+        let (far, way) = far(&world, &node).await;
+        for text in ["a", "b"] {
+            make(&node.client, ROOT, text, new_file()).await;
+        }
+        way.tokens_ms.store(1_700, Ordering::Relaxed);
+        let second = Duration::from_secs(1);
+        let mut waited = 0;
+        for _ in 0..5 {
+            let begun = world.now();
+            assert_eq!(list(&far, ROOT).await.len(), 2);
+            let took = world.now() - begun;
+            assert!(took < second + second / 4, "{took:?}");
+            waited += u32::from(took >= second);
+            world.sleep(2 * second).await;
+        }
+        assert_eq!(waited, 2, "for the directory, and for the files");
+        // They have come all the same.
+        let (_, asked) = messages(&way, list(&far, ROOT)).await;
+        assert_eq!(asked, 0);
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// Others move and remove a name with its directory's token alone. Would be broken if a kernel went on using the
+/// attributes that it was given under the name: it keeps them beside the inode, which a program has open.
+#[test]
+fn who_has_a_file_open_sees_at_once_that_others_move_and_remove_its_name() {
+    run(9_395, |world, node| async move {
+        let (one, _) = far(&world, &node).await;
+        let (two, _) = far(&world, &node).await;
+        let kernel = SimKernel::before(&one);
+        let file = make(&node.client, ROOT, "f", new_file()).await;
+        make(&node.client, ROOT, "other", new_file()).await;
+        one.open(file, OpenFlags::default()).await.unwrap();
+        let keeps = async |text: &str| {
+            // Out of the time in which tokens that others wanted aren't asked for.
+            world.sleep(Duration::from_secs(3)).await;
+            assert_eq!(list(&one, ROOT).await.len(), 2);
+            kernel.stat(ROOT, &name(text)).await.unwrap();
+            let before = kernel.asked.load(Ordering::Relaxed);
+            let shown = kernel.stat_open(file).await.unwrap();
+            let asked = kernel.asked.load(Ordering::Relaxed) - before;
+            assert_eq!(asked, 0, "it keeps the attributes");
+            shown
+        };
+        let before = keeps("f").await;
+        let moved = two.rename(ROOT, name("f"), ROOT, name("g"), RenameMode::Replace);
+        moved.await.unwrap();
+        let shown = kernel.stat_open(file).await.unwrap();
+        assert!(shown.ctime > before.ctime, "{shown:?} {before:?}");
+        assert_eq!(keeps("g").await, shown);
+        two.unlink(ROOT, name("g")).await.unwrap();
+        assert_eq!(kernel.stat_open(file).await.unwrap().links, 0);
+        one.release(file).await;
+        drop(kernel);
+        for client in [one, two] {
+            client.close().await.unwrap();
+        }
+        node.close().await;
+    });
+}
