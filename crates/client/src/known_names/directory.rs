@@ -49,7 +49,7 @@ struct Listing {
 
 /// What is known of a directory whose token is held.
 pub(super) struct Directory {
-    /// Since when it is held.
+    /// Since when it is held, and changes of this client are counted.
     pub(super) held: u64,
     /// Since when it is held and nobody here has changed it.
     pub(super) since: u64,

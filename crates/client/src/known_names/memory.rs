@@ -492,13 +492,16 @@ impl Memory {
         }
     }
 
-    /// Forgets everything but what is held. Answers that were asked for before teach nothing.
+    /// Forgets everything but what is held. Answers that were asked for before teach nothing, nor do changes that began
+    /// before: what else this client changes meanwhile isn't counted against them.
     pub(super) fn forget_all(&mut self) {
         let since = self.next();
         let directories: Vec<_> = self.directories.keys().copied().collect();
         for directory in directories {
             self.clear(directory);
-            self.with(directory, |known| known.since = since);
+            self.with(directory, |known| {
+                (known.held, known.since) = (since, since);
+            });
         }
         for held in self.inodes.values_mut() {
             held.since = since;

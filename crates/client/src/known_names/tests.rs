@@ -6,7 +6,8 @@ use super::change::{Became, Concerned};
 use super::memory::{Asked, Looked, LookedAt, Memory};
 use model::operation::DirectoryEntry;
 use model::{
-    Attributes, FileKind, FileName, InodeId, Moment, Operation, Timestamp, TokenMode, TokenObject,
+    Attributes, FileKind, FileName, InodeId, Moment, Operation, Reply, Timestamp, TokenMode,
+    TokenObject,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -713,4 +714,44 @@ fn a_client_that_has_everything_learns_nothing_nor_beside_a_change_of_that_time(
     assert!(!learns(), "the outcome of a change isn't known");
     drop(change);
     assert!(learns());
+}
+
+/// Would be broken if a change that began before were learned when it ends: the same name may have been changed once more
+/// meanwhile, when that wasn't counted.
+#[test]
+fn a_change_that_began_before_the_client_had_everything_teaches_nothing() {
+    let names = KnownNames::new();
+    let (name, now) = (text(1), Moment::default());
+    names.show(TokenObject::Directory(ROOT), Some(TokenMode::Shared), now);
+    let unlink = Operation::Unlink {
+        directory: ROOT,
+        name: name.clone(),
+    };
+    let removed = Reply::Removed {
+        attributes: attributes(InodeId(7), FileKind::File),
+        directory: attributes(ROOT, FileKind::Directory),
+        orphaned: false,
+    };
+    let is_missing = || names.look(ROOT, &name, now) == Looked::Missing;
+    for ends_late in [false, true] {
+        let mut first = names.begin_change(&unlink);
+        if let Some(first) = &mut first {
+            first.note(&unlink, &removed);
+        }
+        names.rest();
+        // It makes the name again, say.
+        drop(names.begin_near_change(&unlink));
+        if !ends_late {
+            drop(first.take());
+        }
+        names.go_on();
+        drop(first);
+        assert!(!is_missing(), "{ends_late}");
+    }
+    let mut change = names.begin_change(&unlink);
+    if let Some(change) = &mut change {
+        change.note(&unlink, &removed);
+    }
+    drop(change);
+    assert!(is_missing(), "this one is known");
 }
