@@ -97,6 +97,8 @@ struct State {
     asked_to_know: usize,
     /// The session has ended, and no other one has begun.
     is_over: bool,
+    /// It had everything, and has yet to publish or forget something of that, for which it holds no tokens.
+    gives_all_up: bool,
     /// The holder of the session before, until the owner has answered the next one.
     former: Option<Holder>,
     /// Recalls of bytes of which kernels drop their pages first: the newest of each file.
@@ -137,6 +139,7 @@ impl Tokens {
                 kept: Kept::default(),
                 asked_to_know: 0,
                 is_over: false,
+                gives_all_up: false,
                 former: None,
                 dropping: BTreeMap::new(),
             }),
@@ -619,7 +622,8 @@ enum Later {
 impl crate::owner::Reclaims for Tokens {
     fn begin(&self, session: SessionId, tenure: Tenure) -> Option<Vec<HeldToken>> {
         let mut state = self.state.lock();
-        if session == self.session.id() && self.session.standing().was_given_all() {
+        let has_all = state.gives_all_up || self.session.standing().was_given_all();
+        if session == self.session.id() && has_all {
             return None;
         }
         let holder = self.holder_of(&mut state, session);

@@ -4,8 +4,8 @@
 use crate::rig::near::{Map, run};
 use crate::rig::way::{self, RUN, Way};
 use crate::rig::{self, Node, content, name, new_file, patient};
-use client::{Client, Losses, OpenFlags};
-use futures::future::select;
+use client::{Client, Expired, Kernel, Losses, OpenFlags};
+use futures::future::{BoxFuture, select};
 use metanode::{Metanode, OwnerLease};
 use model::lock::{LockOwner, LockTaker};
 use model::operation::Stamp;
@@ -30,7 +30,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A client on a third node, so that nobody is alone.
 async fn another(node: &Node) -> (Arc<Client>, Arc<way::Map>) {
-    let map = way::Map::to(&Way::new(&node.world, &node.metanode, 0));
+    another_of(node, &node.metanode).await
+}
+
+async fn another_of(node: &Node, owner: &Arc<Metanode>) -> (Arc<Client>, Arc<way::Map>) {
+    let map = way::Map::to(&Way::new(&node.world, owner, 0));
     let (owner, world) = (map.remote_owner(), node.world.clone());
     let session = owner.open_session(&world).await.unwrap();
     let client = Client::new(world, owner, node.pool.clone(), session, patient());
@@ -255,6 +259,58 @@ fn a_session_that_keeps_everything_ends_with_its_owner() {
         assert_eq!(rig::read(client, inode, 0, 9).await, b"");
         client.release(inode).await;
         // Once, whoever would have taken what was answered for durable hears that it was lost.
+        let lost = client.sync_all().await.unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::SessionEnded);
+        client.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
+/// A kernel that hears at once what it must not use any more.
+struct Quick;
+
+impl Kernel for Quick {
+    fn expire(&self, _: Expired) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Would be broken if a session went on that has yet to forget what it had without tokens: its next owner lets others
+/// change that, and the client would go on reading what was.
+#[test]
+fn a_session_that_is_giving_everything_back_ends_with_its_owner() {
+    run(11, OwnerLease::endless(), |node, map| async move {
+        let (client, session) = (&node.client, node.client.session());
+        is_alone(client).await;
+        // It may use for some seconds what it was answered.
+        let kernel: Arc<dyn Kernel> = Arc::new(Quick);
+        client.add_kernel(Arc::downgrade(&kernel));
+        let inode = rig::file(client, "f").await;
+        client.write(inode, 0, b"old").await.unwrap();
+        client.sync_all().await.unwrap();
+        {
+            let given_back = node.world.timeout(SECOND, node.metanode.end_alone());
+            assert!(given_back.await.is_err(), "a kernel may use it still");
+        }
+        assert!(!client.asked().is_alone());
+        node.metanode.close().await.unwrap();
+        let next = node.next_owner(OTHER).await;
+        map.is_far(&next);
+        // A program asks the next owner before all is given back.
+        assert!(exists(client, "f").await);
+        let (far, _) = another_of(&node, &next).await;
+        far.open(inode, OpenFlags::default()).await.unwrap();
+        far.write(inode, 0, b"new").await.unwrap();
+        far.fsync(inode, false).await.unwrap();
+        let lost = client.read(inode, 0, 3).await.unwrap_err();
+        assert_eq!(lost.kind(), ErrorKind::SessionEnded);
+        assert_ne!(client.session(), session);
+        client.release(inode).await;
+        client.open(inode, OpenFlags::default()).await.unwrap();
+        assert_eq!(rig::read(client, inode, 0, 3).await, b"new");
+        client.release(inode).await;
+        far.release(inode).await;
+        far.close().await.unwrap();
         let lost = client.sync_all().await.unwrap_err();
         assert_eq!(lost.kind(), ErrorKind::SessionEnded);
         client.close().await.unwrap();

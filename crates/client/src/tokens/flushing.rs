@@ -6,9 +6,10 @@ use crate::inode::{InodeRef, Why};
 use crate::kernels::{BELIEVED_MAX, Expired};
 use crate::session::Losses;
 use futures::StreamExt;
-use futures::future::{join, join_all};
+use futures::future::{Either, join, join_all, select};
 use futures::stream;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::holder::FlushNumber;
@@ -85,12 +86,27 @@ impl Tokens {
     /// Publishes an inode's written data, as long as the session lasts.
     async fn publish(&self, state: &InodeRef) {
         let _hurry = self.write_behind.hurry(state.id());
-        while let Err(error) = self.write_behind.publish(state).await {
-            let is_over = error.kind() == ErrorKind::SessionEnded || self.state.lock().is_over;
-            if is_over {
+        loop {
+            let publishing = pin!(self.write_behind.publish(state));
+            let error = match select(publishing, pin!(self.until_over())).await {
+                Either::Left((Ok(()), _)) | Either::Right(((), _)) => return,
+                Either::Left((Err(error), _)) => error,
+            };
+            if error.kind() == ErrorKind::SessionEnded {
                 return;
             }
             tracing::warn!(inode = %state.id(), %error, "another client waits for data that can't be published yet");
+            self.session.world().sleep(PAUSE).await;
+        }
+    }
+
+    /// Returns once the session has ended.
+    async fn until_over(&self) {
+        loop {
+            let is_over = self.state.lock().is_over;
+            if is_over {
+                return;
+            }
             self.session.world().sleep(PAUSE).await;
         }
     }
@@ -119,9 +135,14 @@ impl Tokens {
         }
     }
 
-    /// Publishes and forgets everything: the session has it all no longer.
+    /// Publishes and forgets everything: the session has it all no longer. Until that is done it can't go on with another
+    /// owner, which may let others have what is left.
     pub(super) async fn give_up_all(&self) {
-        self.set_has_all(false);
+        {
+            let mut state = self.state.lock();
+            state.gives_all_up = true;
+            self.set_has_all(false);
+        }
         let mut states = Vec::new();
         self.pages.each_inode(|state| states.push(state.clone()));
         // Not all may be dropped in time below.
@@ -130,9 +151,13 @@ impl Tokens {
                 state.lock().kernel_pages().set_unknown(true);
             }
         }
-        // Together first, so that small data is packed.
-        if let Err(error) = self.write_behind.publish_all().await {
-            tracing::debug!(%error, "not all data can be published at once");
+        {
+            // Together first, so that small data is packed.
+            let publishing = pin!(self.write_behind.publish_all());
+            let over = pin!(self.until_over());
+            if let Either::Left((Err(error), _)) = select(publishing, over).await {
+                tracing::debug!(%error, "not all data can be published at once");
+            }
         }
         let published = async {
             for state in &states {
@@ -149,6 +174,7 @@ impl Tokens {
                 self.forget(state, object, &[TokenRange::ALL], None);
             }
         }
+        self.state.lock().gives_all_up = false;
     }
 
     /// Waits until kernels use nothing that they were answered until now: nobody knows which names and attributes they
