@@ -235,8 +235,18 @@ impl Client {
     /// Makes everything answered so far durable (`shale fs sync`).
     ///
     /// # Errors
-    /// The first failure to publish a file; all other files were published.
+    /// The first failure to publish a file; all other files were published. `SessionEnded`, once, if changes that were
+    /// answered before are lost.
     pub async fn sync_all(&self) -> Result<()> {
+        self.settle().await?;
+        self.session.tell_lost_answers()
+    }
+
+    /// As `sync_all`, for no program: that changes are lost is left for one to hear that syncs.
+    ///
+    /// # Errors
+    /// The first failure to publish a file; all other files were published.
+    pub async fn settle(&self) -> Result<()> {
         self.accesses.record().await;
         let published = self.write_behind.publish_all().await;
         published.and(self.session.sync().await)

@@ -272,12 +272,16 @@ impl Session {
             .await
     }
 
-    /// Makes everything answered so far durable.
+    /// Makes everything answered so far durable. For a program [`Session::tell_lost_answers`] follows.
+    pub(crate) async fn sync(&self) -> Result<()> {
+        self.in_any_session(|| self.owner.sync()).await
+    }
+
+    /// Tells a program that syncs, and would hear nothing otherwise.
     ///
     /// # Errors
     /// `SessionEnded`, once, if something that was answered before is lost.
-    pub(crate) async fn sync(&self) -> Result<()> {
-        self.in_any_session(|| self.owner.sync()).await?;
+    pub(crate) fn tell_lost_answers(&self) -> Result<()> {
         if self.has_lost_answers.swap(false, Ordering::AcqRel) {
             let text =
                 "changes that were answered and not synced are lost with their owner, on this node";

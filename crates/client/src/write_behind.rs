@@ -135,7 +135,9 @@ impl WriteBehind {
         }
         self.publish_inode(inode).await?;
         self.session.sync().await?;
-        self.pages.check_lost(inode)
+        // Who has it open hears of all that is lost by that.
+        self.pages.check_lost(inode)?;
+        self.session.tell_lost_answers()
     }
 
     /// close(2) of one descriptor: reports an earlier write error once, publishes small files.

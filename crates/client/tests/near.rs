@@ -344,9 +344,12 @@ fn a_session_ends_with_an_owner_that_loses_what_it_answered() {
         assert!(!exists(client, "lost").await);
         assert_ne!(client.session(), session);
         assert_eq!(client.losses().sessions, 1);
-        // Programs hear of it where they have something open, and once where they sync.
+        // Programs hear of it where they have something open, and once where they sync and would hear nothing.
         let told = client.read(kept, 0, 4).await.unwrap_err();
         assert_eq!(told.kind(), ErrorKind::SessionEnded);
+        let told = client.fsync(kept, false).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::SessionEnded);
+        client.settle().await.unwrap();
         let told = client.fsync(InodeId::ROOT, false).await.unwrap_err();
         assert_eq!(told.kind(), ErrorKind::SessionEnded);
         client.fsync(InodeId::ROOT, false).await.unwrap();

@@ -206,7 +206,8 @@ impl Mounts {
         {
             self.clone().mount_again(&one, guard, &cause).await;
         }
-        if let Err(error) = one.client.sync_all().await
+        // Programs of other mounts are still to hear of what is lost.
+        if let Err(error) = one.client.settle().await
             && error.kind() != ErrorKind::ShuttingDown
         {
             tracing::warn!(%error, "data written through an ended mount isn't all durable yet");
