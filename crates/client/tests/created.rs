@@ -200,3 +200,27 @@ fn a_file_that_nobody_waits_for_or_whose_client_ends_goes_with_its_name() {
         node.check_and_close().await;
     });
 }
+
+/// A program is killed while it opens a file that is there, or doesn't wait any longer: it doesn't stay open.
+#[test]
+fn an_open_that_nobody_waits_for_ends() {
+    run(9_850, |world, node| async move {
+        let (far, way, _) = far(&node).await;
+        let there = inodes(&node.client).await;
+        let file = rig::file(&node.client, "f").await;
+        node.client.release(file).await;
+        way.deaf.store(true, Ordering::Relaxed);
+        let killed = far.open(file, OpenFlags::default());
+        let killed = world.timeout(Duration::from_secs(1), killed).await;
+        assert!(killed.is_err());
+        assert_eq!(node.metanode.in_use().inodes, 1, "the owner has done it");
+        way.deaf.store(false, Ordering::Relaxed);
+        // Its client goes on asking, and closes it.
+        world.sleep(Duration::from_secs(10)).await;
+        assert_eq!(node.metanode.in_use().inodes, 0);
+        node.client.unlink(ROOT, name("f")).await.unwrap();
+        assert_eq!(inodes(&node.client).await, there);
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}

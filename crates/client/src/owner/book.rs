@@ -61,14 +61,11 @@ impl Book {
         if let Some((slot, _)) = makes_held(request) {
             self.under_way.remove(&slot);
         }
-        if let Some(inode) = made_held(request, reply) {
+        if let Some(inode) = held_by(request, reply) {
             *self.holds.entry(inode).or_default() += 1;
             return;
         }
         match request {
-            OwnerRequest::Hold { inode, .. } if reply.is_ok() => {
-                *self.holds.entry(*inode).or_default() += 1;
-            }
             // The use is removed whether or not the inode could be released.
             OwnerRequest::Unhold { inode, .. } => {
                 if let Some(count) = self.holds.get_mut(inode) {
@@ -215,8 +212,16 @@ fn makes_held(request: &OwnerRequest) -> Option<(u8, u64)> {
     }
 }
 
+/// The inode that its session holds once more since a request.
+pub(super) fn held_by(request: &OwnerRequest, reply: &Result<OwnerReply>) -> Option<InodeId> {
+    match request {
+        OwnerRequest::Hold { inode, .. } => reply.is_ok().then_some(*inode),
+        request => made_held(request, reply),
+    }
+}
+
 /// The inode that a request made, if its session holds it with that.
-pub(super) fn made_held(request: &OwnerRequest, reply: &Result<OwnerReply>) -> Option<InodeId> {
+fn made_held(request: &OwnerRequest, reply: &Result<OwnerReply>) -> Option<InodeId> {
     match (request, reply) {
         (
             OwnerRequest::Execute { operation, .. },

@@ -14,13 +14,14 @@
 
 mod at_once;
 
-use super::book::{Book, made_held};
+use super::book::{Book, held_by};
 use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
 use crate::known_names::{KnownNames, OwnChange};
 use futures::future::{Either, select};
 use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
+use model::operation::Stamp;
 use model::owner::{
     CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
 };
@@ -485,7 +486,7 @@ impl Calls {
     }
 
     /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
-    /// answer any more: an open file that it tells of is let go first, in the same slot.
+    /// answer any more: a file that it tells of as open is let go first, in the same slot.
     async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
         let _listed = self.list();
         while !self.closed.load(Ordering::Acquire) {
@@ -493,20 +494,24 @@ impl Calls {
             let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await else {
                 continue;
             };
-            match (made_held(&call.request, &answer), &call.request) {
-                (Some(inode), OwnerRequest::Execute { stamp, .. }) => {
-                    call.request = OwnerRequest::Unhold {
-                        inode,
-                        stamp: *stamp,
-                    };
-                    call.order = Some(slot.next_order());
-                }
-                _ => {
-                    self.slots.give_back(slot);
-                    return;
-                }
-            }
+            let Some(close) = self.close_of(&call.request, &answer) else {
+                self.slots.give_back(slot);
+                return;
+            };
+            call.request = close;
+            call.order = Some(slot.next_order());
         }
+    }
+
+    /// What ends the use of a file that a request of the session has begun, for who doesn't wait for it any more.
+    fn close_of(
+        &self,
+        request: &OwnerRequest,
+        answer: &Result<OwnerReply>,
+    ) -> Option<OwnerRequest> {
+        let inode = held_by(request, answer)?;
+        let stamp = Stamp::own(self.world.wall(), request.session()?);
+        Some(OwnerRequest::Unhold { inode, stamp })
     }
 
     /// Lists a wait for the owner.

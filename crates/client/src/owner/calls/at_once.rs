@@ -2,7 +2,7 @@
 
 use super::{Calls, OWNER_WAIT, left_undone};
 use crate::known_names::OwnChange;
-use crate::owner::book::{Book, made_held};
+use crate::owner::book::Book;
 use crate::owner::near::{Near, lost};
 use futures::future::{BoxFuture, Either, select};
 use model::owner::{NearAnswer, OwnerReply, OwnerRequest};
@@ -125,7 +125,7 @@ impl Calls {
             drop(change);
             // Nobody waits for the answer any more: a file that it tells of is closed.
             if let Err(Some(answer)) = tell.send(settled)
-                && let Some(close) = close_of_made(&asked, &answer)
+                && let Some(close) = it.close_of(&asked, &answer)
                 && let Err(error) = it.ask(&close).await
             {
                 tracing::debug!(%error, "a file that nobody opened isn't closed");
@@ -207,18 +207,6 @@ fn note(change: Option<OwnChange>, request: &OwnerRequest, answer: &Result<Owner
     }
 }
 
-/// What ends the use of a file that a request has made open.
-fn close_of_made(request: &OwnerRequest, answer: &Result<OwnerReply>) -> Option<OwnerRequest> {
-    let inode = made_held(request, answer)?;
-    match request {
-        OwnerRequest::Execute { stamp, .. } => {
-            let stamp = *stamp;
-            Some(OwnerRequest::Unhold { inode, stamp })
-        }
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -231,7 +219,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
     use world::sim::Simulation;
-    use world::{Deadline, Instant};
+    use world::{Deadline, Instant, World};
 
     const TENURE: Tenure = Tenure(3);
 
@@ -252,8 +240,11 @@ mod tests {
             Some(Asked::Waits(Box::pin(async move { told.await.unwrap() })))
         }
 
-        fn call<'a>(&'a self, _: &'a OwnerCall, _: Deadline) -> BoxFuture<'a, NearAnswer> {
-            unreachable!("it was asked at once")
+        fn call<'a>(&'a self, call: &'a OwnerCall, _: Deadline) -> BoxFuture<'a, NearAnswer> {
+            let is_close = matches!(call.request, OwnerRequest::Unhold { .. });
+            assert!(is_close, "all else was asked at once");
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            Box::pin(async { done() })
         }
 
         fn has_durable(&self, _: CommitNumber) -> bool {
@@ -265,12 +256,19 @@ mod tests {
         }
     }
 
-    /// No node owns the shard.
-    struct Nowhere;
+    fn done() -> NearAnswer {
+        NearAnswer {
+            answer: Ok(OwnerReply::Done),
+            shows: CommitNumber(0),
+        }
+    }
 
-    impl Owners for Nowhere {
+    /// Who owns the shard.
+    struct Named(OwnerWay);
+
+    impl Owners for Named {
         fn owner(&self) -> Option<OwnerWay> {
-            None
+            Some(self.0.clone())
         }
 
         fn refresh(&self, _: Deadline) -> BoxFuture<'_, ()> {
@@ -282,39 +280,65 @@ mod tests {
         }
     }
 
+    const INODE: InodeId = InodeId(7);
+
+    /// A client's calls to such an owner, which has just done a hold, and what lets it answer.
+    fn held(
+        world: &World,
+    ) -> (
+        Arc<Calls>,
+        Arc<Late>,
+        Option<Asked<'static, Result<OwnerReply>>>,
+        oneshot::Sender<NearAnswer>,
+    ) {
+        let (tell, told) = oneshot::channel();
+        let owner = Arc::new(Late {
+            asked: AtomicU64::new(0),
+            told: Mutex::new(Some(told)),
+        });
+        let way = OwnerWay::Near(owner.clone());
+        let patience = Duration::from_secs(60);
+        let shared = (Arc::default(), KnownNames::new());
+        let owners = Arc::new(Named(way.clone()));
+        let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
+        let session = SessionId(1);
+        calls.set_session(session, TENURE);
+        assert!(calls.nearby.meet(&way, TENURE).is_some());
+        let inode = INODE;
+        let waiting = calls.ask_near(&OwnerRequest::Hold { session, inode });
+        (calls, owner, waiting, tell)
+    }
+
     /// Of several requests that find that a new owner must be told, one tells it. Would be broken if the others made it do
     /// once more what it had done, or if they waited for it.
     #[test]
     fn what_an_owner_has_done_goes_on_after_a_reclaim_that_had_nobody_to_tell() {
         let ran = Simulation::new(1).run(|world| async move {
-            let patience = Duration::from_secs(60);
-            let shared = (Arc::default(), KnownNames::new());
-            let owners = Arc::new(Nowhere);
-            let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
-            let (session, inode) = (SessionId(1), InodeId(7));
-            calls.set_session(session, TENURE);
-            let (tell, told) = oneshot::channel();
-            let owner = Arc::new(Late {
-                asked: AtomicU64::new(0),
-                told: Mutex::new(Some(told)),
-            });
-            let way = OwnerWay::Near(owner.clone());
-            assert!(calls.nearby.meet(&way, TENURE).is_some());
-            let hold = OwnerRequest::Hold { session, inode };
-            let Some(Asked::Waits(waiting)) = calls.ask_near(&hold) else {
+            let (calls, owner, waiting, tell) = held(&world);
+            let Some(Asked::Waits(waiting)) = waiting else {
                 panic!("it can't be answered yet");
             };
             let soon = Deadline::after(&world, Duration::from_secs(1));
-            let before = Tenure(TENURE.0 - 1);
+            let (way, before) = (OwnerWay::Near(owner.clone()), Tenure(TENURE.0 - 1));
             calls.reclaim(&way, before, soon).await.unwrap();
-            let done = NearAnswer {
-                answer: Ok(OwnerReply::Done),
-                shows: CommitNumber(0),
-            };
-            tell.send(done).unwrap();
+            tell.send(done()).unwrap();
             assert_eq!(waiting.await, Ok(OwnerReply::Done));
             assert_eq!(owner.asked.load(Ordering::Relaxed), 1);
-            assert_eq!(calls.book.lock().parts()[0].holds, [(inode, 1)]);
+            assert_eq!(calls.book.lock().parts()[0].holds, [(INODE, 1)]);
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if a file stayed in use until the session ends which a program gave up opening.
+    #[test]
+    fn an_open_that_nobody_waits_for_ends_when_it_counts() {
+        let ran = Simulation::new(2).run(|world| async move {
+            let (calls, owner, waiting, tell) = held(&world);
+            drop(waiting);
+            tell.send(done()).unwrap();
+            world.sleep(Duration::from_secs(1)).await;
+            assert_eq!(owner.asked.load(Ordering::Relaxed), 2, "it was closed");
+            assert!(calls.book.lock().parts()[0].holds.is_empty());
         });
         ran.finished();
     }
