@@ -49,20 +49,24 @@ impl Owners for ShardOwners {
     }
 
     fn owner(&self) -> Option<OwnerWay> {
-        let run = self.assigned()?;
-        if run.node != self.own.node {
+        let assigned = self.assigned();
+        if let Some(run) = assigned.filter(|run| run.node != self.own.node) {
             return Some(OwnerWay::Far(self.peers.to(run.node)));
         }
         // The record may name an earlier run of this node, which is over.
-        if run != self.own {
+        if assigned.is_some_and(|run| run != self.own) {
             return None;
         }
-        let hosted = self.parts.upgrade()?.services.hosted(self.shard);
-        Some(match hosted {
-            Some(metanode) => OwnerWay::Near(Arc::new(Hosted { metanode, run })),
+        match self.parts.upgrade()?.services.hosted(self.shard) {
+            // Also if nobody is named: who gives the shard up serves the clients here until they have given back what
+            // they have.
+            Some(metanode) => {
+                let run = self.own;
+                Some(OwnerWay::Near(Arc::new(Hosted { metanode, run })))
+            }
             // It says that it isn't the owner yet.
-            None => OwnerWay::Far(self.peers.own()),
-        })
+            None => assigned.map(|_| OwnerWay::Far(self.peers.own())),
+        }
     }
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {

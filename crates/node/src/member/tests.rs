@@ -1,6 +1,7 @@
 //! Two members in one simulated process: which shards are made, and who is asked about them.
 
 mod file_systems;
+mod giving_back;
 mod urgent;
 mod waits;
 
