@@ -13,7 +13,7 @@ BENCH_PACKAGES := sqlite3
 # ports; nobody needs that.
 ETCD_PACKAGES := etcd-server
 PACKAGE_PACKAGES := dpkg-dev binutils
-PACKAGE_TEST_PACKAGES := mmdebstrap
+PACKAGE_TEST_PACKAGES := mmdebstrap systemd-container iproute2 procps util-linux
 # Other people's suites, from crates.io.
 TOOLS := pjdfstest@0.2.2 fsx@0.3.2
 # Tests of the mount (modules of crates/shale/tests) that run a second time, through the transport
@@ -44,6 +44,7 @@ help:
 	@echo "make install   program, names for mount(8), systemd units, manual, completions (PREFIX, DESTDIR);"
 	@echo "               after make build"
 	@echo "make deb       a Debian package in target/package"
+	@echo "make test-deb  installs, uses, upgrades and purges it: in a clean root, and on three machines in containers (root)"
 	@echo "make test      everything that must hold (under 40 minutes on 2 cores)"
 	@echo "make test-all  the longer suites as well"
 	@echo "make sim       simulations of other seeds (SEEDS=100 START=0 KINDS=storm,cut,erasure,nodes,calm,"; \
@@ -119,10 +120,12 @@ deb: build
 	$(call install_missing,$(PACKAGE_PACKAGES))
 	scripts/package/build.sh $(SHALE) target/package
 
-# Builds the package, installs it in a clean root, uses it there and purges it.
+# Builds the package; installs, uses and purges it in a clean root, and on three machines in containers.
 test-deb: deb
 	$(call install_missing,$(PACKAGE_TEST_PACKAGES))
-	$(SUDO) env SHALE_SKIPPED="$$SHALE_SKIPPED" scripts/package/test.sh $$(ls -t target/package/*.deb | head -1)
+	@for proof in test machines; do \
+		$(SUDO) env SHALE_SKIPPED="$$SHALE_SKIPPED" scripts/package/$$proof.sh $$(ls -t target/package/*.deb | head -1) || exit; \
+	done
 
 test-all: none-skipped test-deb
 test-all: export SHALE_LONG := 1

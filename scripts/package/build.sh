@@ -14,7 +14,8 @@ export SOURCE_DATE_EPOCH
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-root=$work/root
+# Where dpkg-shlibdeps expects what it looks at.
+root=$work/debian/shale
 make -s -C "$repository" install SHALE="$program" DESTDIR="$root" PREFIX=/usr SBINDIR=/usr/sbin \
     ZSHDIR=/usr/share/zsh/vendor-completions
 
@@ -37,12 +38,11 @@ License: Apache-2.0
  On Debian systems the text is in /usr/share/common-licenses/Apache-2.0.
 EOF
 
-# dpkg-shlibdeps wants the tree of a source package around the program.
-mkdir "$work/debian"
+# dpkg-shlibdeps wants the trees of a source package and of its package around the program.
+install -d "$root/DEBIAN"
 printf 'Source: shale\n\nPackage: shale\nArchitecture: any\n' > "$work/debian/control"
 libraries=$(cd "$work" && dpkg-shlibdeps -O "$root/usr/bin/shale" | sed 's/^shlibs:Depends=//')
 
-install -d "$root/DEBIAN"
 for script in postinst prerm postrm; do
     install -m 755 "$here/$script" "$root/DEBIAN/$script"
 done
@@ -54,16 +54,17 @@ Architecture: $architecture
 Maintainer: the authors of Shale <shale@localhost>
 Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Depends: $libraries, fuse3
-Suggests: iproute2
+Recommends: etcd-server, iproute2
 Section: admin
 Priority: optional
 Description: parallel file system in user space
  Shale makes one POSIX file system of one or more disks, checksums every byte, and keeps
  copies or parity so that disks may fail. It needs no kernel module: the file system is
- mounted through FUSE.
+ mounted through FUSE. It runs on one machine, or as one file system on many.
  .
  This package has the program, the helpers that mount(8) and umount(8) call for type
- shale, systemd units, manual pages and completions for bash, zsh and fish.
+ shale, systemd units, manual pages and completions for bash, zsh and fish. Of what it
+ recommends, etcd-server is for quorum nodes of a cluster, and iproute2 for \`shale lab\`.
 EOF
 install -d "$out"
 find "$root" -exec touch -hd "@$SOURCE_DATE_EPOCH" {} +

@@ -151,15 +151,15 @@ impl Tokens {
                 state.lock().kernel_pages().set_unknown(true);
             }
         }
-        {
-            // Together first, so that small data is packed.
-            let publishing = pin!(self.write_behind.publish_all());
-            let over = pin!(self.until_over());
-            if let Either::Left((Err(error), _)) = select(publishing, over).await {
-                tracing::debug!(%error, "not all data can be published at once");
-            }
-        }
         let published = async {
+            {
+                // Together first, so that small data is packed.
+                let publishing = pin!(self.write_behind.publish_all());
+                let over = pin!(self.until_over());
+                if let Either::Left((Err(error), _)) = select(publishing, over).await {
+                    tracing::debug!(%error, "not all data can be published at once");
+                }
+            }
             for state in &states {
                 self.publish(state).await;
             }

@@ -65,9 +65,7 @@ impl AskingToKnow {
         if state.is_over {
             return None;
         }
-        let Some(holder) = tokens.holder_of(&mut state, self.session) else {
-            return None;
-        };
+        let holder = tokens.holder_of(&mut state, self.session)?;
         let requests = std::mem::take(&mut self.requests);
         let mut granted = 0;
         // What a faulty owner leaves out is refused.

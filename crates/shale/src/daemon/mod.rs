@@ -50,6 +50,10 @@ pub const SLOW_DISKS: &str = "SHALE_LAB_FAULTS";
 /// so long.
 pub const END_MAX: Duration = Duration::from_secs(150);
 
+/// Exit code of a daemon that would end with the same error again until somebody does something (EX_CONFIG of sysexits.h):
+/// systemd's units don't start it again.
+const NEEDS_SOMEBODY: u8 = 78;
+
 /// Worker threads for commits, disks and the tree; operations run on the FUSE threads.
 const WORKERS_MAX: usize = 4;
 /// Time for answers in flight when the daemon ends.
@@ -57,10 +61,10 @@ const ANSWERS_END: Duration = Duration::from_secs(2);
 
 /// Runs the daemon of a directory until it is told to end. Prints `ready`, or the reason why it
 /// can't serve, on standard output. `on_demand`: mounts nothing itself and ends with its last
-/// mount.
+/// mount. The exit code is [`NEEDS_SOMEBODY`] if starting again wouldn't help.
 ///
 /// # Errors
-/// The reason why it couldn't start.
+/// The reason why it couldn't start, if another attempt may.
 pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
     write_log();
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
@@ -82,7 +86,18 @@ pub fn run(dir: &Path, on_demand: bool) -> Result<ExitCode> {
     // Never shut down: operations that a forced unmount left waiting still use its timer, and would
     // panic without it. They end with the process; all that was answered is durable.
     std::mem::forget(runtime);
-    result.map(|()| ExitCode::SUCCESS)
+    match result {
+        // It has been said.
+        Err(error) if needs_somebody(error.kind()) => Ok(ExitCode::from(NEEDS_SOMEBODY)),
+        ended => ended.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// Whether a daemon that ended with such an error ends with it again until somebody does something: its node was expelled
+/// by hand or removed, it isn't its user's, or data are gone. All else may pass: a disk that comes late after a start of
+/// the machine, an address, a lock.
+fn needs_somebody(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotPermitted | ErrorKind::Corrupt)
 }
 
 /// Runs the watchdog of a directory's daemon, which starts it. It writes to the daemon's log.

@@ -8,10 +8,13 @@ use std::os::{
     },
 };
 
+/// Environment variable: where the supervisor listens.
+pub const SOCKET: &str = "NOTIFY_SOCKET";
+
 /// Sends a state like `READY=1`. Does nothing without a supervisor; only warns if it doesn't
 /// listen.
 pub fn tell(state: &str) {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
+    let Some(name) = std::env::var_os(SOCKET) else {
         return;
     };
     let address = match name.as_bytes() {

@@ -1,7 +1,7 @@
 //! Machines that become nodes, and those that may not.
 
 use super::{Cluster, refused};
-use crate::fixture::{Node, eventually};
+use crate::fixture::{Node, eventually, within_a_minute};
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -125,6 +125,10 @@ fn a_node_that_was_expelled_by_hand_comes_back_only_when_it_is_let_in() {
     eventually("its daemon ends", || !two.dir.join("daemon.sock").exists());
     let why = refused(&two.run(&["up"]));
     assert!(why.contains("unexpel"), "{why}");
+    // systemd's unit knows by this code that it needn't try again.
+    let mut daemon = Command::new(env!("CARGO_BIN_EXE_shale"));
+    let (code, said) = within_a_minute(daemon.args(["daemon", "--dir"]).arg(&two.dir));
+    assert_eq!(code, 78, "{said}");
     assert_eq!(cluster.line(1, 2)["state"], "barred");
     one.must(&["node", "unexpel", "n2"]);
     two.must(&["up"]);

@@ -12,6 +12,7 @@
 
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::member::checks::{ETCD, no_etcd};
+use crate::daemon::supervisor;
 use crate::directory::{log, private};
 use coordination::etcd::{EtcdBegin, EtcdServer};
 use model::{Error, ErrorKind, Result};
@@ -300,6 +301,8 @@ fn begin(shared: &Shared) -> Result<Child> {
             command.env_remove(name);
         }
     }
+    // It would tell systemd that it is ready, with each start; whether the node is, the daemon says.
+    command.env_remove(supervisor::SOCKET);
     world::host::ends_with_this_thread(&mut command);
     let child = command.spawn().map_err(failed)?;
     // Ends when the process has: the command's own ends of the pipe go with it.

@@ -4,7 +4,7 @@
 //! people can end the daemon and are told what it waits for.
 
 use crate::admin::{Refusal, Shutdown, Stopping, client::SOCKET};
-use crate::daemon::door;
+use crate::daemon::{door, supervisor};
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
@@ -76,12 +76,15 @@ impl Front {
 
     /// These routes answer from now on.
     pub fn serves(&self, routes: Router) {
+        supervisor::tell("STATUS=serves");
         *self.state.lock() = Now::Serves(routes);
     }
 
-    /// No run serves, because of `why`.
+    /// No run serves, because of `why`, which `systemctl status` shows as well.
     pub fn waits(&self, why: impl Into<String>) {
-        *self.state.lock() = Now::Waits(why.into());
+        let why = why.into();
+        supervisor::tell(&format!("STATUS={}", why.replace('\n', " ")));
+        *self.state.lock() = Now::Waits(why);
     }
 
     /// Whether somebody has asked for the end while no run served.

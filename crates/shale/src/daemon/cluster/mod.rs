@@ -28,7 +28,7 @@ use super::running::Running;
 use super::serving::Serving;
 use super::signals::Signals;
 use super::watchdog::{Guard, Watchdog};
-use super::{Ended, attend, remove_socket, say};
+use super::{Ended, attend, remove_socket, say, supervisor};
 use coordination::Coordination;
 use coordination::etcd::{
     Etcd, EtcdCertificates, EtcdPeerCertificate, EtcdServer, EtcdSettings, HEARTBEAT,
@@ -107,6 +107,7 @@ async fn live_in(
     };
     // Ends after everything else here.
     let etcd = start_etcd(dir, &cluster)?;
+    let mut passes_for_ready = etcd.as_ref().map(|_| pass_for_ready(world));
     let coordination = Coordination::etcd(world, &settings)?;
     // Before a run begins coordination says what counts.
     let security = Security::new(world, Policy::only(DEFAULT), credentials)?;
@@ -172,6 +173,7 @@ async fn live_in(
             tracing::info!("told to end before the node had joined its cluster");
             return Ok(());
         };
+        drop(passes_for_ready.take());
         let here = Arc::new(here);
         if let Some(renew) = &renew {
             here.member().answer_renewals(renew.clone());
@@ -247,6 +249,18 @@ async fn live_in(
     }
 }
 
+/// Tells systemd after a while that a quorum node is ready although it waits for others. It would end a service that
+/// isn't ready in time, and with the daemon its member of etcd, for which the others wait; and the machine's start goes
+/// on only then.
+fn pass_for_ready(world: &World) -> Task<()> {
+    let of_task = world.clone();
+    let pass = async move {
+        of_task.sleep(START_MAX).await;
+        supervisor::tell("READY=1");
+    };
+    world.spawn("tells systemd not to wait", pass)
+}
+
 /// Begins to make the node's own mount, unless mounts are made on demand. The future is ready after the first attempt.
 fn mount(
     serving: &Arc<Serving>,
@@ -313,7 +327,7 @@ impl Patience {
     fn ends_with(self, error: &Error) -> bool {
         match self {
             Self::Until(_) => error.kind() != ErrorKind::Unavailable,
-            // It was expelled by hand, or the cluster doesn't know it any more.
+            // It was expelled by hand, or the cluster doesn't know it any more; or it has no file system.
             Self::Endless => matches!(error.kind(), ErrorKind::NotPermitted | ErrorKind::NotFound),
         }
     }
@@ -392,7 +406,7 @@ async fn join_once(
         let text = format!(
             "the cluster knows no node {node}; this directory belongs to another cluster, or its node was removed"
         );
-        Error::new(ErrorKind::NotFound, text)
+        Error::new(ErrorKind::NotPermitted, text)
     })?;
     let mut facts = facts.value;
     if facts.is_barred {
@@ -556,6 +570,7 @@ async fn promote_once(world: &World, etcd: &Etcd, peer: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::NEEDS_SOMEBODY;
     use super::*;
 
     #[test]
@@ -583,6 +598,12 @@ mod tests {
                 value(system, name).contains("network-online.target"),
                 "{name}"
             );
+        }
+        // A machine that starts alone tries until it isn't; one that may not come back doesn't.
+        for unit in [system, user] {
+            assert_eq!(value(unit, "StartLimitIntervalSec"), "0");
+            let code = NEEDS_SOMEBODY.to_string();
+            assert_eq!(value(unit, "RestartPreventExitStatus"), code);
         }
     }
 
