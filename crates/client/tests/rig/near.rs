@@ -122,6 +122,8 @@ where
         lease.extend(world.now() + LEASE);
         let place = Place {
             lease: lease.clone(),
+            // With so little space as usual no operation that needs some is done before it is looked for.
+            nsd_bytes: 1 << 30,
             ..Place::default()
         };
         Node::create(&world, &place).await;
