@@ -299,7 +299,8 @@ fn others_go_on_with_the_jobs_of_a_node_that_dies() {
             };
             stage.kill(dies);
             let mut taken = BTreeSet::new();
-            for _ in 0..3_000 {
+            // Groups that its death has made critical come first.
+            for _ in 0..9_000 {
                 if !taken.is_empty() {
                     break;
                 }

@@ -405,8 +405,12 @@ impl Calls {
         let session = self.session.get().copied().unwrap_or_default();
         let parts = {
             let book = self.book.lock();
-            // With the book locked: what the owner in this process has done is in it, and nothing more is done.
-            let goes_on = self.nearby.end(known) || self.world.has_planted(Planted::KeepLost);
+            // With the book locked: what the owner in this process has done is in it, and nothing more is done. An owner
+            // that the session knows may want to hear it as well: of one that was opened under the owner before, and
+            // whose opening was answered by this one. It does nothing at once for it until it has heard.
+            let is_known = matches!(way, OwnerWay::Near(owner) if owner.tenure() == known);
+            let goes_on =
+                is_known || self.nearby.end(known) || self.world.has_planted(Planted::KeepLost);
             goes_on.then(|| book.parts())
         };
         let Some(mut parts) = parts else {

@@ -121,7 +121,7 @@ fn the_worst_of_several_runs_is_shown_row_by_row() {
     worst.note("owner", 2, &took("read", 9_000), None);
     let shown = worst.to_string();
     let expected = "lab: the node was  killed                                         silent\n\
-                    owner              2.0 s (create), worst of 2                       9.0 s (read), worst of 1\n\
+                    owner              2.0 s (create), worst of 2                     9.0 s (read), worst of 1\n\
                     etcd member        3.1 s (sync), worst of 1, OVER the aim of 3 s  -";
     // The figures of this test are nobody's.
     worst.rows.clear();

@@ -80,9 +80,10 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
             _ => looks.push(event),
         }
     }
-    changes.sort_by_key(|event| event.rank);
+    changes.sort_by_key(|event| (event.rank, event.begun));
     for pair in changes.windows(2) {
-        if pair[0].rank == pair[1].rank {
+        let is_silent = pair.iter().any(|event| may_change_nothing(event));
+        if pair[0].rank == pair[1].rank && !is_silent {
             return Err(format!(
                 "two changes with one rank: {:?} and {:?}",
                 pair[0], pair[1]
@@ -145,6 +146,12 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
     })
 }
 
+/// Whether a change may have left everything as it was, and then has the rank of what was newest: an owner in its client's
+/// process notes nothing of it. So has a name that is moved to itself, or to another name of the same file.
+fn may_change_nothing(event: &Event) -> bool {
+    event.is_near && matches!(event.call, Call::Rename { .. })
+}
+
 /// Who was answered before another one asked has the earlier place on the line. Several looks may have one
 /// place, behind the same change: also one that a former owner answered after the next one had answered another,
 /// as long as nothing was changed between. A file without a name is seen by its maker only: nothing stands before it, or behind.
@@ -169,7 +176,7 @@ fn check_real_time<'a>(
             next += 1;
         }
         let Some(before) = newest else { continue };
-        let is_change = event.call.is_ranked_change();
+        let is_change = event.call.is_ranked_change() && !may_change_nothing(event);
         if place(before) > place(event) || (is_change && place(before) == place(event)) {
             return Err(format!(
                 "the order contradicts the clock: {before:?} was answered before {event:?} began"

@@ -282,15 +282,15 @@ mod tests {
 
     const INODE: InodeId = InodeId(7);
 
-    /// A client's calls to such an owner, which has just done a hold, and what lets it answer.
-    fn held(
-        world: &World,
-    ) -> (
+    type Held = (
         Arc<Calls>,
         Arc<Late>,
         Option<Asked<'static, Result<OwnerReply>>>,
         oneshot::Sender<NearAnswer>,
-    ) {
+    );
+
+    /// A client's calls to such an owner, which has just done a hold, and what lets it answer.
+    fn held(world: &World) -> Held {
         let (tell, told) = oneshot::channel();
         let owner = Arc::new(Late {
             asked: AtomicU64::new(0),
