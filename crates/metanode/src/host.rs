@@ -67,7 +67,7 @@ impl Host {
             }
         };
         within(world, LOOK_BUDGET, "look for the shard's record", exists).await?;
-        let shard = Shard::open(opening.clone()).await?;
+        let shard = Box::pin(Shard::open(opening.clone())).await?;
         shard.set_holders(holders.clone());
         let session = async {
             let session = coordination.next_session().await?;

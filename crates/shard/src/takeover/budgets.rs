@@ -56,15 +56,19 @@ pub const OPEN_MAX: Duration = sum(&[END_MAX, TAKE_MAX, LEARN_BUDGET]);
 ///
 /// # Errors
 /// The step's, with its name; `Unavailable` if it took longer.
-pub async fn within<T>(
+pub fn within<T>(
     world: &World,
     budget: Duration,
     step: &str,
     work: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let late = |_| Err(too_late(budget));
-    let result = world.timeout(budget, work).await.unwrap_or_else(late);
-    result.map_err(|error| error.while_doing(step))
+) -> impl Future<Output = Result<T>> {
+    // Boxed: a tree's opening is large, and each `async fn` that takes it would hold it twice.
+    let work = Box::pin(work);
+    async move {
+        let late = |_| Err(too_late(budget));
+        let result = world.timeout(budget, work).await.unwrap_or_else(late);
+        result.map_err(|error| error.while_doing(step))
+    }
 }
 
 /// The error of a step that exceeded its budget.
