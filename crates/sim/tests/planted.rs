@@ -170,6 +170,8 @@ fn first_seed(planted: Planted) -> u64 {
         Planted::ArriveEarly => 7,
         Planted::KeepAttributes => 61,
         Planted::AnswerUndurable => 5,
+        Planted::KeepLost => 3,
+        Planted::ShowUndurable => 18,
         Planted::SkipFailed => 25,
         _ => 0,
     }
@@ -205,6 +207,8 @@ const SHORT: &[Planted] = &[
     Planted::ReturnUnflushed,
     Planted::KeepBytes,
     Planted::ForgetReplies,
+    Planted::KeepLost,
+    Planted::ShowUndurable,
     Planted::TakeUnasked,
     Planted::ClaimNoRoom,
     Planted::IgnorePace,
