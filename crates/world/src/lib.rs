@@ -44,6 +44,7 @@ pub use task::Task;
 pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
 pub use waits::{Part, WAITS_MAX, Work};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -160,16 +161,16 @@ impl World {
     ///
     /// # Errors
     /// [`Elapsed`] if it was not ready in time.
-    pub async fn timeout<F: Future>(
+    //
+    // No `async fn`: the future would be in it twice, as its argument and as what it waits for, and these are nested.
+    pub fn timeout<F: Future>(
         &self,
         duration: Duration,
         future: F,
-    ) -> Result<F::Output, Elapsed> {
-        let timeout = {
-            let _context = self.runtime().enter();
-            tokio::time::timeout(duration, future)
-        };
-        timeout.await.map_err(|_| Elapsed)
+    ) -> impl Future<Output = Result<F::Output, Elapsed>> {
+        let _context = self.runtime().enter();
+        let timeout = tokio::time::timeout(duration, future);
+        timeout.map(|result| result.map_err(|_| Elapsed))
     }
 
     fn all_waits(&self) -> &Waits {

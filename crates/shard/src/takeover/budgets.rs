@@ -3,6 +3,7 @@
 //! They are for disks so slow that a step needs most of its budget: a healthy take-over needs a small
 //! part of a second. A step that exceeds its budget ends the attempt.
 
+use futures::FutureExt;
 use model::{Error, ErrorKind, Result};
 use std::time::Duration;
 use world::World;
@@ -62,13 +63,12 @@ pub fn within<T>(
     step: &str,
     work: impl Future<Output = Result<T>>,
 ) -> impl Future<Output = Result<T>> {
-    // Boxed: a tree's opening is large, and each `async fn` that takes it would hold it twice.
-    let work = Box::pin(work);
-    async move {
-        let late = |_| Err(too_late(budget));
-        let result = world.timeout(budget, work).await.unwrap_or_else(late);
+    let late = move |_| Err(too_late(budget));
+    let work = world.timeout(budget, work);
+    work.map(move |result| {
+        let result = result.unwrap_or_else(late);
         result.map_err(|error| error.while_doing(step))
-    }
+    })
 }
 
 /// The error of a step that exceeded its budget.
