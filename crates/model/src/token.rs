@@ -161,6 +161,18 @@ pub struct TokenRequest {
 }
 
 impl TokenRequest {
+    /// Asks for a whole object to look at it, unless others want it too.
+    #[must_use]
+    pub fn to_look_at(object: TokenObject) -> Self {
+        Self {
+            object,
+            mode: TokenMode::Shared,
+            required: vec![TokenRange::ALL],
+            desired: TokenRange::ALL,
+            can_ship: true,
+        }
+    }
+
     /// Refuses what no sound daemon sends.
     ///
     /// # Errors

@@ -325,13 +325,7 @@ impl Granter {
         now: Moment,
     ) -> Option<GrantNumber> {
         let object = TokenObject::Inode(inode);
-        let wants = TokenRequest {
-            object,
-            mode: TokenMode::Shared,
-            required: vec![TokenRange::ALL],
-            desired: TokenRange::ALL,
-            can_ship: true,
-        };
+        let wants = TokenRequest::to_look_at(object);
         let waiting = Waiting {
             session,
             who: Who::Request {

@@ -363,13 +363,7 @@ impl Holder {
                 continue;
             }
             let request = self.next();
-            let wants = TokenRequest {
-                object,
-                mode: TokenMode::Shared,
-                required: vec![TokenRange::ALL],
-                desired: TokenRange::ALL,
-                can_ship: true,
-            };
+            let wants = TokenRequest::to_look_at(object);
             let waits = BTreeSet::new();
             self.asked.insert(request, Asked { wants, waits });
             asked.push((request, *inode));

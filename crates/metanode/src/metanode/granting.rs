@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokens::needs;
 use world::Deadline;
-use world::{Planted, Point};
+use world::{Planted, Point, Task};
 
 /// How often an operation may find that a name leads to another inode than before.
 const SHOWN_ROUNDS_MAX: usize = 8;
@@ -115,12 +115,7 @@ impl Metanode {
                 if is_here || !matches!(reply, TokenReply::Granted { .. }) {
                     return Ok(reply);
                 }
-                // By a task of its own: what is kept for the next time that it is asked for is driven by nobody
-                // meanwhile, and a take-over that it has begun would stop all others. It ends with what is kept.
-                let host = self.host.clone();
-                let syncing = async move { host.sync().await };
-                let syncing = self.world.spawn("makes a grant's answer durable", syncing);
-                Settling::new(reply, syncing)
+                Settling::new(reply, self.syncing())
             }
         };
         self.tokens
@@ -128,13 +123,18 @@ impl Metanode {
             .await
     }
 
-    /// Waits until what grants let their session see is durable.
-    async fn settle_grants(&self, deadline: Deadline) -> Result<()> {
-        // A task of its own, as in `answer`.
+    /// Makes durable what a grant lets its session see. By a task of its own: what is kept for the next time that it is
+    /// asked for is driven by nobody meanwhile, and a take-over that it has begun would stop all others. It ends with what
+    /// is kept.
+    fn syncing(&self) -> Task<Result<()>> {
         let host = self.host.clone();
         let syncing = async move { host.sync().await };
-        let syncing = self.world.spawn("makes grants' answer durable", syncing);
-        match deadline.bound(&self.world, syncing).await {
+        self.world.spawn("makes a grant's answer durable", syncing)
+    }
+
+    /// Waits until what grants let their session see is durable.
+    async fn settle_grants(&self, deadline: Deadline) -> Result<()> {
+        match deadline.bound(&self.world, self.syncing()).await {
             Ok(durable) => durable,
             Err(_) => {
                 let text = "what the tokens show isn't durable in time; ask for it without them";
