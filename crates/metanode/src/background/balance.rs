@@ -180,15 +180,8 @@ impl Balance {
     /// Counts a page of segments. Returns whether it was the last.
     async fn count_some(&self, pass: &mut Pass) -> Result<bool> {
         let (uses, groups) = (&mut pass.uses, &pass.groups);
-        let count = |_, segment: &Segment| {
-            uses.add(groups, &segment.place);
-            false
-        };
-        let mut none = Vec::new();
-        let page = self
-            .segments
-            .choose_from_page(&mut pass.from, &mut none, count);
-        page.await
+        let count = |segment: &Segment| uses.add(groups, &segment.place);
+        self.segments.see_page(&mut pass.from, count).await
     }
 
     /// All segments were counted, or those worth it were moved. Returns whether the pass goes on.

@@ -202,15 +202,8 @@ impl Emptying {
     /// Counts the segments of a page that are to be moved. Returns whether there are no more.
     async fn count_some(&self, pass: &mut Pass) -> Result<bool> {
         let (found, target) = (&mut pass.found, pass.target);
-        let count = |_, segment: &Segment| {
-            *found += u64::from(segment.place.group < target);
-            false
-        };
-        let mut none = Vec::new();
-        let page = self
-            .segments
-            .choose_from_page(&mut pass.from, &mut none, count);
-        page.await
+        let count = |segment: &Segment| *found += u64::from(segment.place.group < target);
+        self.segments.see_page(&mut pass.from, count).await
     }
 
     /// Rewrites some of the segments of a page. Returns the number of extents replaced, and whether

@@ -72,6 +72,19 @@ impl Segments {
         Ok(page.len() < SCAN_PAGE)
     }
 
+    /// Looks at the segments of a page, as [`Segments::choose_from_page`]. Returns whether the page was the last.
+    pub(super) async fn see_page(
+        &self,
+        from: &mut Key,
+        mut see: impl FnMut(&Segment),
+    ) -> Result<bool> {
+        let seen = |_, segment: &Segment| {
+            see(segment);
+            false
+        };
+        self.choose_from_page(from, &mut Vec::new(), seen).await
+    }
+
     /// Rewrites what lives in these segments, if `wants` it of each. Those of neighbouring places of a
     /// file go together: the search for them reads that part of the file's extents once, and they
     /// become neighbours in the pool. Unreadable data is left to repair.

@@ -150,8 +150,7 @@ impl Authority {
         holder: &Holder,
         now: Timestamp,
     ) -> Result<Certificate> {
-        check_clock(now)?;
-        let validity = Validity::around(now, CLOCKS_DIFFER_MAX, NODE_LIFE);
+        let validity = node_validity(now)?;
         self.issue_for(request, holder, validity)
     }
 
@@ -166,8 +165,7 @@ impl Authority {
         holder: &Holder,
         now: Timestamp,
     ) -> Result<Certificate> {
-        check_clock(now)?;
-        let validity = Validity::around(now, CLOCKS_DIFFER_MAX, NODE_LIFE);
+        let validity = node_validity(now)?;
         let doing = || format!("issuing a certificate for the etcd of node {}", holder.node);
         self.signed(ETCD_MEMBER, request, holder, validity)
             .map_err(|error| error.while_doing(doing()))
@@ -273,6 +271,12 @@ fn random<const N: usize>() -> Result<[u8; N]> {
     aws_lc_rs::rand::fill(&mut bytes)
         .map_err(|_| Error::new(ErrorKind::Unavailable, "the system gives no random numbers"))?;
     Ok(bytes)
+}
+
+/// When a node's certificate counts that is issued now.
+fn node_validity(now: Timestamp) -> Result<Validity> {
+    check_clock(now)?;
+    Ok(Validity::around(now, CLOCKS_DIFFER_MAX, NODE_LIFE))
 }
 
 fn check_clock(now: Timestamp) -> Result<()> {
