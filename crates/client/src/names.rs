@@ -7,7 +7,7 @@ mod under_tokens;
 use crate::attributes::InodeAttributes;
 use crate::inode::HeldState;
 use crate::kernels::Validity;
-use crate::known_names::{KnownNames, Learned};
+use crate::known_names::KnownNames;
 use crate::opens::Opens;
 use crate::page_pool::{Look, PagePool};
 use crate::privileges::Rights;
@@ -17,11 +17,11 @@ use crate::types::Listing;
 use crate::write_behind::WriteBehind;
 use bytes::Bytes;
 use model::operation::{DirectoryEntry, NewInode, RenameMode};
-use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
+use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result};
 use std::sync::Arc;
 
-/// So many entries are asked for at least, if they can be kept for the next part of the listing.
-const LISTED_MIN: u32 = 256;
+/// A part of a directory: which, after which position, at most how many entries, and whether with their attributes.
+type Part = (InodeId, u64, u32, bool);
 
 /// The names in directories.
 pub(crate) struct Names {
@@ -257,10 +257,10 @@ impl Names {
         limit: u32,
         with_attributes: bool,
     ) -> Result<Listing> {
-        let look = self.attributes.look();
+        let part = (directory, after, limit, with_attributes);
         let Some(known) = self.known() else {
+            let look = self.attributes.look();
             let asked = self.session.standing().asked();
-            let part = (directory, after, limit, with_attributes);
             let (entries, end) = self.list_part(part).await?;
             let listing = self.listing(entries, end, look).await?;
             let valid = self.session.standing().valid_since(asked);
@@ -270,65 +270,13 @@ impl Names {
             };
             return Ok(listing.valid_for(|_, _| valid));
         };
-        self.session.check_open()?;
-        let standing = self.session.standing();
-        let listed = known.list(directory, after, limit, with_attributes);
-        if let Some((entries, end)) = listed
-            && standing.is_current()
-        {
-            let learned = known.learned(directory, &entries);
-            let listing = self.listing(entries, end, look).await?;
-            return Ok(self.valid_listing(known, directory, listing, &learned));
-        }
-        if known.wants(directory, standing.now()) {
-            let object = TokenObject::Directory(directory);
-            self.tokens.claim_to_know(known, object).await;
-        }
-        // What is kept needn't be asked for again with the next part.
-        let asked_for = match known.holds(directory) {
-            true => limit.max(LISTED_MIN),
-            false => limit,
-        };
-        let part = (directory, after, asked_for, with_attributes);
-        let asked = known.begin();
-        let (mut entries, mut end) = self.list_part(part).await?;
-        known.learn_listing(directory, after, (&entries, end), asked);
-        if with_attributes {
-            let inodes = known.listed_without_token(directory, &entries, standing.now());
-            if inodes.len() > 1 && self.tokens.ask_to_know(known, inodes).await {
-                let asked = known.begin();
-                // If that fails, the first answer is as good as without the tokens.
-                if let Ok(again) = self.list_part(part).await {
-                    (entries, end) = again;
-                    known.learn_listing(directory, after, (&entries, end), asked);
-                }
-            }
-        }
-        let limit = (limit as usize).max(1);
-        end &= entries.len() <= limit;
-        entries.truncate(limit);
-        let learned = known.learned(directory, &entries);
-        let listing = self.listing(entries, end, look).await?;
-        Ok(self.valid_listing(known, directory, listing, &learned))
-    }
-
-    /// Says how long a kernel may use each entry of a listing, of which this was learned.
-    fn valid_listing(
-        &self,
-        known: &KnownNames,
-        directory: InodeId,
-        listing: Listing,
-        learned: &[Option<Learned>],
-    ) -> Listing {
-        listing.valid_for(|at, entry| {
-            let learned = learned.get(at).copied().flatten();
-            self.valid(known, directory, &entry.name, learned)
-        })
+        // Boxed: a client that asks by a function call pays nothing for it.
+        Box::pin(self.list_known(known, part)).await
     }
 
     async fn list_part(
         &self,
-        (directory, after, limit, with_attributes): (InodeId, u64, u32, bool),
+        (directory, after, limit, with_attributes): Part,
     ) -> Result<(Vec<DirectoryEntry>, bool)> {
         let operation = Operation::ReadDirectory {
             directory,

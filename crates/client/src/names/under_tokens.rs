@@ -1,16 +1,20 @@
 //! Looks at what is known of names, and asks for what isn't so that it is known the next time; says for how long
 //! kernels may keep it.
 
-use super::Names;
+use super::{Names, Part};
 use crate::kernels::{Found, Validity};
 use crate::known_names::{KnownNames, Learned, Looked, LookedAt};
 use crate::session::unexpected_reply;
+use crate::types::Listing;
 use model::{Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Most names of a directory that are learned because several others are missing: what fits into a small answer.
 const NAMES_MAX: u32 = 1_000;
+
+/// So many entries are asked for at least, if they can be kept for the next part of the listing.
+const LISTED_MIN: u32 = 256;
 
 impl Names {
     /// Finds a name, in what is known if that is enough, and says for how long a kernel may use the answer.
@@ -96,6 +100,69 @@ impl Names {
         Ok((attributes, self.valid_at(known, inode, learned)))
     }
 
+    /// Part of a directory, in what is known if that is enough, and for how long a kernel may keep each entry.
+    pub(super) async fn list_known(
+        &self,
+        known: &Arc<KnownNames>,
+        (directory, after, limit, with_attributes): Part,
+    ) -> Result<Listing> {
+        let look = self.attributes.look();
+        self.session.check_open()?;
+        let standing = self.session.standing();
+        let listed = known.list(directory, after, limit, with_attributes);
+        if let Some((entries, end)) = listed
+            && standing.is_current()
+        {
+            let learned = known.learned(directory, &entries);
+            let listing = self.listing(entries, end, look).await?;
+            return Ok(self.valid_listing(known, directory, listing, &learned));
+        }
+        if known.wants(directory, standing.now()) {
+            let object = TokenObject::Directory(directory);
+            self.claim(known, vec![object]).await;
+        }
+        // What is kept needn't be asked for again with the next part.
+        let asked_for = match known.holds(directory) {
+            true => limit.max(LISTED_MIN),
+            false => limit,
+        };
+        let part = (directory, after, asked_for, with_attributes);
+        let asked = known.begin();
+        let (mut entries, mut end) = self.list_part(part).await?;
+        known.learn_listing(directory, after, (&entries, end), asked);
+        if with_attributes {
+            let inodes = known.listed_without_token(directory, &entries, standing.now());
+            if inodes.len() > 1 && self.tokens.ask_to_know(known, inodes).await {
+                let asked = known.begin();
+                // If that fails, the first answer is as good as without the tokens.
+                if let Ok(again) = self.list_part(part).await {
+                    (entries, end) = again;
+                    known.learn_listing(directory, after, (&entries, end), asked);
+                }
+            }
+        }
+        let limit = (limit as usize).max(1);
+        end &= entries.len() <= limit;
+        entries.truncate(limit);
+        let learned = known.learned(directory, &entries);
+        let listing = self.listing(entries, end, look).await?;
+        Ok(self.valid_listing(known, directory, listing, &learned))
+    }
+
+    /// Says how long a kernel may use each entry of a listing, of which this was learned.
+    fn valid_listing(
+        &self,
+        known: &KnownNames,
+        directory: InodeId,
+        listing: Listing,
+        learned: &[Option<Learned>],
+    ) -> Listing {
+        listing.valid_for(|at, entry| {
+            let learned = learned.get(at).copied().flatten();
+            self.valid(known, directory, &entry.name, learned)
+        })
+    }
+
     /// Asks for tokens so that the next answer can be kept.
     async fn claim(&self, known: &Arc<KnownNames>, wanted: Vec<TokenObject>) {
         for object in wanted {
@@ -121,7 +188,7 @@ impl Names {
     }
 
     /// For how long a kernel may use what was found under a name.
-    pub(super) fn valid(
+    fn valid(
         &self,
         known: &KnownNames,
         directory: InodeId,
