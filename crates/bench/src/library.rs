@@ -3,8 +3,9 @@
 use crate::measure::rate;
 use bytes::Bytes;
 use client::{Client, OpenFlags};
-use model::{FileKind, FileName, InodeId, operation::NewInode};
+use model::{FileKind, FileName, InodeId};
 use std::sync::Arc;
+use testkit::inodes::new_inode;
 use world::World;
 
 /// A client and the thread that drives it.
@@ -19,18 +20,6 @@ fn name(number: u64) -> FileName {
     FileName::new(format!("file{number:06}").as_bytes()).expect("a short plain name")
 }
 
-fn new(kind: FileKind) -> NewInode {
-    NewInode {
-        kind,
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        rdev: 0,
-        target: Bytes::new(),
-    }
-}
-
 impl Library<'_> {
     /// Makes a folder under the root.
     pub fn folder(&self, label: &str) -> InodeId {
@@ -38,7 +27,7 @@ impl Library<'_> {
         self.world
             .block_on(
                 self.client
-                    .create(InodeId::ROOT, label, new(FileKind::Directory)),
+                    .create(InodeId::ROOT, label, new_inode(FileKind::Directory)),
             )
             .expect("makes a folder")
             .inode
@@ -59,7 +48,7 @@ impl Library<'_> {
                 self.world.block_on(async {
                     let made = self
                         .client
-                        .create_and_open(folder, name(number), new(FileKind::File))
+                        .create_and_open(folder, name(number), new_inode(FileKind::File))
                         .await
                         .expect("creates");
                     self.client.release(made.inode).await;
@@ -99,7 +88,7 @@ impl Library<'_> {
             let _ = self.client.unlink(InodeId::ROOT, label.clone()).await;
             let file = self
                 .client
-                .create_and_open(InodeId::ROOT, label, new(FileKind::File))
+                .create_and_open(InodeId::ROOT, label, new_inode(FileKind::File))
                 .await
                 .expect("creates")
                 .inode;
@@ -173,7 +162,7 @@ impl Library<'_> {
                 self.world.block_on(async {
                     let file = self
                         .client
-                        .create_and_open(folder, name(number), new(FileKind::File))
+                        .create_and_open(folder, name(number), new_inode(FileKind::File))
                         .await
                         .expect("creates")
                         .inode;

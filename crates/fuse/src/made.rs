@@ -86,26 +86,12 @@ impl MadeFile {
 mod tests {
     use super::*;
     use crate::verbs::Validity;
-    use model::{FileKind, Timestamp};
+    use model::FileKind;
+    use testkit::inodes::attributes;
 
     fn entry(inode: u64, valid: Duration) -> InodeEntry {
         InodeEntry {
-            attributes: Attributes {
-                inode: InodeId(inode),
-                kind: FileKind::File,
-                mode: 0o644,
-                uid: 0,
-                gid: 0,
-                links: 1,
-                size: 0,
-                allocated: 0,
-                rdev: 0,
-                atime: Timestamp(0),
-                mtime: Timestamp(0),
-                ctime: Timestamp(0),
-                btime: Timestamp(0),
-                generation: 0,
-            },
+            attributes: attributes(InodeId(inode), FileKind::File),
             valid: Validity {
                 entry: Duration::ZERO,
                 attributes: valid,

@@ -6,7 +6,7 @@ use fuse::{
     Read, Shown, TransportChoice, Validity, Write,
 };
 use model::operation::RenameMode;
-use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes, Timestamp};
+use model::{Attributes, ErrorKind, FileKind, FileName, InodeId, Result, SetAttributes};
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -25,26 +25,13 @@ struct Changing {
 }
 
 fn attributes(inode: InodeId, mode: u32) -> Attributes {
-    let at = Timestamp(0);
     let kind = match inode {
         InodeId::ROOT => FileKind::Directory,
         _ => FileKind::File,
     };
     Attributes {
-        inode,
-        kind,
         mode,
-        uid: 0,
-        gid: 0,
-        links: 1,
-        size: 0,
-        allocated: 0,
-        rdev: 0,
-        atime: at,
-        mtime: at,
-        ctime: at,
-        btime: at,
-        generation: 0,
+        ..testkit::inodes::attributes(inode, kind)
     }
 }
 

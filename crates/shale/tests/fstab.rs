@@ -4,15 +4,10 @@
 use crate::fixture::{
     Node, eventually, kill_hard,
     machine::{HELPERS, Machine},
+    notified::Notified,
     repository, within_a_minute,
 };
-use std::{
-    fs,
-    os::unix::net::UnixDatagram,
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, path::Path, process::Command};
 
 const WHOLE: &str =
     "{} ~/whole shale defaults,noauto,nofail,_netdev,x-systemd.requires=x.service,noatime 0 0";
@@ -191,34 +186,16 @@ fn make_install_installs_the_program_the_helpers_and_units_that_systemd_accepts(
 fn the_daemon_tells_systemd_when_it_serves_and_when_it_ends() {
     let node = Node::new();
     node.must(&["down"]);
-    let path = node.place("run").join("notify");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_shale"))
-        .args(["daemon", "--dir"])
-        .arg(&node.dir)
-        .env("NOTIFY_SOCKET", &path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut message = [0; 100];
-    let hear = |message: &mut [u8; 100]| {
-        let length = socket.recv(message).unwrap();
-        String::from_utf8_lossy(&message[..length]).into_owned()
-    };
-    assert_eq!(hear(&mut message), "READY=1");
+    let mut told = Notified::start(&node);
+    assert_eq!(told.hear(), "READY=1");
     fs::write(node.path("file"), "at once").unwrap();
     // What systemd does if `shale down` was refused, for example because the mount is in use.
     let open = fs::File::open(node.path("file")).unwrap();
     assert!(!node.run(&["down"]).status.success());
-    let pid = daemon.id().to_string();
+    let pid = told.daemon.id().to_string();
     assert!(Command::new("kill").arg(&pid).status().unwrap().success());
-    assert_eq!(hear(&mut message), "STOPPING=1");
-    assert!(daemon.wait().unwrap().success());
+    assert_eq!(told.hear(), "STOPPING=1");
+    assert!(told.daemon.wait().unwrap().success());
     drop(open);
     node.must(&["up"]);
     assert_eq!(fs::read_to_string(node.path("file")).unwrap(), "at once");

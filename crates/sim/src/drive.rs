@@ -395,36 +395,31 @@ pub mod survey {
 /// Creating many files, and removing everything.
 pub mod many_files {
     use super::{Client, FileKind, InodeId, Result};
-    use bytes::Bytes;
-    use model::{FileName, operation::NewInode};
+    use model::FileName;
+    use testkit::inodes::new_inode;
 
     /// Creates empty files in a new folder.
     ///
     /// # Panics
     /// If a file can't be created.
     pub async fn make(client: &Client, files: u32) {
-        let new = |kind| NewInode {
-            kind,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            umask: 0,
-            rdev: 0,
-            target: Bytes::new(),
-        };
         let name = |text: String| FileName::new(text.as_bytes()).expect("a short plain name");
         let folder = client
             .create(
                 InodeId::ROOT,
                 name("crowd".into()),
-                new(FileKind::Directory),
+                new_inode(FileKind::Directory),
             )
             .await
             .expect("a folder can be made")
             .inode;
         for file in 0..files {
             client
-                .create(folder, name(format!("file{file}")), new(FileKind::File))
+                .create(
+                    folder,
+                    name(format!("file{file}")),
+                    new_inode(FileKind::File),
+                )
                 .await
                 .expect("a file can be made");
         }

@@ -20,6 +20,18 @@ fn look(seed: u64, planted: Planted, plant: bool) {
         PauseOwner, SlowDisk,
     };
     let plant = plant.then_some(planted);
+    let crowd_under = |mix| {
+        let scenario = CrowdScenario {
+            cluster: ClusterScenario {
+                mix,
+                faults: 5,
+                ..CrowdScenario::WITHIN.cluster
+            },
+            points: &[],
+            ..CrowdScenario::WITHIN
+        };
+        run_crowd_with(seed, &scenario, plant);
+    };
     let mix = match planted {
         Planted::SkipFlush => Mix(&[CutAllPower]),
         Planted::IgnoreSeal | Planted::ForgetSeal => {
@@ -91,16 +103,7 @@ fn look(seed: u64, planted: Planted, plant: bool) {
         }
         // Clients are killed while they have something.
         Planted::KeepLocks | Planted::KeepHolds | Planted::SyncNothing => {
-            let scenario = CrowdScenario {
-                cluster: ClusterScenario {
-                    mix: Mix(&[Kill, CutAllPower]),
-                    faults: 5,
-                    ..CrowdScenario::WITHIN.cluster
-                },
-                points: &[],
-                ..CrowdScenario::WITHIN
-            };
-            run_crowd_with(seed, &scenario, plant);
+            crowd_under(Mix(&[Kill, CutAllPower]));
             return;
         }
         Planted::GrantInGrace | Planted::AnswerUndurable => {
@@ -113,16 +116,7 @@ fn look(seed: u64, planted: Planted, plant: bool) {
                 Planted::KeepLost => Mix(&[Move, MoveUnheard]),
                 _ => Mix(&[KillOwner]),
             };
-            let scenario = CrowdScenario {
-                cluster: ClusterScenario {
-                    mix,
-                    faults: 5,
-                    ..CrowdScenario::WITHIN.cluster
-                },
-                points: &[],
-                ..CrowdScenario::WITHIN
-            };
-            run_crowd_with(seed, &scenario, plant);
+            crowd_under(mix);
             return;
         }
         Planted::TakeUnasked => {

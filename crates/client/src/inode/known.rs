@@ -53,20 +53,12 @@ pub(super) mod tests {
 
     pub(crate) fn attributes(generation: u32, ctime: i64, size: u64) -> Attributes {
         Attributes {
-            inode: InodeId::ROOT,
-            kind: FileKind::File,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            links: 1,
             size,
             allocated: size,
-            rdev: 0,
-            atime: Timestamp(0),
             mtime: Timestamp(ctime),
             ctime: Timestamp(ctime),
-            btime: Timestamp(0),
             generation,
+            ..testkit::inodes::attributes(InodeId::ROOT, FileKind::File)
         }
     }
 

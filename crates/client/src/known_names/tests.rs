@@ -11,6 +11,7 @@ use model::{
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
+use testkit::inodes::attributes;
 
 const ROOT: InodeId = InodeId(1);
 const CHILD: InodeId = InodeId(2);
@@ -18,25 +19,6 @@ const NAMES: u64 = 5;
 
 fn text(number: u64) -> FileName {
     FileName::new(format!("n{number}").as_bytes()).expect("a name")
-}
-
-fn attributes(inode: InodeId, kind: FileKind) -> Attributes {
-    Attributes {
-        inode,
-        kind,
-        mode: 0,
-        uid: 0,
-        gid: 0,
-        links: if kind == FileKind::Directory { 2 } else { 1 },
-        size: 0,
-        allocated: 0,
-        rdev: 0,
-        atime: Timestamp(0),
-        mtime: Timestamp(0),
-        ctime: Timestamp(0),
-        btime: Timestamp(0),
-        generation: 0,
-    }
 }
 
 /// Random numbers.

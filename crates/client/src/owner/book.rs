@@ -263,11 +263,11 @@ fn continues(first: &LockRequest, second: &LockRequest) -> bool {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use model::lock::LockTaker;
-    use model::operation::{NewInode, Rank, Stamp};
-    use model::{Attributes, FileKind, FileName, LockKind, Operation, SessionId, Timestamp};
+    use model::operation::{Rank, Stamp};
+    use model::{FileKind, FileName, LockKind, Operation, SessionId, Timestamp};
     use proptest::prelude::*;
+    use testkit::inodes::{attributes, new_inode};
 
     const SESSION: SessionId = SessionId(3);
     const DOOR: LockDoor = LockDoor {
@@ -338,15 +338,7 @@ mod tests {
             operation: Operation::CreateHeld {
                 directory: InodeId::ROOT,
                 name: FileName::new(b"f").unwrap(),
-                new: NewInode {
-                    kind: FileKind::File,
-                    mode: 0o644,
-                    umask: 0,
-                    uid: 0,
-                    gid: 0,
-                    rdev: 0,
-                    target: Bytes::new(),
-                },
+                new: new_inode(FileKind::File),
             },
             stamp: Stamp {
                 turn: Turn::Slot { slot: 3, number },
@@ -366,22 +358,7 @@ mod tests {
         }
         let inode = InodeId(7);
         let reply = Reply::Entry {
-            attributes: Attributes {
-                inode,
-                kind: FileKind::File,
-                mode: 0o644,
-                uid: 0,
-                gid: 0,
-                links: 1,
-                size: 0,
-                allocated: 0,
-                rdev: 0,
-                atime: Timestamp(0),
-                mtime: Timestamp(0),
-                ctime: Timestamp(0),
-                btime: Timestamp(0),
-                generation: 0,
-            },
+            attributes: attributes(inode, FileKind::File),
             directory: None,
         };
         let rank = Rank::default();

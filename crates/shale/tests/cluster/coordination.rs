@@ -1,32 +1,12 @@
 //! The cluster's own etcd: what it never forgets, whatever is lost of it.
 
 use super::{Cluster, refused};
-use coordination::etcd::{Etcd, EtcdSettings};
-use rpc::security::Credentials;
 use std::fs;
-use world::World;
 
 /// What the port where members of etcd speak to each other answers a client of etcd at node 1, which comes with this key and
 /// certificate of a node.
-fn at_members_port(cluster: &Cluster, from: usize, [key, certificate]: [&str; 2]) -> String {
-    let keys = cluster.node(from).dir.join("keys");
-    let [key, certificate, authorities] = [key, certificate, "authorities.pem"]
-        .map(|name| fs::read_to_string(keys.join(name)).unwrap());
-    let credentials = Credentials::from_pem(&key, &certificate, &authorities).unwrap();
-    let endpoint = format!("https://{}:7313", cluster.address(1));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let world = World::real();
-        let settings = EtcdSettings {
-            endpoints: vec![endpoint.parse().unwrap()],
-            prefix: "/test/".into(),
-            tls: Some(credentials.etcd_client(&world).unwrap()),
-            cluster: None,
-        };
-        let etcd = Etcd::new(&world, &settings).unwrap();
+fn at_members_port(cluster: &Cluster, from: usize, identity: [&str; 2]) -> String {
+    cluster.with_etcd_at(7313, from, identity, async |etcd, _| {
         let answer = etcd.status_at(0).await;
         answer.expect_err("it answers no clients").to_string()
     })

@@ -18,12 +18,15 @@ mod starting;
 mod waiting;
 
 use crate::fixture::{Node, eventually};
+use ::coordination::etcd::{Etcd, EtcdSettings};
+use rpc::security::Credentials;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::Output;
 use std::sync::atomic::{AtomicU32, Ordering};
+use world::World;
 
 /// Bytes of each node's NSD.
 pub(crate) const NSD: &str = "1G";
@@ -45,6 +48,36 @@ impl Cluster {
             cluster.join(count >= 3 && cluster.nodes.len() < 3);
         }
         cluster
+    }
+
+    /// Does something with what is at a port of node 1's etcd, with the key and the certificate of these names that a node
+    /// has.
+    fn with_etcd_at<T>(
+        &self,
+        port: u16,
+        from: usize,
+        [key, certificate]: [&str; 2],
+        run: impl AsyncFnOnce(Etcd, World) -> T,
+    ) -> T {
+        let endpoint = format!("https://{}:{port}", self.address(1));
+        let keys = self.node(from).dir.join("keys");
+        let [key, certificate, authorities] = [key, certificate, "authorities.pem"]
+            .map(|name| fs::read_to_string(keys.join(name)).unwrap());
+        let credentials = Credentials::from_pem(&key, &certificate, &authorities).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let world = World::real();
+            let settings = EtcdSettings {
+                endpoints: vec![endpoint.parse().unwrap()],
+                prefix: "/test/".into(),
+                tls: Some(credentials.etcd_client(&world).unwrap()),
+                cluster: None,
+            };
+            run(Etcd::new(&world, &settings).unwrap(), world.clone()).await
+        })
     }
 
     /// One node that was alone.

@@ -2,8 +2,7 @@
 
 use super::{Cluster, refused};
 use crate::fixture::{Node, eventually};
-use coordination::etcd::{Etcd, EtcdSettings};
-use rpc::security::Credentials;
+use coordination::etcd::Etcd;
 use std::fs;
 use std::time::Duration;
 use world::{Deadline, World};
@@ -13,28 +12,7 @@ const CHANGE_MAX: Duration = Duration::from_secs(60);
 
 /// Does something with the cluster's etcd, as node 1.
 fn with_etcd<T>(cluster: &Cluster, run: impl AsyncFnOnce(Etcd, World) -> T) -> T {
-    let endpoint = format!("https://{}:7312", cluster.address(1));
-    let keys = cluster.node(1).dir.join("keys");
-    let read = |name: &str| fs::read_to_string(keys.join(name)).unwrap();
-    let credentials = Credentials::from_pem(
-        &read("node.key"),
-        &read("node.pem"),
-        &read("authorities.pem"),
-    );
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let world = World::real();
-        let settings = EtcdSettings {
-            endpoints: vec![endpoint.parse().unwrap()],
-            prefix: "/test/".into(),
-            tls: Some(credentials.unwrap().etcd_client(&world).unwrap()),
-            cluster: None,
-        };
-        run(Etcd::new(&world, &settings).unwrap(), world.clone()).await
-    })
+    cluster.with_etcd_at(7312, 1, ["node.key", "node.pem"], run)
 }
 
 fn members(cluster: &Cluster) -> usize {

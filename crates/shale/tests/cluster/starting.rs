@@ -1,11 +1,9 @@
 //! Nodes that start, or start again, while others are away.
 
 use super::Cluster;
-use crate::fixture::{eventually, mounted_as};
+use crate::fixture::{eventually, mounted_as, notified::Notified};
 use std::fs;
-use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// A daemon of a node, started as systemd does it.
 fn begin_up(cluster: &Cluster, number: usize) -> std::process::Child {
@@ -99,28 +97,10 @@ fn systemd_is_told_how_a_node_starts_by_its_daemon_and_not_by_etcd() {
     let cluster = Cluster::founded();
     let one = cluster.node(1);
     one.must(&["down"]);
-    let path = one.place("run").join("notify");
-    let socket = UnixDatagram::bind(&path).unwrap();
-    socket
-        .set_read_timeout(Some(Duration::from_secs(60)))
-        .unwrap();
-    let mut daemon = Command::new(env!("CARGO_BIN_EXE_shale"))
-        .args(["daemon", "--dir"])
-        .arg(&one.dir)
-        .env("NOTIFY_SOCKET", &path)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let hear = || {
-        let mut message = [0; 1000];
-        let length = socket.recv(&mut message).unwrap();
-        String::from_utf8_lossy(&message[..length]).into_owned()
-    };
+    let mut told = Notified::start(one);
     let mut states = Vec::new();
     let ready = loop {
-        match hear() {
+        match told.hear() {
             state if state.starts_with("STATUS=") => states.push(state),
             other => break other,
         }
@@ -129,6 +109,6 @@ fn systemd_is_told_how_a_node_starts_by_its_daemon_and_not_by_etcd() {
     assert!(states.len() > 1, "{states:?}");
     assert_eq!(states.last().unwrap(), "STATUS=serves", "{states:?}");
     one.must(&["down"]);
-    assert_eq!(hear(), "STOPPING=1");
-    assert!(daemon.wait().unwrap().success());
+    assert_eq!(told.hear(), "STOPPING=1");
+    assert!(told.daemon.wait().unwrap().success());
 }

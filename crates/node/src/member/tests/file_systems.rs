@@ -6,9 +6,10 @@ use bytes::Bytes;
 use client::OpenFlags;
 use coordination::simulated::Chances;
 use futures::future::join3;
-use model::operation::{NewInode, RangeChange, RenameMode, Stamp};
+use model::operation::{RangeChange, RenameMode, Stamp};
 use model::{FileKind, FileName, FileSystemName, InodeId, Operation, SetAttributes};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use testkit::inodes::{name as file_name, new_inode};
 
 fn fs(text: &str) -> FileSystemName {
     text.parse().unwrap()
@@ -173,7 +174,11 @@ fn of_two_nodes_that_ask_for_one_name_one_succeeds_and_both_can_use_it() {
             for member in [&first, &second] {
                 for name in all {
                     let (client, root) = open(member, name).await;
-                    let file = client.create(root, file_name(&member.run().to_string()), new());
+                    let file = client.create(
+                        root,
+                        file_name(&member.run().to_string()),
+                        new_inode(FileKind::File),
+                    );
                     let file = file.await.unwrap().inode;
                     client.write(file, 0, name.as_bytes()).await.unwrap();
                     client.close().await.unwrap();
@@ -258,22 +263,6 @@ fn a_creation_of_unknown_outcome_is_asked_for_again_and_made_once() {
     assert!(counts[0] >= 20 && counts[1] >= 5, "{counts:?}");
 }
 
-fn file_name(text: &str) -> FileName {
-    FileName::new(text.as_bytes()).unwrap()
-}
-
-fn new() -> NewInode {
-    NewInode {
-        kind: FileKind::File,
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        rdev: 0,
-        target: Bytes::new(),
-    }
-}
-
 fn kind<T>(result: Result<T>) -> Option<ErrorKind> {
     result.map_err(|error| error.kind()).err()
 }
@@ -293,7 +282,10 @@ fn no_inode_of_a_file_system_is_reached_through_another() {
         let f = || file_name("f");
         let mut files = Vec::new();
         for (client, root, bytes) in [(&a, a_root, b"of a"), (&b, b_root, b"of b")] {
-            let made = client.create_and_open(root, f(), new()).await.unwrap();
+            let made = client
+                .create_and_open(root, f(), new_inode(FileKind::File))
+                .await
+                .unwrap();
             client.write(made.inode, 0, bytes).await.unwrap();
             client.fsync(made.inode, false).await.unwrap();
             files.push(made.inode);
@@ -310,8 +302,11 @@ fn no_inode_of_a_file_system_is_reached_through_another() {
             kind(a.get_attributes(other).await),
             kind(a.get_attributes(b_root).await),
             kind(a.set_attributes(other, set).await),
-            kind(a.create(b_root, file_name("new"), new()).await),
-            kind(a.create_unnamed(b_root, new()).await),
+            kind(
+                a.create(b_root, file_name("new"), new_inode(FileKind::File))
+                    .await,
+            ),
+            kind(a.create_unnamed(b_root, new_inode(FileKind::File)).await),
             kind(a.unlink(b_root, f()).await),
             kind(a.remove_directory(b_root, f()).await),
             kind(a.read_directory(b_root, 0, 10, true).await),
@@ -378,7 +373,7 @@ fn of_another(inode: InodeId, directory: InodeId, name: FileName) -> Vec<Operati
         Operation::Create {
             directory,
             name: name.clone(),
-            new: new(),
+            new: new_inode(FileKind::File),
         },
         Operation::Unlink { directory, name },
         Operation::ReadDirectory {

@@ -1,31 +1,14 @@
 //! What waits on one node is found on the others: the owner's commit and its disk, a client that gives something back.
 
 use super::*;
-use bytes::Bytes;
-use model::operation::NewInode;
-use model::{FileKind, FileName, InodeId};
+use model::{FileKind, InodeId};
+use testkit::inodes::{name, new_inode};
 use world::{Part, Waiter, Work, errand};
 
 /// How much longer each request to a disk takes: an NSD answers before its caller loses patience.
 const SLOW: Duration = Duration::from_secs(2);
 /// When it is looked: before a call is given up and made again.
 const LOOK_AFTER: Duration = Duration::from_millis(1_500);
-
-fn name(text: &str) -> FileName {
-    FileName::new(text.as_bytes()).unwrap()
-}
-
-fn new() -> NewInode {
-    NewInode {
-        kind: FileKind::File,
-        mode: 0o755,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-        rdev: 0,
-        target: Bytes::new(),
-    }
-}
 
 async fn client_of(member: &Member) -> Arc<Client> {
     let opened = member.open_client_of(ROOT_SHARD, ClientSettings::default());
@@ -64,7 +47,11 @@ fn a_program_that_waits_for_another_nodes_disk_is_found_there() {
         faults.slow("nsd1", SLOW);
         let making = {
             let client = client.clone();
-            async move { client.create(InodeId::ROOT, name("file"), new()).await }
+            async move {
+                client
+                    .create(InodeId::ROOT, name("file"), new_inode(FileKind::File))
+                    .await
+            }
         };
         let making = world.spawn("a program", errand::begin(making));
         world.sleep(LOOK_AFTER).await;
@@ -108,7 +95,9 @@ fn a_program_that_waits_for_what_another_node_gives_back_is_found_there() {
         members[0].create_shard().await.unwrap();
         let reader = client_of(&members[0]).await;
         let writer = client_of(&members[1]).await;
-        let made = writer.create(InodeId::ROOT, name("file"), new()).await;
+        let made = writer
+            .create(InodeId::ROOT, name("file"), new_inode(FileKind::File))
+            .await;
         let file = made.unwrap().inode;
         // Too much for a record.
         writer.write(file, 0, &[7; 100_000]).await.unwrap();

@@ -369,8 +369,28 @@ fn contended() -> Error {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A node, which is a quorum node or none, and may have been expelled by hand.
+    pub(in crate::daemon::member::rotation) fn facts_of(
+        number: u32,
+        is_quorum: bool,
+        is_barred: bool,
+    ) -> (NodeId, Versioned<NodeFacts>) {
+        let value = NodeFacts {
+            node: NodeId(number),
+            name: format!("n{number}"),
+            class: "default".into(),
+            is_quorum,
+            has_authority: is_quorum,
+            is_barred,
+            etcd: is_quorum.then(|| format!("https://10.0.0.{number}:7312")),
+            address: format!("10.0.0.{number}:7311").parse().unwrap(),
+            key: [0; 32],
+        };
+        (NodeId(number), Versioned { value, version: 1 })
+    }
 
     #[test]
     fn the_authority_that_is_ended_is_the_one_that_was_named() {
@@ -401,20 +421,7 @@ mod tests {
     /// Would be broken if two members of three were away at once: nothing could be changed in the cluster meanwhile.
     #[test]
     fn members_of_etcd_are_started_again_one_after_the_other() {
-        let node = |number: u32, has_etcd: bool| {
-            let value = NodeFacts {
-                node: NodeId(number),
-                name: format!("n{number}"),
-                class: "default".into(),
-                is_quorum: has_etcd,
-                has_authority: has_etcd,
-                is_barred: false,
-                etcd: has_etcd.then(|| format!("https://10.0.0.{number}:7312")),
-                address: format!("10.0.0.{number}:7311").parse().unwrap(),
-                key: [0; 32],
-            };
-            (NodeId(number), Versioned { value, version: 1 })
-        };
+        let node = |number: u32, has_etcd: bool| facts_of(number, has_etcd, false);
         let nodes = BTreeMap::from([node(1, true), node(2, false), node(3, true), node(4, true)]);
         let trusted = [[1; 32], [2; 32]];
         let said = |trusting: &[u32]| -> BTreeMap<NodeId, NodeSecurity> {

@@ -147,6 +147,7 @@ pub(super) fn unfinished(waiting: &Waiting) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::member::rotation::tests::facts_of;
     use coordination::{AuthorityFact, NextAuthority};
 
     const OLD: [u8; 32] = [1; 32];
@@ -170,21 +171,7 @@ mod tests {
 
     /// So many quorum nodes, of which one was expelled, and one that is none.
     fn nodes(quorum: u32, barred: Option<u32>) -> BTreeMap<NodeId, Versioned<NodeFacts>> {
-        let node = |number: u32| {
-            let has_etcd = number <= quorum;
-            let value = NodeFacts {
-                node: NodeId(number),
-                name: format!("n{number}"),
-                class: "default".into(),
-                is_quorum: has_etcd,
-                has_authority: has_etcd,
-                is_barred: barred == Some(number),
-                etcd: has_etcd.then(|| format!("https://10.0.0.{number}:7312")),
-                address: format!("10.0.0.{number}:7311").parse().unwrap(),
-                key: [0; 32],
-            };
-            (NodeId(number), Versioned { value, version: 1 })
-        };
+        let node = |number: u32| facts_of(number, number <= quorum, barred == Some(number));
         (1..=quorum + 1).map(node).collect()
     }
 
