@@ -30,13 +30,13 @@
 use crate::call::{Call, Class, Method};
 pub use crate::id::Tenure;
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
-use crate::operation::{Ranked, Stamp};
+use crate::operation::{Fresh, Rank, Ranked, Stamp};
 use crate::token::{
     GrantNumber, TOKEN_RANGES_MAX, TokenRecall, TokenReply, TokenRequest, TokenReturn,
 };
 use crate::{
     CommitNumber, Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result,
-    SegmentPlace, SessionId, ShardId, TokenMode, TokenObject, TokenRange,
+    SegmentPlace, SessionId, ShardId, Timestamp, TokenMode, TokenObject, TokenRange,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -168,6 +168,42 @@ pub enum OwnerRequest {
         /// At most [`MENDED_MAX`].
         mended: Vec<Mended>,
     },
+    /// Runs operations of the session's stream, which their client has answered already, each after the one before.
+    /// The same ones again change nothing. → `Streamed`, once all of them are durable
+    ExecuteStream {
+        /// The session.
+        session: SessionId,
+        /// At most [`STREAMED_MAX`], with numbers that follow each other.
+        operations: Vec<Streamed>,
+    },
+}
+
+/// An operation of a session's stream: it makes a regular file, or publishes what was written.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Streamed {
+    /// Its number in the stream, from 1.
+    pub number: u64,
+    /// The client's clock when it answered.
+    pub now: Timestamp,
+    /// The operation.
+    pub operation: Operation,
+    /// The numbers that the client has given to what it makes.
+    pub fresh: Fresh,
+    /// The session uses the attributes and all bytes of the file that it makes alone: it gets the tokens for that.
+    pub with_tokens: bool,
+}
+
+/// Most operations in one [`OwnerRequest::ExecuteStream`].
+pub const STREAMED_MAX: usize = 256;
+
+/// What became of an operation of a stream that was applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StreamDone {
+    /// Where it was applied; of one that had been applied before, a later place, behind which nobody else has changed the same
+    /// as long as the session holds the directory's delegation.
+    pub rank: Rank,
+    /// The exclusive grants of the made file's attributes and of all its bytes, if they were asked for and given.
+    pub tokens: Option<[GrantNumber; 2]>,
 }
 
 /// Most inodes in one [`OwnerRequest::AskToKnow`].
@@ -331,7 +367,8 @@ impl OwnerRequest {
             | Self::AskToken { session, .. }
             | Self::AskToKnow { session, .. }
             | Self::ReturnTokens { session, .. }
-            | Self::AwaitRecalls { session, .. } => Some(*session),
+            | Self::AwaitRecalls { session, .. }
+            | Self::ExecuteStream { session, .. } => Some(*session),
             Self::Lock(call) => Some(call.session()),
             Self::Sync
             | Self::NewSession
@@ -453,6 +490,8 @@ pub enum OwnerReply {
     },
     /// What the segments are, in their order.
     Judged(Vec<Verdict>),
+    /// What became of operations of a stream, in their order. The error of one that was refused, and never will be done.
+    Streamed(Vec<Result<StreamDone>>),
 }
 
 /// What an owner answers a client of its own process, which doesn't wait until it is durable: both are lost together,

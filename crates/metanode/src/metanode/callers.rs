@@ -10,7 +10,7 @@ use model::lock::LockRequest;
 use model::operation::Turn;
 use model::owner::{
     EXAMINED_MAX, GIVE_UP_MAX, KNOWN_MAX, LockCall, MENDED_MAX, OwnerCall, OwnerRequest,
-    RECLAIM_MAX, RETURNED_MAX, RETURNED_RANGES_MAX, Reclaimed,
+    RECLAIM_MAX, RETURNED_MAX, RETURNED_RANGES_MAX, Reclaimed, STREAMED_MAX,
 };
 use model::{Error, ErrorKind, NodeRun, Operation, Result, SessionId, ShardId};
 
@@ -133,6 +133,10 @@ fn check_form(call: &OwnerCall) -> Result<()> {
         }
         OwnerRequest::Examine { found } => (true, found.len() <= EXAMINED_MAX),
         OwnerRequest::ReportMended { mended } => (true, mended.len() <= MENDED_MAX),
+        OwnerRequest::ExecuteStream {
+            session,
+            operations,
+        } => (*session == own, operations.len() <= STREAMED_MAX),
         OwnerRequest::Reclaim { session, part, .. } => {
             let Reclaimed {
                 holds,
