@@ -34,6 +34,7 @@ pub(crate) use memory::{Asked, Learned, Looked, LookedAt};
 
 use change::{Became, Concerned};
 use memory::{Memory, NEVER};
+use crate::owner::Made;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileName, InodeId, Operation, Reply, TokenMode, TokenObject};
 use parking_lot::Mutex;
@@ -249,6 +250,39 @@ impl KnownNames {
     /// Whether something known under a token was looked at since this was last asked of it.
     pub(crate) fn was_used(&self, object: TokenObject) -> bool {
         self.memory.lock().was_used(object)
+    }
+
+    /// Makes a name in a directory that is delegated, if all is known that it takes: `make` gets the directory's attributes,
+    /// and the directory that has its name, and says what it made. It is called with everything locked.
+    pub(crate) fn make(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        make: impl FnOnce(&Attributes, Option<InodeId>) -> Option<Made>,
+    ) -> Option<Made> {
+        let mut memory = self.memory.lock();
+        if self.gate.load(Ordering::SeqCst) != 0 {
+            return None;
+        }
+        memory.make(directory, name, |attributes, above| {
+            let made = make(attributes, above)?;
+            Some((made.attributes.inode, made.directory, made))
+        })
+    }
+
+    /// The owner has made a name for this client. Whether the client should ask for a delegation.
+    pub(crate) fn wants_delegation(&self, directory: InodeId) -> bool {
+        self.memory.lock().wants_delegation(directory)
+    }
+
+    /// Whether a directory is delegated.
+    pub(crate) fn is_delegated(&self, directory: InodeId) -> bool {
+        self.memory.lock().is_delegated(directory)
+    }
+
+    /// The owner has said, to what was asked then, that a directory has no default ACL.
+    pub(crate) fn learn_plain(&self, directory: InodeId, asked: Asked) {
+        self.memory.lock().learn_plain(directory, asked);
     }
 
     /// A change of this client is about to be sent; `None` if it concerns nothing that can be known.

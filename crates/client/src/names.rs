@@ -2,6 +2,7 @@
 //!
 //! A client on another node than the owner looks first at what it knows of names (`known_names.rs`).
 
+mod delegated;
 mod under_tokens;
 
 use crate::attributes::InodeAttributes;
@@ -32,6 +33,7 @@ pub(crate) struct Names {
     attributes: Arc<InodeAttributes>,
     opens: Arc<Opens>,
     tokens: Arc<Tokens>,
+    preparing: delegated::Preparing,
 }
 
 impl Names {
@@ -52,6 +54,7 @@ impl Names {
             attributes,
             opens,
             tokens,
+            preparing: delegated::Preparing::default(),
         }
     }
 
@@ -76,17 +79,22 @@ impl Names {
     }
 
     /// Makes an inode and opens it, in one step: whoever removes its name meanwhile leaves it to the program.
-    pub(crate) fn create_and_open(
+    pub(crate) async fn create_and_open(
         &self,
         directory: InodeId,
         name: FileName,
         new: NewInode,
-    ) -> impl Future<Output = Result<Attributes>> + Send {
-        self.make_and_open(Operation::CreateHeld {
+    ) -> Result<Attributes> {
+        if let Some(known) = self.known() {
+            // Boxed: a client that asks by a function call pays nothing for it.
+            return Box::pin(self.create_known(known, directory, name, new)).await;
+        }
+        let create = Operation::CreateHeld {
             directory,
             name,
             new,
-        })
+        };
+        self.make_and_open(create).await
     }
 
     /// Makes a file without a name and opens it.

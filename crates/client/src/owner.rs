@@ -5,21 +5,24 @@
 
 mod book;
 mod calls;
+mod concern;
 mod near;
 mod owners;
 mod remote;
 mod slots;
+mod stream;
 
 pub(crate) use book::Book;
 pub(crate) use calls::Reclaims;
 pub use owners::{NearOwner, OwnerWay, Owners};
 pub use remote::RemoteOwner;
+pub(crate) use stream::Made;
 
 use crate::known_names::KnownNames;
 use model::lock::HeldLock;
-use model::operation::Stamp;
+use model::operation::{NewInode, Stamp};
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
-use model::{InodeId, Result, SegmentPlace, SessionId};
+use model::{Attributes, FileName, InodeId, Result, SegmentPlace, SessionId};
 use std::sync::{Arc, Weak};
 use world::call::{Asked, Local};
 use world::{Instant, Waiter, World};
@@ -170,6 +173,72 @@ impl Owner {
         match self {
             Self::Here(_) => false,
             Self::There(owner) => owner.has_lost_answers().await,
+        }
+    }
+
+    /// Makes a regular file and holds it, in a directory that is delegated to the session: the owner hears of it later.
+    /// `None`: it must be asked.
+    pub(crate) fn make_here(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        new: &NewInode,
+    ) -> Option<Made> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(owner) => owner.make_here(directory, name, new),
+        }
+    }
+
+    /// Whether numbers should be reserved for files in a directory that is delegated.
+    pub(crate) fn wants_numbers(&self, directory: InodeId) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::There(owner) => owner.wants_numbers(directory),
+        }
+    }
+
+    /// Reserves numbers for files in a directory that is delegated, or is about to be.
+    pub(crate) async fn reserve_numbers(&self, directory: InodeId) -> Result<()> {
+        match self {
+            Self::Here(_) => Ok(()),
+            Self::There(owner) => owner.reserve_numbers(directory).await,
+        }
+    }
+
+    /// Waits until the owner has made durable all that was made here until now, or the session has ended.
+    ///
+    /// # Errors
+    /// `SessionEnded`: then what it hadn't heard of is lost.
+    pub(crate) async fn all_streamed(&self) -> Result<()> {
+        match self {
+            Self::Here(_) => Ok(()),
+            Self::There(owner) => owner.all_streamed().await,
+        }
+    }
+
+    /// As [`Owner::all_streamed`], up to an operation's number.
+    pub(crate) async fn until_streamed(&self, number: u64) -> Result<()> {
+        match self {
+            Self::Here(_) => Ok(()),
+            Self::There(owner) => owner.until_streamed(number).await,
+        }
+    }
+
+    /// A program is about to use a file that was made here and of which the owner hasn't heard. Its attributes, if the
+    /// operation that makes it brings the tokens for it, of its attributes and all bytes; once.
+    pub(crate) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(owner) => owner.ask_for_tokens(inode),
+        }
+    }
+
+    /// Whether the owner has refused what a program was told is done, since this was last asked.
+    pub(crate) fn take_refused(&self) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::There(owner) => owner.take_refused(),
         }
     }
 

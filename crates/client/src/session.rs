@@ -283,9 +283,12 @@ impl Session {
     /// `SessionEnded`, once, if something that was answered before is lost.
     pub(crate) fn tell_lost_answers(&self) -> Result<()> {
         if self.has_lost_answers.swap(false, Ordering::AcqRel) {
-            let text =
-                "changes that were answered and not synced are lost with their owner, on this node";
+            let text = "changes that were answered and not synced are lost";
             return Err(Error::new(ErrorKind::SessionEnded, text));
+        }
+        if self.owner.take_refused() {
+            let text = "the owner has refused to make files that programs were told are made";
+            return Err(Error::new(ErrorKind::Corrupt, text));
         }
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! The session may have everything; then nothing of this is needed. That ends when another session is
 //! opened: everything is published and forgotten, and tokens are used from then on.
 
+mod born;
 mod flushing;
 mod kept;
 mod names;
@@ -230,6 +231,7 @@ impl Tokens {
 
     /// Claims in the order of the objects, as owners do: no two operations wait for each other.
     async fn claim(&self, state: &InodeRef, wants: [Option<Want>; 2]) -> Result<Uses> {
+        self.claim_born(state);
         let mut uses = Uses {
             tokens: self
                 .me
@@ -654,6 +656,10 @@ impl crate::owner::Reclaims for Tokens {
             holder.end_reclaim();
         }
         self.act(state);
+    }
+
+    fn born(&self, session: SessionId, inode: InodeId, grants: Option<[GrantNumber; 2]>) {
+        self.note_born(session, inode, grants);
     }
 
     fn give_up(&self, session: SessionId) -> Duration {

@@ -296,6 +296,57 @@ pub struct NewInode {
     pub target: Bytes,
 }
 
+impl NewInode {
+    /// Permission bits and group of an inode that is made in a directory with these, unless that has a default ACL.
+    #[must_use]
+    pub fn inherited(&self, directory_mode: u32, directory_gid: u32) -> (u32, u32) {
+        let mode = self.mode & 0o7777 & !(self.umask & 0o777);
+        match directory_mode & SETGID {
+            0 => (mode, self.gid),
+            passed_on if self.kind == FileKind::Directory => (mode | passed_on, directory_gid),
+            _ => (mode, directory_gid),
+        }
+    }
+
+    /// The attributes of a regular file that is made at this time in a directory without a default ACL, and the
+    /// directory's afterwards: what the records say once the operation is applied.
+    #[must_use]
+    pub fn make_in(
+        &self,
+        directory: &Attributes,
+        number: InodeNumber,
+        now: Timestamp,
+    ) -> (Attributes, Attributes) {
+        let time = now.after(directory.ctime);
+        let (mode, gid) = self.inherited(directory.mode, directory.gid);
+        let made = Attributes {
+            inode: InodeId::new(directory.inode.fileset(), number),
+            kind: FileKind::File,
+            mode,
+            uid: self.uid,
+            gid,
+            links: 1,
+            size: 0,
+            allocated: 0,
+            rdev: 0,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            generation: 0,
+        };
+        let directory = Attributes {
+            mtime: time,
+            ctime: time,
+            ..*directory
+        };
+        (made, directory)
+    }
+}
+
+/// In a directory's mode: what is made in it gets its group.
+const SETGID: u32 = 0o2000;
+
 /// What a rename does with an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RenameMode {

@@ -17,8 +17,6 @@ use model::{
 };
 use std::sync::Arc;
 
-const SETGID: u32 = 0o2000;
-
 pub(crate) fn lookup<V: View>(
     tx: &mut Transaction<'_, V>,
     directory: InodeId,
@@ -263,15 +261,8 @@ fn make<V: View>(
     let number = numbers::take(tx, directory)?;
     let parent = tx.inode(directory)?;
     let mut inode = blank(new.kind, number, time);
-    inode.mode = new.mode & 0o7777 & !(new.umask & 0o777);
+    (inode.mode, inode.gid) = new.inherited(parent.mode, parent.gid);
     inode.uid = new.uid;
-    inode.gid = new.gid;
-    if parent.mode & SETGID != 0 {
-        inode.gid = parent.gid;
-        if new.kind == FileKind::Directory {
-            inode.mode |= SETGID;
-        }
-    }
     match new.kind {
         FileKind::Symlink => {
             inode.mode = 0o777;

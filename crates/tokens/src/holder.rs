@@ -24,6 +24,9 @@ const OVERTAKEN_MAX: Duration = Duration::from_millis(100);
 /// Most recalls of an object that are carried out at the same time. More are said again.
 const TAKINGS_MAX: usize = 64;
 
+/// Most objects of what the session has made and its owner hasn't heard of. More are asked for as all others.
+const BORN_MAX: usize = 1024;
+
 /// Most recalls that wait for replies; more are carried out at once.
 const EARLY_MAX: usize = 1024;
 
@@ -136,6 +139,9 @@ pub struct Holder {
     is_reclaiming: bool,
     objects: BTreeMap<TokenObject, Object>,
     asked: BTreeMap<u64, Asked>,
+    /// Objects of what the session has made and its owner hasn't heard of: it has them alone, and the owner's answer to
+    /// what makes them is the one to this request.
+    born: BTreeMap<TokenObject, u64>,
     /// The object of each wait, use and flush.
     waits: BTreeMap<WaitNumber, TokenObject>,
     uses: BTreeMap<UseNumber, TokenObject>,
@@ -157,6 +163,7 @@ impl Holder {
             is_reclaiming: false,
             objects: BTreeMap::new(),
             asked: BTreeMap::new(),
+            born: BTreeMap::new(),
             waits: BTreeMap::new(),
             uses: BTreeMap::new(),
             flushes: BTreeMap::new(),
@@ -371,6 +378,68 @@ impl Holder {
         asked
     }
 
+    /// Whether [`Holder::born`] may be said of these. If not, they are asked for as all others: something of them is known
+    /// already, or the session has as many of these as it may.
+    #[must_use]
+    pub fn may_be_born(&self, objects: [TokenObject; 2]) -> bool {
+        let is_known = objects.iter().any(|object| self.objects.contains_key(object));
+        !self.is_reclaiming && !is_known && self.born.len() < BORN_MAX
+    }
+
+    /// The session makes something of which nobody else can know before the owner does: it has these objects alone from now
+    /// on, and gets the grants with the owner's answer ([`Holder::born_answered`]). A recall that comes before that waits for
+    /// it a moment, as one that overtakes any grant.
+    pub fn born(&mut self, objects: [TokenObject; 2]) {
+        for object in objects {
+            let request = self.next();
+            let wants = TokenRequest {
+                object,
+                mode: TokenMode::Exclusive,
+                required: vec![TokenRange::ALL],
+                desired: TokenRange::ALL,
+                can_ship: false,
+            };
+            let waits = BTreeSet::new();
+            self.asked.insert(request, Asked { wants, waits });
+            self.born.insert(object, request);
+            // Before all grants of the tenure.
+            let number = GrantNumber {
+                tenure: self.tenure,
+                count: 0,
+            };
+            let known = self.known(object);
+            known.grant(&[TokenRange::ALL], TokenMode::Exclusive, number);
+            self.actions.push(Action::Changed(object));
+        }
+    }
+
+    /// The owner knows of what was made, and has granted the object that came with it; if not, it is given back.
+    pub fn born_answered(
+        &mut self,
+        object: TokenObject,
+        grant: Option<GrantNumber>,
+        now: Moment,
+    ) {
+        let Some(request) = self.born.remove(&object) else {
+            return;
+        };
+        match grant {
+            Some(number) => {
+                let granted = TokenReply::Granted {
+                    ranges: vec![TokenRange::ALL],
+                    mode: TokenMode::Exclusive,
+                    number,
+                };
+                let answered = self.answered(request, granted, now);
+                assert!(answered.is_ok(), "a whole object: {answered:?}");
+            }
+            None => {
+                self.unanswered(request, now);
+                self.release(object, TokenRange::ALL);
+            }
+        }
+    }
+
     /// A request has no answer and isn't sent again. If the owner has granted what it asked for, it hears
     /// that this session doesn't have it when it wants it back.
     pub fn unanswered(&mut self, request: u64, now: Moment) {
@@ -451,6 +520,8 @@ impl Holder {
         self.tenure = tenure;
         self.is_reclaiming = true;
         self.early.clear();
+        // Said with all that is held.
+        self.born.clear();
         let mut dropped = Vec::new();
         for (request, asked) in std::mem::take(&mut self.asked) {
             self.actions.push(Action::Stop { request });

@@ -86,6 +86,11 @@ impl Held {
         self.voids += 1;
     }
 
+    /// Whether nothing that was known has become void since that state.
+    pub(super) fn is_unvoided(&self, since: HeldState) -> bool {
+        self.voids == since.known
+    }
+
     /// Whether attributes may be kept that were asked for in that state.
     pub(super) fn learned(&self, asked: HeldState) -> bool {
         let now = self.state();

@@ -39,8 +39,9 @@ pub(crate) struct Inner {
     lost_writes: u64,
     /// Counts the times when tokens were lost: what was claimed before is void.
     losses: u64,
-    /// Privileges that the inode is known not to have.
+    /// Privileges that the inode is known not to have, and how often it may have got some.
     plain: Plain,
+    grants: u64,
     /// A truncate or the like runs: no write may begin, and size and extents may change.
     exclusive: bool,
     /// Bytes that a change of this client concerns that is under way at the owner.
@@ -78,6 +79,7 @@ impl Inner {
             lost_writes: 0,
             losses: 0,
             plain: Plain::default(),
+            grants: 0,
             exclusive: false,
             changing: None,
             _charge: StateCharge::new(&blocks),
@@ -386,6 +388,25 @@ impl Inner {
     /// It may have got privileges.
     pub(crate) fn forget_plain(&mut self) {
         self.plain = Plain::default();
+        self.grants += 1;
+    }
+
+    /// The state of an inode that was just made here, for [`Inner::learn_born`].
+    pub(crate) fn before_born(&self) -> (HeldState, u64) {
+        (self.held_state(), self.grants)
+    }
+
+    /// Nothing has been done with an inode that was made here with these attributes, and its tokens have come since it
+    /// was in that state: it is empty and fully known.
+    pub(crate) fn learn_born(&mut self, attributes: &Attributes, (held, grants): (HeldState, u64)) {
+        let now = self.held_state();
+        if !self.held.is_unvoided(held) || !self.learn_first(attributes, now) {
+            return;
+        }
+        self.learn_empty();
+        if self.grants == grants {
+            self.learn_plain(Plain::of(attributes, false), now);
+        }
     }
 
     /// Whether a truncate or the like runs.

@@ -10,6 +10,10 @@ const MISSES_MIN: u32 = 4;
 /// If they couldn't be learned, so many times as many make it worthwhile again.
 const MISSES_AGAIN: u32 = 8;
 
+/// So many names that this client has had made make it worthwhile to make them itself; after each try twice as many.
+const MAKES_MIN: u32 = 8;
+const MAKES_MAX: u32 = 1_024;
+
 /// Where a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Named {
@@ -56,6 +60,11 @@ pub(super) struct Directory {
     /// When it was last looked at.
     pub(super) used: u64,
     pub(super) was_used: bool,
+    /// The client may make names itself, and nobody else may look at any.
+    pub(super) is_delegated: bool,
+    /// How many names this client has had made since it last wanted that, and how many make it worthwhile.
+    makes: u32,
+    makes_most: u32,
     /// It has more names than can be kept.
     is_too_large: bool,
     names: Map<Arc<[u8]>, Known>,
@@ -76,6 +85,9 @@ impl Directory {
             since,
             used: since,
             was_used: true,
+            is_delegated: false,
+            makes: 0,
+            makes_most: MAKES_MIN,
             is_too_large: false,
             names: Map::default(),
             is_whole: false,
@@ -162,6 +174,17 @@ impl Directory {
         let is_due = self.misses >= self.misses_most && !self.is_whole && !self.is_too_large;
         if is_due {
             self.misses_most = self.misses.saturating_mul(MISSES_AGAIN);
+        }
+        is_due
+    }
+
+    /// The owner has made a name for this client. Whether the client should make the next ones itself: it knows all names.
+    pub(super) fn note_make(&mut self) -> bool {
+        self.makes = self.makes.saturating_add(1);
+        let is_due = self.makes >= self.makes_most && self.is_whole && !self.is_delegated;
+        if is_due {
+            self.makes = 0;
+            self.makes_most = (self.makes_most * 2).min(MAKES_MAX);
         }
         is_due
     }

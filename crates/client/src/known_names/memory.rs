@@ -1,6 +1,7 @@
 //! Everything that is known of names, and when it may be learned. Pure.
 
 mod by_number;
+mod delegated;
 mod own_changes;
 
 pub(crate) use by_number::LookedAt;
@@ -66,6 +67,8 @@ struct Inode {
     is_exact: bool,
     was_used: bool,
     known: Option<Box<KnownAttributes>>,
+    /// Of a directory that has no default ACL: [`Inode::since`] when that was asked.
+    plain: Option<u64>,
 }
 
 /// Attributes that were found under a name.
@@ -519,10 +522,11 @@ impl Memory {
                     self.refuse(object, now);
                 }
             }
-            (TokenObject::Directory(inode), Some(_)) => {
+            (TokenObject::Directory(inode), Some(mode)) => {
                 let since = self.next();
                 let known = self.directories.entry(inode);
-                known.or_insert_with(|| Directory::new(since));
+                let known = known.or_insert_with(|| Directory::new(since));
+                known.is_delegated = mode == TokenMode::Exclusive;
             }
             (TokenObject::Inode(inode), None) => {
                 self.forget_attributes(inode);
@@ -538,6 +542,7 @@ impl Memory {
                     is_exact,
                     was_used: true,
                     known: None,
+                    plain: None,
                 });
                 if known.is_exact != is_exact {
                     known.is_exact = is_exact;

@@ -13,6 +13,7 @@
 //! then ([`KnownNames::begin_change`]).
 
 mod at_once;
+mod streaming;
 
 use super::book::{Book, held_by};
 use super::near::Nearby;
@@ -26,12 +27,13 @@ use model::owner::{
     CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
 };
 use model::token::GrantNumber;
-use model::{Advice, Error, ErrorKind, Result, SessionId, ShardId};
+use model::{Advice, Error, ErrorKind, InodeId, Result, SessionId, ShardId};
 use parking_lot::Mutex;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use streaming::Streaming;
 use tokio::sync::watch;
 use world::call::Remote;
 use world::{Deadline, Instant, Part, Planted, Point, Wait, Waiter, Waiters, World};
@@ -64,6 +66,10 @@ pub(crate) trait Reclaims: Send + Sync {
     /// The owner knows everything.
     fn end(&self, session: SessionId);
 
+    /// The owner has made a file that the session uses alone since it was made under a delegation: the grants of its
+    /// attributes and bytes, if they came.
+    fn born(&self, session: SessionId, inode: InodeId, grants: Option<[GrantNumber; 2]>);
+
     /// The session can't go on with another owner: nothing of what it holds is used from now on. Returns for how long
     /// kernels may still use what they were answered under it.
     fn give_up(&self, session: SessionId) -> Duration;
@@ -90,6 +96,8 @@ pub(super) struct Calls {
     /// Counts the reclaims that were wanted: requests that share `reclaiming` give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
+    /// What the client has done itself and the owner has yet to hear of.
+    streaming: Streaming,
     /// The client's tokens.
     tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
     /// What the client knows of names.
@@ -149,6 +157,7 @@ impl Calls {
             attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
             slots: Slots::new(),
+            streaming: Streaming::default(),
             tokens,
             names,
             closed: AtomicBool::new(false),
@@ -171,15 +180,17 @@ impl Calls {
         self.owners.usable_until()
     }
 
-    /// The session has ended. Whether something is lost that an owner in this process had answered.
+    /// The session has ended. Whether something is lost that was answered: by an owner in this process, or by the client
+    /// itself under a delegation.
     pub(super) async fn has_lost_answers(&self) -> bool {
+        let has_lost_own = self.streaming.end();
         let tenure = self.book.lock().tenure();
         let settled = self.world.timeout(SETTLE_MAX, self.nearby.settle());
         if settled.await.is_err() {
             tracing::debug!("the owner doesn't make durable what it answered to an ended session");
         }
         self.is_over.store(true, Ordering::Release);
-        !self.nearby.end(tenure)
+        !self.nearby.end(tenure) || has_lost_own
     }
 
     /// Asks until there is an answer, or patience ends.
@@ -194,7 +205,17 @@ impl Calls {
         {
             return Err(ended(named));
         }
+        if self.close_streamed(request) {
+            return Ok(OwnerReply::Done);
+        }
         let deadline = Deadline::after(&self.world, self.patience);
+        if self.is_behind_stream(request) {
+            match Box::pin(self.behind_stream(request, deadline)).await {
+                // What can't be told in time is lost with the session, whose end isn't put off.
+                Err(error) if !is_end(request) => return Err(error),
+                _ => {}
+            }
+        }
         let mut call = OwnerCall {
             shard: self.shard,
             session: session.unwrap_or_default(),

@@ -5,8 +5,10 @@ use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
 use crate::known_names::KnownNames;
 use arc_swap::ArcSwap;
+use super::stream::Made;
+use model::operation::NewInode;
 use model::owner::{OwnerReply, OwnerRequest};
-use model::{Result, SessionId, ShardId};
+use model::{Attributes, FileName, InodeId, Result, SessionId, ShardId};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use world::call::Asked;
@@ -90,6 +92,49 @@ impl RemoteOwner {
     pub(super) async fn has_lost_answers(&self) -> bool {
         let calls = self.calls.load_full();
         calls.has_lost_answers().await
+    }
+
+    /// Makes a regular file and holds it, under a delegation; also says for which session. `None`: the owner must be asked.
+    pub(super) fn make_here(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        new: &NewInode,
+    ) -> Option<Made> {
+        self.calls.load().make_here(directory, name, new)
+    }
+
+    /// Whether numbers should be reserved for files in a delegated directory.
+    pub(super) fn wants_numbers(&self, directory: InodeId) -> bool {
+        self.calls.load().wants_numbers(directory)
+    }
+
+    /// Reserves numbers for files in a directory.
+    pub(super) async fn reserve_numbers(&self, directory: InodeId) -> Result<()> {
+        let calls = self.calls.load_full();
+        calls.reserve_numbers(directory).await
+    }
+
+    /// Waits until the owner has made durable everything that was done here until now, or the session has ended.
+    pub(super) async fn all_streamed(&self) -> Result<()> {
+        let calls = self.calls.load_full();
+        calls.all_streamed().await
+    }
+
+    /// As [`RemoteOwner::all_streamed`], up to a number.
+    pub(super) async fn until_streamed(&self, number: u64) -> Result<()> {
+        let calls = self.calls.load_full();
+        calls.until_streamed(number).await
+    }
+
+    /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
+    pub(super) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {
+        self.calls.load().ask_for_tokens(inode)
+    }
+
+    /// Whether the owner has refused what a program was told is done.
+    pub(super) fn take_refused(&self) -> bool {
+        self.calls.load().take_refused()
     }
 
     /// The client's last session is over, and the owner hasn't heard of it yet.

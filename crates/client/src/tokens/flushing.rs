@@ -37,6 +37,13 @@ impl Tokens {
         if let TokenObject::Bytes(inode) = object {
             self.drop_rest(inode, &ranges, keep).await;
         }
+        // Made under a delegation, which this may be, or which rests on this.
+        let world = self.session.world();
+        if !matches!(object, TokenObject::Bytes(_)) && !world.has_planted(Planted::ReturnUnstreamed)
+        {
+            // If the session has ended, nothing goes back.
+            let _ended = self.session.owner().all_streamed().await;
+        }
         if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
             && let Some(state) = self.pages.find_inode(inode)
         {
@@ -63,6 +70,8 @@ impl Tokens {
         let expired: Vec<Expired> = match object {
             // With its names change the attributes of a directory; and of those with names in it, if others move or
             // remove them.
+            // It may still be looked at.
+            TokenObject::Directory(_) if keep.is_some() => return,
             TokenObject::Directory(inode) => {
                 let mut changed = names.map_or_else(Vec::new, |names| names.take_shown(inode));
                 changed.push(inode);

@@ -42,7 +42,7 @@ impl Memory {
         (named.inode == inode).then_some((directory, name, named))
     }
 
-    fn known_directory(&self, inode: InodeId) -> Option<(Attributes, Learned)> {
+    pub(super) fn known_directory(&self, inode: InodeId) -> Option<(Attributes, Learned)> {
         if is_root(inode) {
             let own = self.directories.get(&inode)?.since;
             let known = self.inodes.get(&inode)?.known.as_ref()?;

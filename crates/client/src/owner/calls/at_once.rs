@@ -33,7 +33,7 @@ impl Calls {
     ) -> Option<Asked<'static, Result<OwnerReply>>> {
         let near = self.nearby.current();
         let near = near.as_ref()?;
-        if request.session() != self.session.get().copied() {
+        if request.session() != self.session.get().copied() || self.is_behind_stream(request) {
             return None;
         }
         match request {

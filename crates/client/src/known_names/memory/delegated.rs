@@ -1,0 +1,94 @@
+//! What is known of directories in which the client makes names itself. Pure.
+//!
+//! It does so under the exclusive token of the directory, as long as it knows everything that the owner would look at: that
+//! the name is free, the directory's attributes (so it holds the tokens of the inode, and of the directory with its name:
+//! whoever removes or moves that name waits for these), and that no default ACL is passed on.
+
+use super::by_number::is_root;
+use super::{Asked, MADE, Memory};
+use crate::known_names::directory::Named;
+use model::{Attributes, FileKind, FileName, InodeId, TokenObject};
+
+impl Memory {
+    /// Makes a name in a directory, with `make`: it gets the directory's attributes and the directory with its name, and
+    /// says what it made: the file's inode, and the directory's attributes afterwards. `None`: the owner must be asked.
+    pub(in crate::known_names) fn make<T>(
+        &mut self,
+        directory: InodeId,
+        name: &FileName,
+        make: impl FnOnce(&Attributes, Option<InodeId>) -> Option<(InodeId, Attributes, T)>,
+    ) -> Option<T> {
+        let known = self.directories.get_mut(&directory)?;
+        let is_free = known.find(name.as_bytes()) == Some(None);
+        if !known.is_delegated || !is_free {
+            return None;
+        }
+        known.was_used = true;
+        let objects = [
+            TokenObject::Directory(directory),
+            TokenObject::Inode(directory),
+        ];
+        if objects.iter().any(|object| self.changing.contains(object)) {
+            return None;
+        }
+        let held = self.inodes.get_mut(&directory)?;
+        held.was_used = true;
+        if held.plain != Some(held.since) {
+            return None;
+        }
+        let (attributes, above) = match is_root(directory) {
+            true => (self.known_directory(directory)?.0, None),
+            false => {
+                let (above, name, named) = self.place(directory)?;
+                (self.known_attributes(&named)?, Some((above, name)))
+            }
+        };
+        let above_inode = above.as_ref().map(|(above, _)| *above);
+        let (inode, after, made) = make(&attributes, above_inode)?;
+        // As a change of this client that has been answered.
+        let since = self.next();
+        self.with(directory, |known| {
+            (known.since, known.used) = (since, since);
+            known.forget(name.as_bytes())
+        });
+        let named = Named {
+            inode,
+            kind: FileKind::File,
+            learned: MADE,
+            has_others: false,
+        };
+        self.put(directory, name.as_bytes(), Some(named));
+        match above {
+            None => {
+                let learned = self.next();
+                self.keep(&after, learned);
+            }
+            Some((above, name)) => self.learn_found(above, &name, &after, true),
+        }
+        self.make_room(directory);
+        Some(made)
+    }
+
+    /// The owner has made a name for this client. Whether it should ask for a delegation of the directory: it knows
+    /// all that it needs.
+    pub(in crate::known_names) fn wants_delegation(&mut self, directory: InodeId) -> bool {
+        let is_known = self.known_directory(directory).is_some();
+        let known = self.directories.get_mut(&directory);
+        known.is_some_and(|known| known.note_make() && is_known)
+    }
+
+    /// Whether a directory is delegated.
+    pub(in crate::known_names) fn is_delegated(&self, directory: InodeId) -> bool {
+        let known = self.directories.get(&directory);
+        known.is_some_and(|known| known.is_delegated)
+    }
+
+    /// The owner has said, to what was asked then, that a directory has no default ACL.
+    pub(in crate::known_names) fn learn_plain(&mut self, directory: InodeId, asked: Asked) {
+        if self.may_learn(TokenObject::Inode(directory), asked)
+            && let Some(held) = self.inodes.get_mut(&directory)
+        {
+            held.plain = Some(held.since);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Files that the client makes itself, under the delegation of their directory.
+//!
+//! *A create* looks whether the directory is delegated and everything is known that the owner would look at
+//! (`known_names/memory/delegated.rs`); then the file is made here, and goes to the owner later (`owner/stream.rs`). If not, the
+//! owner makes it. *A program that has several files made* in a directory whose names are all known makes it worthwhile to
+//! ask for the delegation, beside its operations. *When it goes back*, what was made here is told first (`tokens/flushing.rs`).
+
+use super::Names;
+use crate::inode::HeldState;
+use crate::known_names::KnownNames;
+use bytes::Bytes;
+use model::operation::NewInode;
+use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Result};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Most directories for which something is asked in the background at the same time.
+const PREPARING_MAX: usize = 64;
+
+/// The directories for which a delegation, or numbers, are being asked for.
+#[derive(Default)]
+pub(super) struct Preparing(Arc<Mutex<BTreeSet<InodeId>>>);
+
+/// One of them, until it is dropped.
+struct Prepared {
+    all: Arc<Mutex<BTreeSet<InodeId>>>,
+    directory: InodeId,
+}
+
+impl Preparing {
+    /// `None` if that is under way, or as many are as may be.
+    fn begin(&self, directory: InodeId) -> Option<Prepared> {
+        let mut all = self.0.lock();
+        let is_new = all.len() < PREPARING_MAX && all.insert(directory);
+        is_new.then(|| Prepared {
+            all: self.0.clone(),
+            directory,
+        })
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        self.all.lock().remove(&self.directory);
+    }
+}
+
+/// The extended attribute that is passed on to what is made in a directory.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
+impl Names {
+    /// Makes a file and opens it: here, or at the owner.
+    pub(super) async fn create_known(
+        &self,
+        known: &Arc<KnownNames>,
+        directory: InodeId,
+        name: FileName,
+        new: NewInode,
+    ) -> Result<Attributes> {
+        self.session.check_open()?;
+        if let Some(made) = self.make_here(directory, &name, &new).await? {
+            return Ok(made);
+        }
+        let create = Operation::CreateHeld {
+            directory,
+            name,
+            new,
+        };
+        let made = self.make_and_open(create).await;
+        if made.is_ok() && known.wants_delegation(directory) {
+            self.delegate(known, directory);
+        }
+        made
+    }
+
+    async fn make_here(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        new: &NewInode,
+    ) -> Result<Option<Attributes>> {
+        if new.kind != FileKind::File {
+            return Ok(None);
+        }
+        let grants = self.rights.grants();
+        let (standing, owner) = (self.session.standing(), self.session.owner());
+        let maker = self.session.id();
+        let held = HeldState::of_new(standing);
+        let Some(made) = owner.make_here(directory, name, new) else {
+            return Ok(None);
+        };
+        if owner.wants_numbers(directory) {
+            self.reserve(directory);
+        }
+        let opened = self.opens.hold_new(&made.attributes, maker, grants, held);
+        opened.await?;
+        // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows.
+        if !standing.is_current()
+            && let Err(error) = owner.until_streamed(made.number).await
+        {
+            self.opens.release(made.attributes.inode).await;
+            let text = "the session ended before its owner said what became of the file";
+            return Err(Error::new(ErrorKind::Unknown, error.to_string()).while_doing(text));
+        }
+        Ok(Some(made.attributes))
+    }
+
+    /// Reserves numbers for the next files, in the background.
+    fn reserve(&self, directory: InodeId) {
+        let Some(reserving) = self.preparing.begin(directory) else {
+            return;
+        };
+        let session = self.session.clone();
+        self.session.spawn("reserves numbers of inodes", async move {
+            if let Err(error) = session.owner().reserve_numbers(directory).await {
+                tracing::debug!(%directory, %error, "no numbers are reserved for what is made");
+            }
+            drop(reserving);
+        });
+    }
+
+    /// Asks for a delegation, in the background.
+    fn delegate(&self, known: &Arc<KnownNames>, directory: InodeId) {
+        let Some(asking) = self.preparing.begin(directory) else {
+            return;
+        };
+        let (session, tokens, known) = (self.session.clone(), self.tokens.clone(), known.clone());
+        self.session.spawn("asks for a delegation", async move {
+            let asked = known.begin();
+            let default = Operation::GetXattr {
+                inode: directory,
+                name: Bytes::from_static(DEFAULT_ACL),
+            };
+            match session.execute(default).await {
+                Err(error) if error.kind() == ErrorKind::NoSuchAttribute => {
+                    known.learn_plain(directory, asked);
+                }
+                _ => return,
+            }
+            if let Err(error) = session.owner().reserve_numbers(directory).await {
+                tracing::debug!(%directory, %error, "no numbers are reserved for a delegation");
+                return;
+            }
+            if tokens.claim_delegation(&known, directory).await {
+                tracing::debug!(%directory, "files are made here");
+            }
+            drop(asking);
+        });
+    }
+}

@@ -1,0 +1,306 @@
+//! What the client does itself under delegations, and how it gets to the owner (`owner/stream.rs` has the rules).
+//!
+//! A task sends it: at once if somebody waits for it or much is there, else after [`STREAM_DELAY`], so that a file that is
+//! closed soon goes as one operation and many go in one message. It ends when all is answered, and with the session.
+
+use super::{Calls, OWNER_WAIT, Outcome, PAUSE_MAX, PAUSE_MIN};
+use crate::owner::book::made_by;
+use crate::owner::stream::{Made, Stream};
+use model::operation::NewInode;
+use model::owner::{OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::{Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use world::Deadline;
+
+/// How long operations are collected for which nobody waits. A client that dies loses them, as it loses what it has
+/// written and not stored.
+const STREAM_DELAY: Duration = Duration::from_millis(50);
+
+/// The session's stream, and who waits for it.
+pub(super) struct Streaming {
+    stream: Mutex<Stream>,
+    /// Whether the owner has yet to answer something. Read by every request.
+    is_busy: AtomicBool,
+    /// The number up to which the owner has answered; [`OVER`] once the session has ended.
+    answered: watch::Sender<u64>,
+    /// It should be sent at once.
+    hurry: Notify,
+    /// The owner has refused what a program was told is done, and no program that syncs has heard of it.
+    has_refused: AtomicBool,
+}
+
+/// Nothing is answered any more.
+const OVER: u64 = u64::MAX;
+
+impl Default for Streaming {
+    fn default() -> Self {
+        Self {
+            stream: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+            answered: watch::Sender::new(0),
+            hurry: Notify::new(),
+            has_refused: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Streaming {
+    /// Locks the stream; says what follows from it when it is unlocked with [`Streaming::unlock`].
+    fn unlock(&self, stream: MutexGuard<'_, Stream>) {
+        self.is_busy
+            .store(stream.newest().is_some(), Ordering::Release);
+        let is_urgent = stream.is_urgent();
+        drop(stream);
+        if is_urgent {
+            self.hurry.notify_one();
+        }
+    }
+
+    /// The number up to which the owner must have answered before a request.
+    fn needs(&self, request: &OwnerRequest) -> Option<u64> {
+        match self.is_busy.load(Ordering::Acquire) {
+            true => self.stream.lock().needs(request),
+            false => None,
+        }
+    }
+
+    /// Ends with its session. Whether anything is lost.
+    pub(super) fn end(&self) -> bool {
+        let mut stream = self.stream.lock();
+        let was_over = stream.is_over();
+        let lost = stream.end();
+        if lost > 0 && !was_over {
+            tracing::error!(
+                lost,
+                "files that were made here and not synced are lost with the session"
+            );
+        }
+        self.answered.send_replace(OVER);
+        self.unlock(stream);
+        lost > 0
+    }
+}
+
+impl Calls {
+    /// Whether a request must wait until the owner knows what was done here.
+    pub(super) fn is_behind_stream(&self, request: &OwnerRequest) -> bool {
+        self.streaming.needs(request).is_some()
+    }
+
+    /// A file is closed that was made here. True if the owner needn't hear of it.
+    pub(super) fn close_streamed(&self, request: &OwnerRequest) -> bool {
+        let OwnerRequest::Unhold { inode, .. } = request else {
+            return false;
+        };
+        let is_busy = self.streaming.is_busy.load(Ordering::Acquire);
+        is_busy && self.streaming.stream.lock().close(*inode)
+    }
+
+    /// Makes a regular file and holds it, if its directory is delegated to the session and nothing needs to be asked.
+    pub(in crate::owner) fn make_here(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        new: &NewInode,
+    ) -> Option<Made> {
+        let now = self.world.wall();
+        let mut begins = false;
+        let made = self.names.make(directory, name, |directory, above| {
+            let mut stream = self.streaming.stream.lock();
+            let made = stream.make((directory, above), name, new, now);
+            begins = stream.begin_sending();
+            self.streaming.unlock(stream);
+            made
+        });
+        if begins {
+            let calls = self.me.upgrade().expect("an owner is used through its Arc");
+            let sending = async move { calls.send_stream().await };
+            let task = self.world.spawn("sends what was done here", sending);
+            task.detach();
+        }
+        made
+    }
+
+    /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
+    pub(in crate::owner) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {
+        let is_busy = self.streaming.is_busy.load(Ordering::Acquire);
+        let mut stream = is_busy.then(|| self.streaming.stream.lock())?;
+        stream.ask_for_tokens(inode)
+    }
+
+    /// Reserves numbers for files in a directory that is, or is about to be, delegated to the session.
+    pub(in crate::owner) async fn reserve_numbers(&self, directory: InodeId) -> Result<()> {
+        {
+            let mut stream = self.streaming.stream.lock();
+            let numbered = stream.numbered().into_iter();
+            let left: Vec<_> = numbered
+                .filter(|other| *other != directory && !self.names.is_delegated(*other))
+                .collect();
+            left.into_iter().any(|other| stream.pass_numbers(other, directory));
+            if !stream.wants_numbers(directory) {
+                return Ok(());
+            }
+        }
+        let session = self.session.get().copied().unwrap_or_default();
+        let operation = Operation::Reserve {
+            inode: directory,
+            inodes: model::limits::RESERVED_MAX,
+            data: 0,
+        };
+        let stamp = model::operation::Stamp::own(self.world.wall(), session);
+        let request = OwnerRequest::Execute { operation, stamp };
+        match self.ask(&request).await? {
+            OwnerReply::Operation(ranked) => {
+                if let Reply::Reserved { inode, inodes, .. } = ranked.reply {
+                    let run = inode.0..inode.0 + u64::from(inodes);
+                    self.streaming.stream.lock().reserved(directory, run);
+                }
+                Ok(())
+            }
+            other => crate::owner::unexpected(&other),
+        }
+    }
+
+    /// Whether more numbers should be reserved for a directory.
+    pub(in crate::owner) fn wants_numbers(&self, directory: InodeId) -> bool {
+        self.streaming.stream.lock().wants_numbers(directory)
+    }
+
+    /// Waits until the owner knows what a request is about.
+    pub(super) async fn behind_stream(
+        &self,
+        request: &OwnerRequest,
+        deadline: Deadline,
+    ) -> Result<()> {
+        if let Some(number) = self.streaming.needs(request) {
+            let waiting = self.until_streamed(number);
+            let in_time = deadline.bound(&self.world, waiting).await;
+            in_time.unwrap_or_else(|_| {
+                let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
+                Err(Error::new(ErrorKind::Unavailable, text))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the owner has refused what a program was told is done, since this was last asked.
+    pub(in crate::owner) fn take_refused(&self) -> bool {
+        self.streaming.has_refused.swap(false, Ordering::AcqRel)
+    }
+
+    /// Waits until the owner has made durable everything that was done here until now, or the session has ended.
+    ///
+    /// # Errors
+    /// `SessionEnded`: then what it hadn't answered is lost.
+    pub(in crate::owner) async fn all_streamed(&self) -> Result<()> {
+        let newest = self.streaming.stream.lock().newest();
+        match newest {
+            Some(number) => self.until_streamed(number).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until the owner has answered up to a number.
+    pub(in crate::owner) async fn until_streamed(&self, number: u64) -> Result<()> {
+        let _listed = self.list();
+        let mut answered = self.streaming.answered.subscribe();
+        {
+            let mut stream = self.streaming.stream.lock();
+            stream.want(number);
+            self.streaming.unlock(stream);
+        }
+        let answered = answered.wait_for(|answered| *answered >= number).await;
+        match *answered.expect("the sender is in the same place") {
+            OVER => Err(super::ended(
+                self.session.get().copied().unwrap_or_default(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends the stream until all of it is answered, or the session has ended.
+    async fn send_stream(&self) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let is_urgent = self.streaming.stream.lock().is_urgent();
+            if !is_urgent {
+                let hurry = self.streaming.hurry.notified();
+                let _waited = self.world.timeout(STREAM_DELAY, hurry).await;
+            }
+            let session = self.session.get().copied().unwrap_or_default();
+            let Some(operations) = self.streaming.stream.lock().batch() else {
+                return;
+            };
+            let mut call = OwnerCall {
+                shard: self.shard,
+                session,
+                tenure: Tenure::default(),
+                order: None,
+                request: OwnerRequest::ExecuteStream {
+                    session,
+                    operations,
+                },
+            };
+            let deadline = Deadline::after(&self.world, self.patience);
+            let error = match self.ask_until(&mut call, deadline).await {
+                Outcome::Answered(Ok(OwnerReply::Streamed(done))) => {
+                    self.note_streamed(&call.request, &done);
+                    pause = PAUSE_MIN;
+                    continue;
+                }
+                Outcome::Answered(Ok(other)) => crate::owner::unexpected(&other),
+                Outcome::Answered(Err(error))
+                | Outcome::NotRun(error)
+                | Outcome::Unknown(error) => error,
+            };
+            let is_over = error.kind() == ErrorKind::SessionEnded;
+            if is_over || self.closed.load(Ordering::Acquire) {
+                self.streaming.end();
+                return;
+            }
+            tracing::warn!(%error, "what was done here can't be told to the owner yet");
+            self.world.sleep(pause).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// The owner has answered a batch.
+    fn note_streamed(&self, request: &OwnerRequest, done: &[Result<model::owner::StreamDone>]) {
+        let OwnerRequest::ExecuteStream { operations, .. } = request else {
+            unreachable!("a batch");
+        };
+        // What a faulty owner leaves out counts as refused.
+        let left_out = Err(ErrorKind::Corrupt.into());
+        let done: Vec<_> = done.iter().chain(std::iter::repeat(&left_out)).take(operations.len()).collect();
+        for (operation, done) in operations.iter().zip(&done) {
+            if let Err(error) = done {
+                let inode = operation.fresh.inode;
+                tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
+                self.streaming.has_refused.store(true, Ordering::Release);
+            }
+        }
+        // Before anybody goes on who waits for them.
+        if let Some(tokens) = self.tokens.get().and_then(Weak::upgrade) {
+            let session = self.session.get().copied().unwrap_or_default();
+            for (operation, done) in operations.iter().zip(done) {
+                if let Some(inode) = made_by(operation).filter(|_| operation.with_tokens) {
+                    let grants = done.as_ref().ok().and_then(|done| done.tokens);
+                    tokens.born(session, inode, grants);
+                }
+            }
+        }
+        let mut stream = self.streaming.stream.lock();
+        let answered = stream.answered(operations.len());
+        self.streaming.answered.send_if_modified(|last| {
+            let is_news = answered > *last;
+            *last = answered.max(*last);
+            is_news
+        });
+        self.streaming.unlock(stream);
+    }
+}
+

@@ -1,0 +1,406 @@
+//! What a client has done itself under delegations and its owner hasn't heard of yet. Pure.
+//!
+//! *A create under a delegation*: the directory is this client's alone, so it knows that the name is free and what the
+//! directory looks like. [`Stream::make`] gives the file a number that was reserved for the session, and says what the
+//! owner will have in its records; the program is answered with that. *Later* the operations go to the owner, in their
+//! order, [`Stream::batch`] by batch, and each batch again and again until it is answered: they are durable then
+//! ([`Stream::answered`]). *What concerns a file or directory of which something hasn't gone* waits until it has
+//! ([`Stream::needs`]): nothing overtakes it.
+//!
+//! A file that is closed again before its operation went is made without a hold ([`Stream::close`]).
+
+use super::concern::{Concern, concern};
+use model::operation::{Fresh, NewInode};
+use model::owner::{OwnerRequest, STREAMED_MAX, Streamed};
+use model::{Attributes, FileName, InodeId, InodeNumber, Operation, Timestamp};
+use std::collections::VecDeque;
+use std::ops::Range;
+use world::Map;
+
+/// Most operations that the owner hasn't heard of. More are sent by those who want them done. An operation takes some
+/// 300 bytes and a name.
+const UNSENT_MAX: usize = 8_192;
+/// Most runs of reserved numbers; the owner keeps some more for a session.
+const RUNS_MAX: usize = 48;
+/// When fewer reserved numbers than this are left for a directory, more are reserved.
+const RESERVED_MIN: u64 = 512;
+
+/// A file that was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Made {
+    /// Its attributes.
+    pub(crate) attributes: Attributes,
+    /// Those of its directory afterwards.
+    pub(crate) directory: Attributes,
+    /// The operation's number.
+    pub(crate) number: u64,
+}
+
+/// The operations of a session that its owner hasn't answered, in their order.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// The number of the newest one.
+    last: u64,
+    /// The number up to which the owner has answered.
+    done: u64,
+    /// The number up to which they were sent.
+    sent: u64,
+    /// The number up to which somebody waits for them.
+    wanted: u64,
+    /// Those after `done`, each with the attributes of the file that it makes.
+    queue: VecDeque<(Streamed, Attributes)>,
+    /// Which of them makes a file.
+    made: Map<InodeId, u64>,
+    /// The newest one that changes a directory, and under the directory that has this one's name: a look there shows
+    /// its attributes.
+    directories: Map<InodeId, u64>,
+    above: Map<InodeId, u64>,
+    /// Numbers for new inodes, by the directory that uses them.
+    numbers: Map<InodeId, VecDeque<Range<u64>>>,
+    /// A task sends them.
+    is_sending: bool,
+    /// The session has ended: nothing is sent any more.
+    is_over: bool,
+}
+
+impl Stream {
+    // Numbers.
+
+    /// Whether numbers should be reserved for a directory now.
+    pub(super) fn wants_numbers(&self, directory: InodeId) -> bool {
+        let runs: usize = self.numbers.values().map(VecDeque::len).sum();
+        let left = self.numbers.get(&directory);
+        let left = left.map_or(0, |runs| runs.iter().map(|run| run.end - run.start).sum());
+        left < RESERVED_MIN && runs < RUNS_MAX && !self.is_over
+    }
+
+    /// A directory is delegated no longer: the next one gets the rest of its numbers. Whether it had any.
+    pub(super) fn pass_numbers(&mut self, from: InodeId, to: InodeId) -> bool {
+        let same = from.fileset() == to.fileset();
+        let Some(runs) = self.numbers.remove(&from).filter(|_| same) else {
+            return false;
+        };
+        self.numbers.entry(to).or_default().extend(runs);
+        true
+    }
+
+    /// The directories that have numbers.
+    pub(super) fn numbered(&self) -> Vec<InodeId> {
+        self.numbers.keys().copied().collect()
+    }
+
+    /// The owner has reserved these.
+    pub(super) fn reserved(&mut self, directory: InodeId, run: Range<u64>) {
+        self.numbers.entry(directory).or_default().push_back(run);
+    }
+
+    fn next_number(&mut self, directory: InodeId) -> Option<InodeNumber> {
+        let runs = self.numbers.get_mut(&directory)?;
+        let run = runs.front_mut()?;
+        let number = run.start;
+        run.start += 1;
+        if run.is_empty() {
+            runs.pop_front();
+        }
+        if runs.is_empty() {
+            self.numbers.remove(&directory);
+        }
+        Some(InodeNumber(number))
+    }
+
+    // Operations.
+
+    /// Makes a regular file in a directory that has these attributes, and its own name in `above`, and holds it.
+    /// `None`: it must be sent.
+    pub(super) fn make(
+        &mut self,
+        (directory, above): (&Attributes, Option<InodeId>),
+        name: &FileName,
+        new: &NewInode,
+        now: Timestamp,
+    ) -> Option<Made> {
+        if self.is_over || self.queue.len() >= UNSENT_MAX {
+            return None;
+        }
+        let inode = directory.inode;
+        let number = self.next_number(inode)?;
+        let (attributes, directory) = new.make_in(directory, number, now);
+        self.last += 1;
+        let operation = Streamed {
+            number: self.last,
+            now,
+            operation: Operation::CreateHeld {
+                directory: inode,
+                name: name.clone(),
+                new: new.clone(),
+            },
+            fresh: Fresh {
+                inode: Some(number),
+                data: None,
+            },
+            with_tokens: false,
+        };
+        self.queue.push_back((operation, attributes));
+        self.made.insert(attributes.inode, self.last);
+        self.directories.insert(inode, self.last);
+        above.map(|above| self.above.insert(above, self.last));
+        Some(Made {
+            attributes,
+            directory,
+            number: self.last,
+        })
+    }
+
+    /// A file is closed. If its operation hasn't gone, it is made without being held: true, and nobody need hear of it.
+    pub(super) fn close(&mut self, inode: InodeId) -> bool {
+        let Some(number) = self.made.get(&inode).copied() else {
+            return false;
+        };
+        let at = (number - self.done - 1) as usize;
+        if number <= self.sent || self.is_over {
+            return false;
+        }
+        let made = &mut self.queue[at].0.operation;
+        let Operation::CreateHeld {
+            directory,
+            name,
+            new,
+        } = made
+        else {
+            return false;
+        };
+        *made = Operation::Create {
+            directory: *directory,
+            name: name.clone(),
+            new: new.clone(),
+        };
+        true
+    }
+
+    /// A program is about to use a file that was made here. If its operation hasn't gone, it asks for the tokens from now on:
+    /// the file's attributes; nothing has been done with it.
+    pub(super) fn ask_for_tokens(&mut self, inode: InodeId) -> Option<Attributes> {
+        let number = self.made.get(&inode).copied()?;
+        if number <= self.sent || self.is_over {
+            return None;
+        }
+        let at = (number - self.done - 1) as usize;
+        let (made, attributes) = self.queue.get_mut(at)?;
+        let is_new = !std::mem::replace(&mut made.with_tokens, true);
+        is_new.then_some(*attributes)
+    }
+
+    /// The number up to which the owner must have answered before it is asked for something; `None` if it needn't have.
+    pub(super) fn needs(&self, request: &OwnerRequest) -> Option<u64> {
+        if self.queue.is_empty() {
+            return None;
+        }
+        match concern(request) {
+            Concern::Nothing => None,
+            Concern::All => Some(self.last),
+            Concern::Inodes(inodes) => {
+                let inodes = inodes.into_iter().flatten();
+                let of = |inode| {
+                    let of_directory = self.directories.get(&inode).max(self.above.get(&inode));
+                    self.made.get(&inode).max(of_directory)
+                };
+                inodes.filter_map(of).max().copied()
+            }
+        }
+    }
+
+    /// The number of the newest operation; `None` if the owner has answered all.
+    pub(super) fn newest(&self) -> Option<u64> {
+        (!self.queue.is_empty()).then_some(self.last)
+    }
+
+    /// Somebody waits until the owner has answered up to a number.
+    pub(super) fn want(&mut self, number: u64) {
+        self.wanted = self.wanted.max(number);
+    }
+
+    /// Whether the next ones should go at once.
+    pub(super) fn is_urgent(&self) -> bool {
+        self.wanted > self.done || self.queue.len() >= STREAMED_MAX || self.is_over
+    }
+
+    /// Whether a task must be begun that sends them.
+    pub(super) fn begin_sending(&mut self) -> bool {
+        let begins = !self.queue.is_empty() && !self.is_over && !self.is_sending;
+        self.is_sending |= begins;
+        begins
+    }
+
+    /// The next ones to send; `None` if there are none, and their task ends.
+    pub(super) fn batch(&mut self) -> Option<Vec<Streamed>> {
+        if self.queue.is_empty() || self.is_over {
+            self.is_sending = false;
+            return None;
+        }
+        let batch = self.queue.iter().take(STREAMED_MAX);
+        let batch: Vec<_> = batch.map(|(operation, _)| operation.clone()).collect();
+        self.sent = self.done + batch.len() as u64;
+        Some(batch)
+    }
+
+    /// The owner has answered the oldest ones, so many. Returns the number up to which it has answered now.
+    pub(super) fn answered(&mut self, count: usize) -> u64 {
+        for (done, attributes) in self.queue.drain(..count) {
+            self.made.remove(&attributes.inode);
+            self.done = done.number;
+        }
+        let done = self.done;
+        self.directories.retain(|_, newest| *newest > done);
+        self.above.retain(|_, newest| *newest > done);
+        done
+    }
+
+    /// The session has ended: what wasn't answered is lost. Returns how many that are.
+    pub(super) fn end(&mut self) -> usize {
+        self.is_over = true;
+        self.queue.len()
+    }
+
+    /// Whether the session has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use model::operation::Stamp;
+    use model::{FileKind, SessionId};
+    use testkit::inodes::{attributes, new_inode};
+
+    const SESSION: SessionId = SessionId(3);
+    const ABOVE: InodeId = InodeId(50);
+
+    fn name(number: u64) -> FileName {
+        FileName::new(format!("f{number}").as_bytes()).unwrap()
+    }
+
+    fn directory(number: u64) -> Attributes {
+        attributes(InodeId(number), FileKind::Directory)
+    }
+
+    fn with_numbers(directory: u64, run: Range<u64>) -> Stream {
+        let mut stream = Stream::default();
+        stream.reserved(InodeId(directory), run);
+        stream
+    }
+
+    fn make(stream: &mut Stream, above: u64, at: u64) -> Option<Made> {
+        let new = new_inode(FileKind::File);
+        let directory = directory(above);
+        stream.make((&directory, Some(ABOVE)), &name(at), &new, Timestamp(1))
+    }
+
+    fn look(inode: InodeId) -> OwnerRequest {
+        let stamp = Stamp::own(Timestamp(0), SESSION);
+        let operation = Operation::GetAttributes { inode };
+        OwnerRequest::Execute { operation, stamp }
+    }
+
+    #[test]
+    fn files_get_reserved_numbers_in_their_order_and_none_twice() {
+        let mut stream = with_numbers(1, 100..102);
+        stream.reserved(InodeId(1), 200..201);
+        let numbers = [100, 101, 200].map(InodeId);
+        for inode in numbers {
+            assert_eq!(make(&mut stream, 1, inode.0).unwrap().attributes.inode, inode);
+        }
+        assert_eq!(make(&mut stream, 1, 9), None, "no number is left");
+        assert!(stream.wants_numbers(InodeId(1)));
+        stream.reserved(InodeId(1), 300..1_300);
+        assert!(!stream.wants_numbers(InodeId(1)));
+        assert!(stream.wants_numbers(InodeId(2)));
+        assert!(stream.pass_numbers(InodeId(1), InodeId(2)));
+        assert!(make(&mut stream, 1, 9).is_none());
+        assert_eq!(make(&mut stream, 2, 9).unwrap().attributes.inode, InodeId(300));
+    }
+
+    #[test]
+    fn what_concerns_a_file_or_directory_waits_for_what_was_made_there_and_for_no_more() {
+        let mut stream = with_numbers(1, 100..200);
+        stream.reserved(InodeId(2), 300..400);
+        for at in 0..3 {
+            make(&mut stream, 1, at);
+        }
+        make(&mut stream, 2, 0);
+        for (inode, number) in [
+            (InodeId(1), Some(3)),
+            (InodeId(2), Some(4)),
+            (InodeId(100), Some(1)),
+            (InodeId(300), Some(4)),
+            (ABOVE, Some(4)),
+            (InodeId(7), None),
+        ] {
+            assert_eq!(stream.needs(&look(inode)), number);
+        }
+        assert_eq!(stream.needs(&OwnerRequest::Sync), Some(4));
+        assert_eq!(stream.batch().unwrap().len(), 4);
+        assert_eq!(stream.answered(3), 3);
+        assert_eq!(stream.needs(&look(InodeId(1))), None);
+        assert_eq!(stream.needs(&look(InodeId(100))), None);
+        assert_eq!(stream.needs(&look(InodeId(2))), Some(4));
+        assert_eq!(stream.answered(1), 4);
+        assert_eq!(stream.needs(&OwnerRequest::Sync), None);
+        assert!(stream.made.is_empty() && stream.directories.is_empty() && stream.above.is_empty());
+    }
+
+    #[test]
+    fn a_file_that_is_closed_before_its_operation_goes_is_not_held() {
+        let mut stream = with_numbers(1, 100..200);
+        for at in 0..3 {
+            make(&mut stream, 1, at);
+        }
+        assert!(stream.close(InodeId(101)));
+        assert!(!stream.close(InodeId(101)), "it is closed once");
+        let batch = stream.batch().unwrap();
+        let held: Vec<_> = batch.iter().map(|it| it.operation.makes_held()).collect();
+        assert_eq!(held, [true, false, true]);
+        assert!(!stream.close(InodeId(100)), "it has gone");
+        make(&mut stream, 1, 3);
+        assert_eq!(stream.batch().unwrap()[..3], batch[..], "the same again");
+        stream.answered(3);
+        assert!(!stream.close(InodeId(100)));
+        assert_eq!(stream.batch().unwrap()[0].number, 4);
+    }
+
+    #[test]
+    fn tokens_come_with_an_operation_that_has_not_gone() {
+        let mut stream = with_numbers(1, 100..200);
+        let made = make(&mut stream, 1, 0).unwrap();
+        make(&mut stream, 1, 1);
+        let inode = made.attributes.inode;
+        assert_eq!(stream.ask_for_tokens(inode), Some(made.attributes));
+        assert_eq!(stream.ask_for_tokens(inode), None, "they are asked for");
+        let batch = stream.batch().unwrap();
+        assert!(batch[0].with_tokens && !batch[1].with_tokens);
+        assert_eq!(stream.ask_for_tokens(InodeId(101)), None, "it has gone");
+        assert_eq!(stream.ask_for_tokens(InodeId(7)), None);
+    }
+
+    #[test]
+    fn it_goes_at_once_if_somebody_waits_or_much_is_there_and_ends_with_its_session() {
+        let mut stream = with_numbers(1, 100..2_000);
+        assert!(!stream.begin_sending());
+        make(&mut stream, 1, 0);
+        assert!(stream.begin_sending() && !stream.begin_sending());
+        assert!(!stream.is_urgent());
+        stream.want(1);
+        assert!(stream.is_urgent());
+        stream.answered(1);
+        assert!(!stream.is_urgent() && stream.batch().is_none());
+        for at in 1..=300 {
+            make(&mut stream, 1, at);
+        }
+        assert!(stream.is_urgent() && stream.begin_sending());
+        assert_eq!(stream.batch().unwrap().len(), STREAMED_MAX);
+        assert_eq!(stream.end(), 300);
+        assert!(stream.batch().is_none() && make(&mut stream, 1, 301).is_none());
+    }
+}
