@@ -18,7 +18,7 @@
 //! | `lease::OwnerLease` | until when answers may leave | who extends it |
 //! | `tokens::Tokens` | the granter of tokens, who has everything, what has to be said to clients | operations, sessions' records |
 //! | `check::Check` | nothing: lives for one check | clients |
-//! | [`Metanode`] | the parts; opens, [`Locks`], grace time, replays; the task that drives rounds | how the others do it |
+//! | [`Metanode`] | the parts; opens, [`Locks`], grace time, replays, streams; the task that drives rounds | how the others do it |
 //!
 //! The jobs of `background`: `Freeing` (removed data: backlog, dead segments, sparse ones), `Fold`,
 //! `Clean`, `Blocks` (all three through `Rewriter`), `Unreadable` (remembers, repairs one segment),

@@ -8,6 +8,7 @@ mod operations;
 mod reclaim;
 mod rounds;
 mod serving;
+mod streams;
 mod upkeep;
 
 use crate::background::{Background, Surveys};
@@ -20,6 +21,7 @@ use crate::locks::Locks;
 use crate::metanode::reclaim::Reclaim;
 use crate::metanode::rounds::Rounds;
 use crate::metanode::serving::replays::Replays;
+use crate::metanode::streams::Streams;
 use crate::report::{InUse, ShardStatus};
 use crate::room::Room;
 use crate::sessions::ClientSessions;
@@ -85,6 +87,8 @@ pub struct Metanode {
     sessions: Arc<ClientSessions>,
     /// Their last requests, of those on other nodes.
     replays: Replays,
+    /// What they have answered before this owner did.
+    streams: Streams,
 }
 
 impl Metanode {
@@ -149,6 +153,7 @@ impl Metanode {
             tenure,
             sessions,
             replays: Replays::default(),
+            streams: Streams::default(),
             world,
             host,
             room,

@@ -202,7 +202,8 @@ impl Room {
 }
 
 /// Whether an operation adds records. Publishes don't count: their space was reserved when the data
-/// was written.
+/// was written. Who reserves numbers makes files with them, which are answered before the owner hears of them: a full
+/// pool refuses the reservation.
 pub(crate) fn grows(operation: &Operation) -> bool {
     matches!(
         operation,
@@ -213,5 +214,6 @@ pub(crate) fn grows(operation: &Operation) -> bool {
             | Operation::SetXattr { .. }
             | Operation::Share { .. }
             | Operation::ChangeRange { .. }
+            | Operation::Reserve { .. }
     )
 }

@@ -294,6 +294,23 @@ impl Tokens {
         grants
     }
 
+    /// Gives a session the attributes and all bytes of a file that it has just made, alone, without waiting for anybody;
+    /// `None` if others have or want any of it, or it has everything anyway.
+    pub(crate) fn grant_made(
+        &self,
+        session: SessionId,
+        inode: InodeId,
+    ) -> Option<[GrantNumber; 2]> {
+        if self.alone.is_on() {
+            return None;
+        }
+        let now = self.now();
+        let mut state = self.state.lock();
+        let grants = state.granter.grant_made_if_free(session, inode, now);
+        self.act(state);
+        grants
+    }
+
     /// The answer to a request, which can't leave yet, unless that was asked for so long ago that its
     /// session doesn't wait any more.
     pub(crate) fn settling(&self, session: SessionId, number: u64) -> Option<Settling> {

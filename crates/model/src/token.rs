@@ -173,6 +173,15 @@ impl TokenRequest {
         }
     }
 
+    /// Asks for a whole object alone, unless others want it too.
+    #[must_use]
+    pub fn to_have_alone(object: TokenObject) -> Self {
+        Self {
+            mode: TokenMode::Exclusive,
+            ..Self::to_look_at(object)
+        }
+    }
+
     /// Refuses what no sound daemon sends.
     ///
     /// # Errors

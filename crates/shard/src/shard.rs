@@ -432,7 +432,7 @@ impl Shard {
             _ => applied,
         };
         let shown = view.shown();
-        let (effects, answer) = match applied {
+        let (mut effects, mut answer) = match applied {
             Ok(Outcome {
                 effects,
                 reply,
@@ -452,7 +452,12 @@ impl Shard {
         // Not before it is known that this isn't the repetition of one that was done.
         if names_group_below(operation, state.floor) {
             let text = "the pool has left the groups of these segments: write them again";
-            return Attempt::Done(Err(Error::new(ErrorKind::Stale, text)), shown);
+            answer = Err(Error::new(ErrorKind::Stale, text));
+            // A stream goes on behind it, so its number is used up.
+            effects.0.retain(|(key, _)| matches!(key, Key::Stream(_)));
+            if effects.0.is_empty() {
+                return Attempt::Done(answer, shown);
+            }
         }
         state.change(effects, Some((operation, stamp)));
         if matches!(operation, Operation::CreateHeld { .. })

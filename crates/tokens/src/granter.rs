@@ -4,6 +4,7 @@
 //! to clients comes out of [`Granter::take_actions`]. Maxima: [`PIECES_OF_SESSION_MAX`],
 //! [`WAITING_OF_SESSION_MAX`], both for each of the sessions that the shell has begun.
 
+mod at_once;
 mod object;
 mod standing;
 #[cfg(test)]
@@ -314,47 +315,6 @@ impl Granter {
         }
         self.settle(object, now);
         Ok(())
-    }
-
-    /// Gives a session a shared token of an inode, once everything that it lets it see is durable, unless others
-    /// have or want what doesn't go with it: nobody gives anything back for it, and it waits for nobody.
-    pub fn grant_if_free(
-        &mut self,
-        session: SessionId,
-        inode: InodeId,
-        now: Moment,
-    ) -> Option<GrantNumber> {
-        let object = TokenObject::Inode(inode);
-        let wants = TokenRequest::to_look_at(object);
-        let waiting = Waiting {
-            session,
-            who: Who::Request {
-                number: UNNUMBERED,
-                desired: wants.desired,
-                until: now,
-            },
-            mode: wants.mode,
-            ranges: wants.required.clone(),
-        };
-        let known = self.objects.get(&object);
-        let is_wanted = known.is_some_and(|known| known.is_wanted_by_others(&waiting, now));
-        if is_wanted || self.grace.is_some() {
-            return None;
-        }
-        let before = self.actions.len();
-        let asked = self.ask(session, UNNUMBERED, wants, now);
-        assert!(asked.is_ok(), "a shared token of an inode: {asked:?}");
-        // What is free is granted at once.
-        let answer = self.actions[before..].iter().position(
-            |action| matches!(action, Action::Answer { request, .. } if *request == UNNUMBERED),
-        )?;
-        match self.actions.remove(before + answer) {
-            Action::Answer {
-                reply: TokenReply::Granted { number, .. },
-                ..
-            } => Some(number),
-            _ => None,
-        }
     }
 
     /// A session gives something back, because it was asked to or because it needs it no more.

@@ -5,6 +5,7 @@
 //! another: a faulty one may damage the files that it may write, and nothing else.
 
 use crate::metanode::Metanode;
+use crate::metanode::streams;
 use model::limits::SESSION_SLOTS;
 use model::lock::LockRequest;
 use model::operation::Turn;
@@ -104,6 +105,9 @@ fn check_form(call: &OwnerCall) -> Result<()> {
             if stamp.turn == Turn::Own || is_of_owner(operation) {
                 return refused("only the owner itself takes this step");
             }
+            if matches!(stamp.turn, Turn::Stream { .. }) {
+                return refused("operations of a stream are sent as a stream");
+            }
             (stamp.session == own, true)
         }
         OwnerRequest::Sync
@@ -136,7 +140,12 @@ fn check_form(call: &OwnerCall) -> Result<()> {
         OwnerRequest::ExecuteStream {
             session,
             operations,
-        } => (*session == own, operations.len() <= STREAMED_MAX),
+        } => {
+            if !streams::are_sound(operations) {
+                return refused("a client answers no such operations before the owner does");
+            }
+            (*session == own, operations.len() <= STREAMED_MAX)
+        }
         OwnerRequest::Reclaim { session, part, .. } => {
             let Reclaimed {
                 holds,

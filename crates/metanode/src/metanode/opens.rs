@@ -138,6 +138,7 @@ impl Metanode {
     fn end_requests(&self, session: SessionId) {
         self.sessions.end(session);
         self.replays.forget(session);
+        self.streams.forget(session);
         self.end_locks(session);
     }
 

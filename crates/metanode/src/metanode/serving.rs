@@ -154,6 +154,10 @@ impl Metanode {
             request if request.is_about_tokens() => {
                 self.serve_tokens(request, is_near, deadline).await
             }
+            OwnerRequest::ExecuteStream {
+                session,
+                operations,
+            } => self.serve_stream(*session, operations, deadline).await,
             request => self.wait_for(request).await,
         }
     }
@@ -357,6 +361,13 @@ impl Metanode {
                 let deadline = Deadline::after(&self.world, HERE_MAX);
                 return self.serve_tokens(request, true, deadline).await;
             }
+            OwnerRequest::ExecuteStream {
+                session,
+                operations,
+            } => {
+                let deadline = Deadline::after(&self.world, HERE_MAX);
+                return self.serve_stream(*session, operations, deadline).await;
+            }
             OwnerRequest::AskToken { .. }
             | OwnerRequest::AskToKnow { .. }
             | OwnerRequest::ReturnTokens { .. }
@@ -370,7 +381,7 @@ impl Metanode {
     }
 }
 
-/// How long a client of this process waits for an answer about tokens until it asks again. Each answer
+/// How long a client of this process waits for an answer about tokens or of a stream until it asks again. Each answer
 /// renews its tokens, so that kernels may use an answer of its for 4 s at least.
 const HERE_MAX: Duration = Duration::from_secs(2);
 
