@@ -10,7 +10,7 @@ use model::operation::{
 };
 use model::owner::{
     CLASS, HeldToken, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed,
-    Tenure,
+    Streamed, Tenure,
 };
 use model::token::{GrantNumber, TokenRequest, TokenReturn};
 use model::{
@@ -377,6 +377,27 @@ impl Known {
         }
     }
 
+    /// Mostly what a client may answer before the owner does.
+    fn streamed(&self, draw: &mut Draw, number: u64) -> Streamed {
+        Streamed {
+            number,
+            now: draw.time(),
+            operation: match draw.one_in(20) {
+                true => self.operation(draw),
+                false => Operation::CreateHeld {
+                    directory: self.inode(draw),
+                    name: self.name(draw),
+                    new: rig::new_inode(FileKind::File),
+                },
+            },
+            fresh: Fresh {
+                inode: Some(InodeNumber(draw.number())),
+                data: draw.one_in(2).then(|| DataId(draw.number())),
+            },
+            with_tokens: draw.one_in(2),
+        }
+    }
+
     fn door(&self, draw: &mut Draw) -> LockDoor {
         LockDoor {
             session: self.session(draw),
@@ -434,7 +455,7 @@ impl Known {
 
     fn request(&mut self, draw: &mut Draw) -> OwnerRequest {
         let inode = self.inode(draw);
-        match draw.below(34) {
+        match draw.below(35) {
             30 => {
                 let HeldToken {
                     object,
@@ -473,6 +494,16 @@ impl Known {
                 session: self.session(draw),
                 inodes: vec![InodeId(draw.number()); draw.of(&[0, 1, 2, 300])],
             },
+            34 => {
+                let (session, first) = (self.session(draw), draw.below(9));
+                let operations = 0..draw.of(&[0, 1, 3, 300]);
+                OwnerRequest::ExecuteStream {
+                    session,
+                    operations: operations
+                        .map(|at| self.streamed(draw, first + at))
+                        .collect(),
+                }
+            }
             32 => OwnerRequest::AwaitRecalls {
                 session: self.session(draw),
                 known: Tenure(draw.number()),

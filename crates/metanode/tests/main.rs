@@ -20,5 +20,6 @@ mod reclaims;
 mod rig;
 mod sessions;
 mod space;
+mod streams;
 mod takeover;
 mod unreadable;

@@ -95,6 +95,14 @@ fn a_pool_is_not_called_full_while_it_is_unknown_what_its_nsds_hold() {
             let made = rig.make(ROOT, "h", FileKind::File).await;
             assert_eq!(made.unwrap_err().kind(), ErrorKind::NoSpace);
             assert!(world.now() - begun < Duration::from_secs(60));
+            // Files that are made with these numbers aren't refused any more.
+            let reserve = Operation::Reserve {
+                inode: ROOT,
+                inodes: 1,
+                data: 0,
+            };
+            let reserved = rig.run(reserve).await;
+            assert_eq!(reserved.unwrap_err().kind(), ErrorKind::NoSpace);
             rig.close().await;
         })
         .finished();

@@ -1,6 +1,7 @@
 //! Tests of the rules of one owner.
 
 mod known;
+mod made;
 
 use super::*;
 use crate::needs;
