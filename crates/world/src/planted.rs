@@ -63,6 +63,8 @@ faults! {
     UseTaken,
     /// A client returns what it changed without publishing it.
     ReturnUnflushed,
+    /// A delegation goes back before what was made under it is sent.
+    ReturnUnstreamed,
     /// A client answers fsync and does nothing.
     SyncNothing,
     /// A client keeps bytes in its cache that it gives back.
