@@ -6,6 +6,9 @@
 //! its own ([`tree`]), which must come to the same answers; what was only looked at must be true at its
 //! rank, or, if a client answered it from what it had cached or an owner refused it, at some moment
 //! between its begin and its end. Whoever was answered before another one asked has the earlier rank.
+//! *Creates under a delegation* are answered by their client, and sent to the owner later: they stand where they were
+//! answered, since nobody else can have looked before they were sent ([`line`]); what was never sent is gone with its
+//! client, or a lie ([`streams`]).
 //! *Content and sizes* are written behind, so their changes have no rank: each cell of a file, and each
 //! size, is an object of its own that some order of its reads and writes must explain ([`content`]).
 //!
@@ -22,8 +25,10 @@
 pub mod content;
 mod gone;
 mod largest;
+mod line;
 pub mod order;
 mod replay;
+mod streams;
 mod times;
 mod tree;
 
@@ -237,8 +242,11 @@ pub struct Event {
     pub call: Call,
     /// What it was answered.
     pub answer: Answer,
-    /// Where the owner says it stands; `None` if it wasn't asked, or refused.
+    /// Where the owner says it stands; `None` if it wasn't asked, or refused. Of a create under a delegation, where it was
+    /// applied in the end; `None` if nobody has heard of that.
     pub rank: Option<Rank>,
+    /// A create that its client has answered itself, under a delegation.
+    pub is_delegated: bool,
     /// Its client holds the inode open: it is there, whatever becomes of its names.
     pub is_held: bool,
     /// An owner in its client's process answered it, perhaps before it was durable.
@@ -252,7 +260,7 @@ pub struct History {
     pub root: InodeId,
     /// In any order.
     pub events: Vec<Event>,
-    /// Clients that were lost: what they hadn't synced may be gone, of names and attributes if it `is_near`.
+    /// Clients that were lost: what they hadn't synced may be gone, of names and attributes if it `is_near` or `is_delegated`.
     pub lost: BTreeSet<ClientNumber>,
     /// Since when nothing comes of what a client asked that has ended with its daemon: its successor has a session.
     pub over: BTreeMap<ClientNumber, Tick>,
@@ -300,6 +308,39 @@ impl History {
     /// By when a change without an answer has been made, or never is.
     fn made_by(&self, client: ClientNumber) -> Tick {
         self.over.get(&client).copied().unwrap_or(NEVER)
+    }
+}
+
+impl Event {
+    /// The inodes that are there, as it shows: those that it has worked on, made, found or listed.
+    #[must_use]
+    pub fn shows(&self) -> Vec<InodeId> {
+        if matches!(self.answer, Answer::Refused(_) | Answer::Unknown) {
+            return Vec::new();
+        }
+        let mut shown: Vec<_> = self.call.inode().into_iter().collect();
+        match &self.call {
+            Call::Link { inode, .. } => shown.push(*inode),
+            Call::Copy { from, .. } => shown.push(from.0),
+            _ => {}
+        }
+        match &self.answer {
+            Answer::Inode(seen) => shown.push(seen.inode),
+            Answer::Leads(inode) => shown.push(*inode),
+            Answer::Names(names) | Answer::Listed(names, _) => shown.extend(names.values()),
+            _ => {}
+        }
+        shown
+    }
+
+    /// The inode that a create has made, if it was answered.
+    #[must_use]
+    pub fn made(&self) -> Option<InodeId> {
+        match (&self.call, &self.answer) {
+            (Call::Create { .. }, Answer::Inode(seen)) => Some(seen.inode),
+            (Call::Create { .. }, Answer::Leads(inode)) => Some(*inode),
+            _ => None,
+        }
     }
 }
 

@@ -101,6 +101,11 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             run_crowd_with(12 * seed + 11, &CrowdScenario::CALM, plant);
             return;
         }
+        // In each fifth seed clients have directories of their own.
+        Planted::ReturnUnstreamed => {
+            run_crowd_with(5 * seed + 4, &CrowdScenario::CALM, plant);
+            return;
+        }
         // Clients are killed while they have something.
         Planted::KeepLocks | Planted::KeepHolds | Planted::SyncNothing => {
             crowd_under(Mix(&[Kill, CutAllPower]));

@@ -9,16 +9,20 @@
 //! Half of the faults stop a daemon, or one of its tasks, at a point between two of its steps
 //! (`world::Point`).
 //!
+//! In some runs clients have directories of their own as well, in which they make files under delegations (`filling`).
+//!
 //! *Within what the cluster survives*, no program sees an error besides the refusals of its own
 //! operation; only if its node was hit, its client may have lost its session. *Beyond it* two things break
 //! at a time and programs wait for a moment only: then errors are allowed, lies never.
 
 mod coverage;
+mod filling;
 mod known;
 mod listening;
 mod locking;
 mod locks;
 mod mapping;
+mod own;
 mod performing;
 mod program;
 mod programs;

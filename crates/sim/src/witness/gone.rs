@@ -3,7 +3,7 @@
 //!
 //! *An epoch's changes are durable up to a place in their order.* This place isn't before anything that a client has seen that
 //! wasn't lost, or that was answered by an owner on another node, or that was answered before an fsync of its client began
-//! that succeeded.
+//! that succeeded. What was made under a delegation was durable when its owner said where it was applied.
 
 use super::{Answer, Call, ClientNumber, Event, History, Tick};
 use model::ShardEpoch;
@@ -38,8 +38,10 @@ impl<'a> Gone<'a> {
             }
         }
         for event in &history.events {
-            let is_durable =
-                !gone.is_of_lost(event) || !event.is_near || gone.was_before_certain(event);
+            let is_durable = event.is_delegated
+                || !gone.is_of_lost(event)
+                || !event.is_near
+                || gone.was_before_certain(event);
             if let Some(rank) = event.rank.filter(|_| is_durable) {
                 let durable = gone.durable.entry(rank.epoch).or_insert(rank);
                 *durable = rank.max(*durable);
@@ -76,7 +78,8 @@ impl<'a> Gone<'a> {
         durable.is_some_and(|durable| rank <= *durable)
     }
 
-    /// Whether a change that was answered may be gone, or a look have shown such a change.
+    /// Whether a change that was answered may be gone, or a look have shown such a change. Not of what was made under a
+    /// delegation (`streams.rs`).
     pub(super) fn may_be(&self, event: &Event) -> bool {
         if !self.is_of_lost(event) {
             return false;
@@ -89,7 +92,7 @@ impl<'a> Gone<'a> {
 }
 
 /// There is one log: an fsync makes all durable that its client had been answered before.
-fn is_synced(event: &Event) -> bool {
+pub(super) fn is_synced(event: &Event) -> bool {
     matches!(
         (&event.call, &event.answer),
         (Call::Fsync { .. }, Answer::Done)

@@ -1,17 +1,19 @@
 //! Replays the changes of a tree in the order of their ranks.
 //!
-//! The changes that were answered make a line. A look has a stretch of this line in which it must be
-//! true: one place if it has a rank, otherwise from the last change that was answered before it began to
-//! the first one that began after it ended. Changes with unknown outcomes are tried where nothing else
-//! explains an answer, latest places first. What may be gone with a lost client ([`Gone`]) is the end of an epoch: where
-//! nothing else explains an answer, it is gone from some change on.
+//! The changes that were answered make a line ([`Line`]). A look has a stretch of this line in which it must be
+//! true: one place if it has a rank, with the creates under delegations that stand there; otherwise from the last change
+//! that was answered before it began to the first one that began after it ended. Changes with unknown outcomes are tried
+//! where nothing else explains an answer, latest places first. What may be gone with a lost client ([`Gone`]) is the end of
+//! an epoch, and of what it made under delegations ([`Streams`]): where nothing else explains an answer, it is gone from
+//! some change on.
 
 use super::gone::Gone;
-use super::largest::Largest;
+use super::line::{Line, check_real_time};
+use super::streams::Streams;
 use super::tree::Tree;
-use super::{Answer, Call, Event, Explained, History};
+use super::{Answer, Call, ClientNumber, Event, Explained, History, Tick};
 use model::ShardEpoch;
-use model::operation::Rank;
+use std::collections::BTreeMap;
 
 /// Most states that a search visits before it gives up.
 const STATES_MAX: usize = 200_000;
@@ -36,15 +38,15 @@ struct At {
     changes: usize,
     /// The rest of this epoch is gone.
     gone: Option<ShardEpoch>,
+    /// Of these clients all is gone that they made under delegations from these times on.
+    unsent: BTreeMap<ClientNumber, Tick>,
     tree: Tree,
     explained: Vec<bool>,
     made: Vec<bool>,
 }
 
 struct Replay<'a> {
-    changes: Vec<&'a Event>,
-    /// Whether each of them may be gone.
-    may_be_gone: Vec<bool>,
+    line: Line<'a>,
     looks: Vec<Look<'a>>,
     unknown: Vec<Unknown<'a>>,
     states: usize,
@@ -62,15 +64,18 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
     let mut changes = Vec::new();
     let (mut looks, mut unknown) = (Vec::new(), Vec::new());
     let gone = Gone::of(history);
+    let streams = Streams::of(history, &gone)?;
     for event in of_tree() {
         let is_change = event.call.is_ranked_change();
         let is_refused = matches!(event.answer, Answer::Refused(_));
+        let may_show_gone = || gone.may_be(event) || streams.may_show_gone(event);
         match (&event.answer, event.rank) {
             // Nobody else has seen what it showed.
-            _ if (is_refused || !is_change) && gone.may_be(event) => {}
+            _ if (is_refused || !is_change) && may_show_gone() => {}
             (Answer::Unknown, _) if !is_change => {}
             (Answer::Refused(_), _) => looks.push(event),
             (_, Some(_)) if is_change => changes.push(event),
+            (_, None) if event.is_delegated => changes.push(event),
             // Nobody has seen it.
             (Answer::Unknown, None) if matches!(event.call, Call::CreateUnnamed { .. }) => {}
             (Answer::Unknown, None) => unknown.push(event),
@@ -80,41 +85,13 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
             _ => looks.push(event),
         }
     }
-    changes.sort_by_key(|event| (event.rank, event.begun));
-    for pair in changes.windows(2) {
-        let is_silent = pair.iter().any(|event| may_change_nothing(event));
-        if pair[0].rank == pair[1].rank && !is_silent {
-            return Err(format!(
-                "two changes with one rank: {:?} and {:?}",
-                pair[0], pair[1]
-            ));
-        }
-    }
-    let may_be_gone: Vec<bool> = changes.iter().map(|event| gone.may_be(event)).collect();
-    let certain = changes.iter().zip(&may_be_gone).filter(|it| !it.1);
-    let certain: Vec<_> = certain.map(|(event, _)| event.rank).collect();
-    check_real_time(of_tree().filter(|event| !gone.may_be(event)), &certain)?;
-    let ranks: Vec<_> = changes.iter().map(|event| event.rank).collect();
-    let answered = Answered::new(&changes, &may_be_gone, &looks);
-    let looks: Vec<_> = looks
-        .into_iter()
-        .map(|event| match event.rank {
-            // Those with a rank were checked against the clock already.
-            Some(_) => {
-                let at = ranks.partition_point(|rank| *rank <= event.rank);
-                Look {
-                    from: at,
-                    to: at,
-                    event,
-                }
-            }
-            None => Look {
-                from: answered.before(event.begun),
-                to: answered.not_begun_after(event.ended),
-                event,
-            },
-        })
-        .collect();
+    let line = Line::of(changes, &looks, &gone, &streams)?;
+    check_real_time(history, &gone)?;
+    let looks = looks.into_iter().map(|event| {
+        let (from, to) = line.stretch(event);
+        Look { from, to, event }
+    });
+    let looks: Vec<_> = looks.collect();
     if let Some(look) = looks.iter().find(|look| look.from > look.to) {
         return Err(format!(
             "nothing can explain {:?}: it was asked before the order allows",
@@ -124,14 +101,13 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
     let unknown: Vec<_> = unknown
         .into_iter()
         .map(|event| Unknown {
-            from: answered.before(event.begun),
-            to: answered.not_begun_after(history.made_by(event.client)),
+            from: line.before(event.begun),
+            to: line.not_begun_after(history.made_by(event.client)),
             event,
         })
         .collect();
     let mut replay = Replay {
-        changes,
-        may_be_gone,
+        line,
         looks,
         unknown,
         states: 0,
@@ -139,102 +115,11 @@ pub(super) fn explain(history: &History) -> Result<Explained, String> {
     };
     let made_unknown = replay.search(history.root)?;
     Ok(Explained {
-        changes: replay.changes.len(),
+        changes: replay.line.changes.len(),
         looks: replay.looks.len(),
         made_unknown,
         content: 0,
     })
-}
-
-/// Whether a change may have left everything as it was, and then has the rank of what was newest: an owner in its client's
-/// process notes nothing of it. So has a name that is moved to itself, or to another name of the same file.
-fn may_change_nothing(event: &Event) -> bool {
-    event.is_near && matches!(event.call, Call::Rename { .. })
-}
-
-/// Who was answered before another one asked has the earlier place on the line. Several looks may have one
-/// place, behind the same change: also one that a former owner answered after the next one had answered another,
-/// as long as nothing was changed between. A file without a name is seen by its maker only: nothing stands before it, or behind.
-fn check_real_time<'a>(
-    events: impl Iterator<Item = &'a Event>,
-    changes: &[Option<Rank>],
-) -> Result<(), String> {
-    let place = |event: &Event| changes.partition_point(|rank| *rank <= event.rank);
-    let is_seen = |event: &&Event| !matches!(event.call, Call::CreateUnnamed { .. });
-    let ranked = events.filter(|event| event.rank.is_some());
-    let mut ranked: Vec<_> = ranked.filter(is_seen).collect();
-    ranked.sort_by_key(|event| event.begun);
-    let mut ended: Vec<_> = ranked.clone();
-    ended.sort_by_key(|event| event.ended);
-    let mut next = 0;
-    let mut newest: Option<&Event> = None;
-    for event in ranked {
-        while next < ended.len() && ended[next].ended < event.begun {
-            if newest.is_none_or(|newest| place(newest) < place(ended[next])) {
-                newest = Some(ended[next]);
-            }
-            next += 1;
-        }
-        let Some(before) = newest else { continue };
-        let is_change = event.call.is_ranked_change() && !may_change_nothing(event);
-        if place(before) > place(event) || (is_change && place(before) == place(event)) {
-            return Err(format!(
-                "the order contradicts the clock: {before:?} was answered before {event:?} began"
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Which changes of the line must come before a time, and which may: as they were answered themselves, and as those
-/// looks show that the owner answered.
-struct Answered {
-    /// By the time when each ended: its place on the line, or the largest of those that ended before it.
-    ended: Largest<usize>,
-    /// By the time when each began, latest first: its place, or the smallest of those that began later.
-    begun: Vec<(u64, usize)>,
-    all: usize,
-}
-
-impl Answered {
-    /// Those that may be gone say nothing.
-    fn new(changes: &[&Event], may_be_gone: &[bool], looks: &[&Event]) -> Self {
-        let places = || {
-            let all = changes.iter().enumerate();
-            all.filter(move |(at, _)| !may_be_gone[*at])
-        };
-        let ranked = || looks.iter().filter(|look| look.rank.is_some());
-        let place = |look: &Event| changes.partition_point(|it| it.rank <= look.rank);
-        let changed = places().map(|(at, it)| (it.ended, at + 1));
-        let shown = ranked().map(|look| (look.ended, place(look)));
-        let ended = Largest::of(changed.chain(shown));
-        let mut begun: Vec<_> = places().map(|(at, it)| (it.begun, at)).collect();
-        begun.extend(ranked().map(|look| (look.begun, place(look))));
-        begun.sort_unstable_by(|a, b| b.cmp(a));
-        let mut smallest = changes.len();
-        for (_, at) in &mut begun {
-            smallest = smallest.min(*at);
-            *at = smallest;
-        }
-        Self {
-            ended,
-            begun,
-            all: changes.len(),
-        }
-    }
-
-    /// How many changes of the line are made at least when something begins.
-    fn before(&self, begun: u64) -> usize {
-        self.ended.before(begun).unwrap_or(0)
-    }
-
-    /// How many may be made at most when something ends.
-    fn not_begun_after(&self, ended: u64) -> usize {
-        let count = self.begun.partition_point(|(begun, _)| *begun > ended);
-        count
-            .checked_sub(1)
-            .map_or(self.all, |last| self.begun[last].1)
-    }
 }
 
 impl Replay<'_> {
@@ -244,6 +129,7 @@ impl Replay<'_> {
         let first = At {
             changes: 0,
             gone: None,
+            unsent: BTreeMap::new(),
             tree: Tree::new(root),
             explained: vec![false; self.looks.len()],
             made: vec![false; self.unknown.len()],
@@ -316,10 +202,10 @@ impl Replay<'_> {
                 return Err(format!("nothing explains {:?}", look.event));
             }
         }
-        let Some(change) = self.changes.get(at.changes) else {
+        let Some(change) = self.line.changes.get(at.changes) else {
             return Ok(None);
         };
-        if self.may_be_gone[at.changes] && at.gone == epoch(change) {
+        if self.line.may_be_gone[at.changes] && at.is_gone(change) {
             let mut after = at.clone();
             after.changes += 1;
             return Ok(Some(after));
@@ -328,6 +214,7 @@ impl Replay<'_> {
             Some(tree) => Ok(Some(At {
                 changes: at.changes + 1,
                 gone: at.gone,
+                unsent: at.unsent.clone(),
                 tree,
                 explained: at.explained.clone(),
                 made: at.made.clone(),
@@ -336,19 +223,42 @@ impl Replay<'_> {
         }
     }
 
-    /// Goes on without the next change and what follows it in its epoch, if that may be gone and all looks before it are
-    /// explained.
+    /// Goes on without the next change and what follows it in its epoch, or of its client's creates under delegations, if
+    /// that may be gone and all looks before it are explained.
     fn without_next(&self, at: &At) -> Option<At> {
-        let change = self.changes.get(at.changes)?;
+        let change = self.line.changes.get(at.changes)?;
         let mut looks = self.looks.iter().zip(&at.explained);
         let is_left = |(look, explained): (&Look<'_>, &bool)| look.to == at.changes && !explained;
-        if !self.may_be_gone[at.changes] || at.gone == epoch(change) || looks.any(is_left) {
+        if !self.line.may_be_gone[at.changes] || at.is_gone(change) || looks.any(is_left) {
             return None;
         }
         let mut after = at.clone();
         after.changes += 1;
-        after.gone = epoch(change);
+        after.lose(change);
         Some(after)
+    }
+}
+
+impl At {
+    /// Whether a change that may be gone is, because one before it is.
+    fn is_gone(&self, change: &Event) -> bool {
+        match change.is_delegated {
+            true => {
+                let unsent = self.unsent.get(&change.client);
+                unsent.is_some_and(|unsent| *unsent < change.begun)
+            }
+            false => self.gone == epoch(change),
+        }
+    }
+
+    /// A change is gone, and what follows it. Of creates under way at the same time either may have been the first.
+    fn lose(&mut self, change: &Event) {
+        if !change.is_delegated {
+            self.gone = epoch(change);
+            return;
+        }
+        let unsent = self.unsent.entry(change.client).or_insert(change.ended);
+        *unsent = change.ended.min(*unsent);
     }
 }
 

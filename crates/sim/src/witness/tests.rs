@@ -1,5 +1,7 @@
 //! The witness explains honest histories, and none of the dishonest ones.
 
+mod delegated;
+
 use super::*;
 use crate::action::Draw;
 use model::CommitNumber;
@@ -61,6 +63,7 @@ impl Script {
             call,
             answer,
             rank,
+            is_delegated: false,
             is_held: false,
             is_near: false,
         });
@@ -880,6 +883,7 @@ fn honest(seed: u64, steps: usize) -> History {
             } else {
                 None
             },
+            is_delegated: false,
             is_held: false,
             is_near: false,
         });

@@ -47,6 +47,9 @@ pub struct Coverage {
     done: usize,
     refused: usize,
     unanswered: usize,
+    /// Files that clients have made under delegations, and those of them that others have seen.
+    delegated: usize,
+    delegated_seen: usize,
     /// File locks that were granted, and refused.
     locks_granted: usize,
     locks_refused: usize,
@@ -116,6 +119,7 @@ impl Coverage {
         let (mut at, mut parents) = (BTreeMap::new(), BTreeMap::new());
         let mut targets: Vec<Target> = Vec::new();
         let mut coverage = Self::default();
+        coverage.count_delegated(&events);
         for event in &events {
             match event.answer {
                 // Copied in steps, the target of which was removed in between: nobody says how much.
@@ -147,6 +151,23 @@ impl Coverage {
         coverage
     }
 
+    fn count_delegated(&mut self, events: &[&Event]) {
+        let delegated = events.iter().filter(|event| event.is_delegated);
+        let made = delegated.filter_map(|event| Some((event.made()?, event.client)));
+        let makers: BTreeMap<InodeId, u32> = made.collect();
+        let mut seen = BTreeSet::new();
+        for event in events {
+            let by_another = |inode: &InodeId| {
+                makers
+                    .get(inode)
+                    .is_some_and(|maker| *maker != event.client)
+            };
+            seen.extend(event.shows().into_iter().filter(by_another));
+        }
+        self.delegated_seen += seen.len();
+        self.delegated += makers.len();
+    }
+
     /// Adds what another run covered.
     pub fn add(&mut self, other: &Self) {
         for (pair, count) in &other.met {
@@ -156,6 +177,8 @@ impl Coverage {
         self.done += other.done;
         self.refused += other.refused;
         self.unanswered += other.unanswered;
+        self.delegated += other.delegated;
+        self.delegated_seen += other.delegated_seen;
         self.locked((other.locks_granted, other.locks_refused));
         for (point, count) in &other.interrupted {
             *self.interrupted.entry(*point).or_default() += count;
@@ -179,6 +202,12 @@ impl Coverage {
     #[must_use]
     pub fn answers(&self) -> [usize; 3] {
         [self.done, self.refused, self.unanswered]
+    }
+
+    /// Files that clients have made under delegations, and those of them that others have seen.
+    #[must_use]
+    pub fn delegated(&self) -> [usize; 2] {
+        [self.delegated, self.delegated_seen]
     }
 
     /// File locks that were granted, and refused.
@@ -239,6 +268,11 @@ impl fmt::Display for Coverage {
             formatter,
             "\n{} operations done, {} refused, {} without an answer; {} locks granted, {} refused",
             self.done, self.refused, self.unanswered, self.locks_granted, self.locks_refused,
+        )?;
+        write!(
+            formatter,
+            "\ndelegated: {} creates, {} flushed for others",
+            self.delegated, self.delegated_seen,
         )?;
         let (all, never) = (Point::ALL.len(), self.never_passed());
         let interrupted: u64 = self.interrupted.values().sum();

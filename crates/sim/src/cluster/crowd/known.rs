@@ -1,8 +1,9 @@
 //! What all programs of a run share: what they saw, and what there is to ask about.
 
 use super::CrowdScenario;
-use super::listening::{Heard, verb};
+use super::listening::{Heard, Verb, verb};
 use super::locks::Locks;
+use super::own::OwnDirectories;
 use crate::action::Draw;
 use crate::cluster::FaultKind;
 use crate::witness::{AHEAD, Answer, Call, ClientNumber, Event, History, NEVER, Seen, Tick};
@@ -67,6 +68,9 @@ pub(super) struct Known {
     /// A file that nobody changes, to copy from.
     pub(super) template: Option<InodeId>,
     pub(super) locks: Locks,
+    pub(super) own: OwnDirectories,
+    /// Files that clients have made under delegations.
+    delegated: BTreeSet<InodeId>,
     pub(super) heard: Arc<Mutex<Heard>>,
 }
 
@@ -113,6 +117,8 @@ impl Known {
             counters: None,
             template: None,
             locks: Locks::default(),
+            own: OwnDirectories::new(seed),
+            delegated: BTreeSet::new(),
             heard: Arc::default(),
         }))
     }
@@ -156,6 +162,13 @@ impl Known {
     ) -> impl Iterator<Item = (ClientNumber, &(NodeId, Weak<Client>))> {
         let open = self.opened.iter();
         open.map(|(number, client)| (*number, client))
+    }
+
+    /// The directory that a client has for itself, if any.
+    pub(super) fn own_directory(&mut self, client: ClientNumber) -> Option<InodeId> {
+        let (lost, closing) = (&self.lost, &self.closing);
+        let is_gone = |other: ClientNumber| lost.contains(&other) || closing.contains(&other);
+        self.own.of(client, is_gone)
     }
 
     /// A client begins to end. Its owner may have forgotten it before it knows.
@@ -259,6 +272,7 @@ impl Known {
             call,
             answer: Answer::Unknown,
             rank: None,
+            is_delegated: false,
             is_held,
             is_near: false,
         });
@@ -283,7 +297,10 @@ impl Known {
 
     fn learn(&mut self, event: usize, answer: &Answer) {
         let call = self.events[event].call.clone();
-        if let Answer::Inode(seen) = answer {
+        let is_secret = self.is_secret(event, answer);
+        if let Answer::Inode(seen) = answer
+            && !is_secret
+        {
             let (list, most, first) = match seen.kind {
                 FileKind::Directory => (&mut self.directories, DIRECTORIES_MAX, 1),
                 FileKind::File => (&mut self.files, FILES_MAX, 0),
@@ -319,6 +336,20 @@ impl Known {
         self.cells.extend(cells);
     }
 
+    /// Whether no other program may use the number of what was found or made: its owner doesn't know it yet, or it is in a
+    /// client's own directory.
+    fn is_secret(&mut self, event: usize, answer: &Answer) -> bool {
+        let Answer::Inode(Seen { inode, .. }) = *answer else {
+            return false;
+        };
+        let Event { client, call, .. } = &self.events[event];
+        let heard = self.heard.lock().expect("one thread");
+        self.delegated
+            .extend(made_by_client(&heard, event, call, answer));
+        let is_unsent = self.delegated.contains(&inode) && heard.streamed(inode).is_none();
+        self.own.keeps(*client, call, inode) || is_unsent
+    }
+
     /// All that was seen.
     pub(super) fn history(&self) -> History {
         let heard = self.heard.lock().expect("one thread");
@@ -333,6 +364,11 @@ impl Known {
                 continue;
             }
             event.rank = heard.rank(number, verb, inode);
+            if let Some(made) = made_by_client(&heard, number, &event.call, &event.answer) {
+                event.is_delegated = true;
+                event.rank = heard.streamed(made);
+                continue;
+            }
             let (
                 Call::Lookup { .. } | Call::Create { .. } | Call::CreateUnnamed { .. },
                 Answer::Inode(seen),
@@ -534,4 +570,21 @@ impl Known {
             None => Call::Stat { inode },
         }
     }
+}
+
+/// The file that a client has made and answered itself: no owner has.
+fn made_by_client(heard: &Heard, event: usize, call: &Call, answer: &Answer) -> Option<InodeId> {
+    let (
+        Call::Create {
+            directory,
+            kind: FileKind::File,
+            ..
+        },
+        Answer::Inode(seen),
+    ) = (call, answer)
+    else {
+        return None;
+    };
+    let asked = heard.rank(event, Verb::Create, *directory);
+    asked.is_none().then_some(seen.inode)
 }

@@ -6,7 +6,9 @@ use client::{NearOwner, OwnerWay, Owners};
 use futures::future::BoxFuture;
 use model::call::{Answer as Replied, Call as Message, NoAnswer};
 use model::operation::{Rank, Turn};
-use model::owner::{NearAnswer, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::owner::{
+    NearAnswer, OWNER, OwnerCall, OwnerReply, OwnerRequest, StreamDone, Streamed, Tenure,
+};
 use model::{CommitNumber, InodeId, Operation, Result as Outcome, SessionId};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -113,6 +115,8 @@ pub(super) struct Heard {
     asked: BTreeMap<(SessionId, u8, u64), usize>,
     /// Those of which an owner in their client's process has answered something.
     near: BTreeSet<usize>,
+    /// Where creates under delegations were applied, by what they made.
+    streamed: BTreeMap<InodeId, Rank>,
 }
 
 impl Heard {
@@ -126,6 +130,11 @@ impl Heard {
     /// Whether an owner in its client's process has answered something of an event.
     pub(super) fn is_near(&self, event: usize) -> bool {
         self.near.contains(&event)
+    }
+
+    /// Where a create under a delegation was applied, if an owner has said so.
+    pub(super) fn streamed(&self, made: InodeId) -> Option<Rank> {
+        self.streamed.get(&made).copied()
     }
 
     /// The event that an operation is of.
@@ -147,8 +156,36 @@ impl Heard {
         }
     }
 
-    /// An owner has answered.
-    fn note(&mut self, event: usize, request: &OwnerRequest, answer: &Outcome<OwnerReply>) {
+    /// An owner has answered. A stream belongs to no event: what it makes says which one it is of.
+    fn note(&mut self, event: Option<usize>, request: &OwnerRequest, answer: &Outcome<OwnerReply>) {
+        match (request, answer, event) {
+            (OwnerRequest::ExecuteStream { operations, .. }, Ok(OwnerReply::Streamed(done)), _) => {
+                for (streamed, done) in operations.iter().zip(done) {
+                    self.note_streamed(streamed, done);
+                }
+            }
+            (_, _, Some(event)) => self.note_operation(event, request, answer),
+            _ => {}
+        }
+    }
+
+    /// Of one that is repeated, the owner may know only that it was applied by now.
+    fn note_streamed(&mut self, streamed: &Streamed, done: &Outcome<StreamDone>) {
+        if let Some((Verb::Create, directory)) = Verb::of(&streamed.operation)
+            && let (Some(number), Ok(done)) = (streamed.fresh.inode, done)
+        {
+            let made = InodeId::new(directory.fileset(), number);
+            let first = self.streamed.entry(made).or_insert(done.rank);
+            *first = done.rank.min(*first);
+        }
+    }
+
+    fn note_operation(
+        &mut self,
+        event: usize,
+        request: &OwnerRequest,
+        answer: &Outcome<OwnerReply>,
+    ) {
         if let OwnerRequest::Execute { operation, .. } = request
             && let Some((verb, inode)) = Verb::of(operation)
             && let Ok(OwnerReply::Operation(ranked)) = answer
@@ -159,8 +196,13 @@ impl Heard {
     }
 
     /// An owner in the client's process has.
-    fn note_near(&mut self, event: usize, request: &OwnerRequest, answer: &Outcome<OwnerReply>) {
-        self.near.insert(event);
+    fn note_near(
+        &mut self,
+        event: Option<usize>,
+        request: &OwnerRequest,
+        answer: &Outcome<OwnerReply>,
+    ) {
+        self.near.extend(event);
         self.note(event, request, answer);
     }
 
@@ -178,6 +220,10 @@ impl Heard {
         let found = after.find(|it| (it.0, it.1) == (Verb::Stat, inode));
         found.map(|it| it.2)
     }
+}
+
+fn is_stream(request: &OwnerRequest) -> bool {
+    matches!(request, OwnerRequest::ExecuteStream { .. })
 }
 
 /// Owners that are listened to.
@@ -240,14 +286,15 @@ impl Remote for Ear {
         let request = asked.flatten().map(|asked| asked.request);
         let request = request.filter(|request| match request {
             OwnerRequest::Execute { operation, .. } => Verb::of(operation).is_some(),
-            _ => false,
+            request => is_stream(request),
         });
         let event = request
             .as_ref()
             .and_then(|request| self.heard.lock().expect("one thread").event_of(request));
+        let request = request.filter(|request| event.is_some() || is_stream(request));
         Box::pin(async move {
             let replied = self.owner.call(call, deadline).await?;
-            if let (Some(request), Some(event)) = (request, event) {
+            if let Some(request) = request {
                 let answer: Outcome<OwnerReply> = replied.reply.decode();
                 let mut heard = self.heard.lock().expect("one thread");
                 heard.note(event, &request, &answer);
@@ -281,9 +328,9 @@ impl NearOwner for NearEar {
     fn ask(&self, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
         let (event, heard) = (self.event_of(request), self.heard.clone());
         let asked = self.owner.ask(request)?;
-        let Some(event) = event else {
+        if event.is_none() && !is_stream(request) {
             return Some(asked);
-        };
+        }
         Some(match asked {
             Asked::Ready(answered) => {
                 let mut heard = heard.lock().expect("one thread");
@@ -306,10 +353,9 @@ impl NearOwner for NearEar {
         let event = self.event_of(&call.request);
         Box::pin(async move {
             let answered = self.owner.call(call, deadline).await;
-            if let Some(event) = event {
-                let mut heard = self.heard.lock().expect("one thread");
-                heard.note_near(event, &call.request, &answered.answer);
-            }
+            let mut heard = self.heard.lock().expect("one thread");
+            heard.note_near(event, &call.request, &answered.answer);
+            drop(heard);
             answered
         })
     }

@@ -190,7 +190,7 @@ impl Programs {
     async fn run(&self) -> std::result::Result<(), Lost> {
         let mut step = 0;
         loop {
-            let (is_over, pause, what) = {
+            let (is_over, pause, what, has_own) = {
                 let known = &mut *lock(&self.known);
                 let is_over = step >= self.scenario.steps && known.faults_are_over;
                 // Long ones while there is nothing to do but to wait for the end of a fault.
@@ -200,7 +200,7 @@ impl Programs {
                     60
                 };
                 let pause = Duration::from_millis(known.draw.below(longest));
-                (is_over, pause, known.draw.below(24))
+                (is_over, pause, known.draw.below(24), known.own.are_used())
             };
             if is_over {
                 return Ok(());
@@ -212,6 +212,8 @@ impl Programs {
                 2 => self.make_unnamed().await?,
                 3..6 if self.mapping.is_some() => self.map_a_file().await?,
                 6 => self.make_and_hold().await?,
+                7 if has_own => self.fill_own_directory().await?,
+                8..10 if has_own => self.visit_own_directory().await?,
                 _ => {
                     let call = lock(&self.known).draw_call();
                     self.ask(false, call).await?;
