@@ -54,8 +54,8 @@ const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// does nothing for another one.
 pub(crate) trait Reclaims: Send + Sync {
     /// A new owner begins, with this tenure once it is known: what is held. From now on nothing of
-    /// another owner counts. `None` if the session has everything, or hasn't given all of it back: no other owner can take
-    /// that down, and the session can't go on.
+    /// another owner counts. `None` if the session has everything, or something of it is left under no token: no other owner
+    /// can take that down, and the session can't go on.
     fn begin(&self, session: SessionId, tenure: Tenure) -> Option<Vec<HeldToken>>;
 
     /// The owner has taken these down under new numbers, but for those that are lost.
