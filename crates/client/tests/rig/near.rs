@@ -61,6 +61,10 @@ impl Owners for Map {
         Box::pin(self.world.sleep(deadline.rest(&self.world)))
     }
 
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     fn usable_until(&self) -> Option<Instant> {
         let rest = self.lease.rest(&self.world);
         Some(self.world.now() + rest.min(Duration::from_secs(3600)))

@@ -1,9 +1,9 @@
 //! The cluster's manager, while this run is it: `manager::Manager` driven by what happens.
 //!
 //! *The place is free*, or its holder is surely dead (two attempts in a row were refused, or a newer run of
-//! its node is known): this node takes it under a lease (`place`), reads the roster, and begins a manager, whose first
-//! act is to write its term. *A heartbeat* is answered by the manager under its lock, at once
-//! ([`Office::heartbeat`]). All else that it wants done is a future here, of which each ends within
+//! its node is known) or surely doesn't keep it: this node takes it under a lease (`place`), reads the roster, and
+//! begins a manager, whose first act is to write its term. *A heartbeat* is answered by the manager under its lock, at
+//! once ([`Office::heartbeat`]). All else that it wants done is a future here, of which each ends within
 //! [`STEP_MAX`], and whose outcome is its next event: stores, assignments, probes, and a call to each member
 //! that lasts until its connection breaks. *It resigns*, because another one has written the membership or its
 //! place has ended: all of that is dropped, and the node looks for a free place again.
@@ -20,7 +20,7 @@ use model::call::{Call, Class};
 use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term};
 use model::{ErrorKind, NodeId, NodeRun, ShardId};
 use parking_lot::Mutex;
-use place::Won;
+use place::{Suspicion, Won};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,12 +122,12 @@ impl Drop for Open<'_> {
 
 /// The task that makes this run the manager whenever nobody else is.
 pub(super) async fn manage(parts: Arc<Parts>) {
-    let mut dead = None;
+    let mut suspicion = Suspicion::default();
     while !parts.lease.has_ended() {
-        if let Some(won) = place::win(&parts, &mut dead).await {
+        if let Some(won) = place::win(&parts, &mut suspicion).await {
             let lease = won.lease;
             let has_ruled = tokio::select! {
-                has_ruled = rule(&parts, won, dead) => has_ruled,
+                has_ruled = rule(&parts, won, suspicion.dead) => has_ruled,
                 () = spaces::lend(&parts) => true,
             };
             // The next manager waits for this run's lease no longer than for one that lost its place by time.
@@ -235,10 +235,11 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
 fn start(parts: &Parts, won: &Won, roster: &Roster, dead: Option<NodeRun>) -> Start {
     let members = roster.membership.as_ref();
     let shards = roster.shards.iter();
+    let unkept = won.unkept_since.map(|since| parts.world.now() - since);
     Start {
         own: parts.run,
         own_until: won.until,
-        place_lasts: place::LASTS,
+        former_kept: unkept.unwrap_or_default().max(place::LASTS),
         record: members.map_or_else(Membership::default, |it| it.value.clone()),
         version: members.map_or(0, |it| it.version),
         shards: shards
