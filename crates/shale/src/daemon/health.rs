@@ -1,5 +1,9 @@
 //! Judges the node's health: makes every event of `shale health`, with its remedy, from facts.
 
+mod away;
+
+pub use away::{Absence, HomeFacts};
+
 use crate::admin::{Health, HealthEvent, MountLine};
 use fuse::WaitingRequest;
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
@@ -80,6 +84,8 @@ pub struct ClusterFacts {
     pub has_manager: bool,
     /// Members that were expelled, by number, with the cause.
     pub expelled: Vec<(u32, String)>,
+    /// Of NSDs that other nodes have, which one that is.
+    pub homes: BTreeMap<NsdId, HomeFacts>,
     /// Shards that no run owns.
     pub unowned: Vec<u32>,
     /// The cluster's etcd; `None`: nobody has looked yet.
@@ -143,6 +149,8 @@ struct Seen {
     damage: BTreeMap<NsdId, Count>,
     /// Requests that NSDs failed.
     failures: BTreeMap<NsdId, Count>,
+    /// Since when NSDs of other nodes are away, as far as was seen.
+    away: BTreeMap<NsdId, world::Instant>,
     clock: Option<(world::Instant, model::Timestamp)>,
     set_back: Option<(world::Instant, Duration)>,
 }
@@ -183,6 +191,11 @@ impl History {
             damage.note(view.damage_found + view.rebuilt, facts.now);
             let failures = seen.failures.entry(view.nsd).or_default();
             failures.note(view.failures, facts.now);
+            if away::is_away(view, facts) {
+                seen.away.entry(view.nsd).or_insert(facts.now);
+            } else {
+                seen.away.remove(&view.nsd);
+            }
         }
         seen.sessions.note(facts.lost.sessions, facts.now);
         if let Some((at, wall)) = seen.clock {
@@ -205,7 +218,7 @@ impl History {
         events.extend(metadata_event(facts));
         events.extend(cluster_events(facts));
         events.extend(mount_events(facts));
-        events.extend(nsd_events(facts));
+        events.extend(nsd_events(facts, &seen));
         events.extend(failure_events(facts, &seen));
         events.extend(pace_events(facts));
         events.extend(segment_events(facts));
@@ -251,8 +264,9 @@ fn event(
     }
 }
 
-fn is_down(view: &NsdView) -> bool {
-    view.state != NsdState::Lost && matches!(view.health, None | Some(NsdHealth::Failed))
+fn is_down(view: &NsdView, facts: &Facts) -> bool {
+    let is_down = matches!(view.health, None | Some(NsdHealth::Failed));
+    view.state != NsdState::Lost && (is_down || away::is_away(view, facts))
 }
 
 fn subject_of(view: &NsdView) -> String {
@@ -260,8 +274,8 @@ fn subject_of(view: &NsdView) -> String {
 }
 
 /// One event for each NSD that is down, was removed while in use, or is full.
-fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
-    let is_at_risk = |view: &&NsdView| is_down(view) || view.is_removed;
+fn nsd_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
+    let is_at_risk = |view: &&NsdView| is_down(view, facts) || view.is_removed;
     let down = facts.nsds.iter().filter(is_at_risk).count();
     let severity = if down > facts.tolerance {
         CRITICAL
@@ -273,7 +287,12 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
         .iter()
         .filter(|view| view.state != NsdState::Lost);
     used.filter_map(|view| {
-        if is_down(view) {
+        if away::is_away(view, facts) {
+            let since = seen.away.get(&view.nsd).copied().unwrap_or(facts.now);
+            let (what, remedy) = away::trouble_of(view, facts, facts.now - since);
+            return Some(event(severity, subject_of(view), what, remedy));
+        }
+        if is_down(view, facts) {
             let (what, first) = trouble_of(view);
             let remedy = format!(
                 "{first}; it is retried every minute (`shale nsd open {0}`: at once), and pieces \
@@ -304,7 +323,7 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
 
 /// NSDs that serve but fail some requests.
 fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
-    let serving = facts.nsds.iter().filter(|view| serves(view));
+    let serving = facts.nsds.iter().filter(|view| serves(view, facts));
     serving
         .filter_map(|view| {
             let failures = seen.failures.get(&view.nsd)?;
@@ -328,7 +347,8 @@ fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
 /// An NSD that takes longer than the others under the same load is slow; if all of them take long,
 /// or the only one, they are busy.
 fn pace_events(facts: &Facts) -> Vec<HealthEvent> {
-    let serving: Vec<&NsdView> = facts.nsds.iter().filter(|view| serves(view)).collect();
+    let serving = facts.nsds.iter().filter(|view| serves(view, facts));
+    let serving: Vec<&NsdView> = serving.collect();
     let mut events = Vec::new();
     for view in &serving {
         let mut others: Vec<Duration> = serving
@@ -368,8 +388,8 @@ fn pace_events(facts: &Facts) -> Vec<HealthEvent> {
     events
 }
 
-fn serves(view: &NsdView) -> bool {
-    view.state != NsdState::Lost && !is_down(view)
+fn serves(view: &NsdView, facts: &Facts) -> bool {
+    view.state != NsdState::Lost && !is_down(view, facts)
 }
 
 fn millis(time: Duration) -> String {
@@ -380,12 +400,8 @@ fn millis(time: Duration) -> String {
     (micros / 1000).to_string()
 }
 
-/// What is wrong with an NSD that doesn't serve, and the first step of the remedy.
+/// What is wrong with an NSD that doesn't serve although its node is there, and the first step of the remedy.
 fn trouble_of(view: &NsdView) -> (String, &'static str) {
-    if view.refused.is_none() && view.health.is_none() {
-        let what = "away: its node doesn't answer";
-        return (what.into(), "start that node's daemon (`shale node list`)");
-    }
     let Some(why) = &view.refused else {
         let what = "failed: its disk reported errors; it isn't used until it is reopened";
         return (what.into(), "look at the disk (`dmesg`, `smartctl -a`)");
