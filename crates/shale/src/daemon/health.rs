@@ -4,6 +4,7 @@ mod away;
 
 pub use away::{Absence, HomeFacts};
 
+use super::stop_mark::Stop;
 use crate::admin::{Health, HealthEvent, MountLine};
 use fuse::WaitingRequest;
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
@@ -100,6 +101,8 @@ pub struct ClusterFacts {
     pub still_trusting: Vec<String>,
     /// Why the node can't do its part of that, or of a change of `cipher_list`.
     pub security_trouble: Option<String>,
+    /// The whole cluster is being stopped.
+    pub stop: Option<Stop>,
 }
 
 /// A node's certificate.
@@ -605,6 +608,10 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
     let Some(cluster) = &facts.cluster else {
         return Vec::new();
     };
+    if let Some(stop) = &cluster.stop {
+        // All else that is missing is meant to be.
+        return vec![stop_event(stop)];
+    }
     let mut events = Vec::new();
     if !cluster.has_lease {
         let what = "the node has no lease: its owners answer nothing, and its mounts wait";
@@ -633,6 +640,20 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
         events.push(event(WARNING, format!("shard {shard}"), what, remedy));
     }
     events
+}
+
+/// It takes a minute or two, unless whoever stops the cluster has died.
+fn stop_event(stop: &Stop) -> HealthEvent {
+    let node = stop.by.node;
+    let what = match stop.is_final {
+        true => format!("node {node} stops the cluster: this node ends, and serves nothing more"),
+        false => format!("node {node} stops the cluster: the mounts here have ended"),
+    };
+    let remedy = format!(
+        "wait a minute or two. If it has broken off: `shale cluster stop` on node {node} goes on, or `shale down` and \
+         `shale up` here begin anew"
+    );
+    event(WARNING, "this node", what, remedy)
 }
 
 /// A certificate that ends takes its node out of the cluster.

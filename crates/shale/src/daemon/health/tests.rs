@@ -559,6 +559,31 @@ fn unprotected_connections_and_keys_that_are_being_replaced_are_reported() {
     assert!(event.message.contains("nobody answers"), "{event:?}");
 }
 
+/// Would be broken if people were told of everything that isn't there any more.
+#[test]
+fn a_node_of_a_cluster_that_is_being_stopped_says_so_and_nothing_else() {
+    let by = model::NodeRun {
+        node: model::NodeId(4),
+        incarnation: 1,
+    };
+    for (is_final, said) in [(false, "the mounts here have ended"), (true, "ends")] {
+        // It has no lease, and nobody is the manager.
+        let cluster = ClusterFacts {
+            stop: Some(Stop { by, is_final }),
+            unowned: vec![0],
+            ..ClusterFacts::default()
+        };
+        let event = only(&Facts {
+            cluster: Some(cluster),
+            ..well()
+        });
+        assert_eq!(event.severity, WARNING);
+        assert!(event.message.contains("node 4 stops the"), "{event:?}");
+        assert!(event.message.contains(said), "{event:?}");
+        assert!(event.remedy.contains("shale cluster stop"), "{event:?}");
+    }
+}
+
 #[test]
 fn a_certificate_that_could_not_be_renewed_is_reported_before_it_ends() {
     let with = |days: i64, trouble: Option<&str>| Facts {

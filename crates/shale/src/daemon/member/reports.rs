@@ -82,6 +82,21 @@ impl InCluster {
         members.map(|(node, _)| line(node)).collect()
     }
 
+    /// The nodes that were expelled and may come back, as far as this node knows.
+    pub fn expelled(&self) -> Vec<MemberLine> {
+        let roster = self.member().roster();
+        let expelled = standings(&roster).into_iter().filter(|(node, standing)| {
+            let is_out = matches!(standing, Standing::Expelled(_));
+            is_out && !roster.barred.contains(node) && roster.addresses.contains_key(node)
+        });
+        let line = |node: NodeId| MemberLine {
+            node: node.0,
+            name: roster.names.get(&node).cloned().unwrap_or_default(),
+            is_here: false,
+        };
+        expelled.map(|(node, _)| line(node)).collect()
+    }
+
     /// For `shale health`.
     pub fn facts_for_health(&self) -> ClusterFacts {
         let member = self.member();
@@ -118,6 +133,7 @@ impl InCluster {
                 .is_some_and(|it| it.value.next.is_some()),
             still_trusting: self.known_still_trusting(),
             security_trouble: self.security_trouble(),
+            stop: None,
         }
     }
 
