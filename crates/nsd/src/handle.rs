@@ -48,6 +48,19 @@ struct Called {
     node: Arc<dyn Remote>,
     /// Its condition as it came with the newest answer.
     heard: Mutex<Option<(NsdCondition, Instant)>>,
+    /// When a request of it ended last that its node couldn't be reached for.
+    unreached: Mutex<Option<Instant>>,
+}
+
+impl Called {
+    fn was_heard_since(&self, began: Instant) -> bool {
+        let heard = self.heard.lock();
+        heard.is_some_and(|(_, at)| at >= began)
+    }
+
+    fn note_unreached(&self, now: Instant) {
+        *self.unreached.lock() = Some(now);
+    }
 }
 
 impl Handle {
@@ -80,6 +93,7 @@ impl Handle {
             way: Way::Call(Called {
                 node,
                 heard: Mutex::new(heard),
+                unreached: Mutex::default(),
             }),
         });
         let (world, weak) = (world.clone(), Arc::downgrade(&handle));
@@ -130,6 +144,16 @@ impl Handle {
         match &self.way {
             Way::Local(_) => true,
             Way::Call(called) => called.heard.lock().is_some(),
+        }
+    }
+
+    /// Whether a request of it has ended since then because its node couldn't be reached, or doesn't serve it now: such a
+    /// request says nothing about its disk. Requests that an NSD which answers others doesn't answer in time say something.
+    #[must_use]
+    pub fn was_unreached_since(&self, began: Instant) -> bool {
+        match &self.way {
+            Way::Local(_) => false,
+            Way::Call(called) => called.unreached.lock().is_some_and(|at| at >= began),
         }
     }
 
@@ -582,14 +606,21 @@ impl Handle {
             reply_bytes_max: request.reply_bytes_max(),
             ..Call::new(NSD_METHOD, request.class(), &addressed)
         };
+        let began = self.world.now();
         let answer = pin!(deadline.bound(&self.world, called.node.call(call, deadline)));
         let part = Part::ForNsd(self.id);
         let answer = self.world.listed(NSD_WAIT, part, answer);
-        let answer = answer
-            .await
-            .map_err(|_| self.late())?
-            .map_err(Error::from)?;
-        let NsdAnswer { condition, reply } = answer.reply.decode()?;
+        let answer = answer.await.map_err(|_| self.late());
+        let answer = answer.and_then(|answer| answer.map_err(Error::from));
+        let answer = answer.inspect_err(|_| {
+            // A connection that breaks, or can't be made, ends requests before their deadlines.
+            if !deadline.has_passed(&self.world) || !called.was_heard_since(began) {
+                called.note_unreached(self.world.now());
+            }
+        })?;
+        let decoded = answer.reply.decode::<NsdAnswer>();
+        let NsdAnswer { condition, reply } =
+            decoded.inspect_err(|_| called.note_unreached(self.world.now()))?;
         *called.heard.lock() = Some((condition, self.world.now()));
         Ok((reply?, answer.reply.payload))
     }

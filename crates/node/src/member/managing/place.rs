@@ -295,7 +295,7 @@ pub(super) fn lost(parts: &Parts) -> Event {
 impl Parts {
     /// Nobody listens where the run listened, or a newer run of its node does. An attempt without an answer
     /// proves nothing.
-    pub(super) async fn is_refused(&self, run: NodeRun) -> bool {
+    pub(in crate::member) async fn is_refused(&self, run: NodeRun) -> bool {
         let known = self.roster.borrow().addresses.get(&run.node).copied();
         match known {
             Some(known) if known.run > run => true,
