@@ -674,7 +674,12 @@ impl Side for Arc<Link> {
             {
                 self.finished(number, unproven());
             }
-            Step::Run(number, from, call, deadline) => self.run(number, from, call, deadline),
+            Step::Run(number, from, call, deadline) => {
+                self.run(number, from, call, deadline);
+                // Nothing is to be sent before it ends. A task that is woken while it runs is run once more, and
+                // another thread is woken to take it.
+                return Ok(());
+            }
             Step::Stop(number) => {
                 let task = self.state.lock().running.remove(&number);
                 drop(task);

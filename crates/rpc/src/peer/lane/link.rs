@@ -39,8 +39,6 @@ impl Side for Link {
                     Err(fault) => (Err(fault), Todo::nothing()),
                 },
             )?;
-        // Credits may have come back, or there is a goodbye to answer.
-        self.work.notify_one();
         let Some(peer) = self.lane.peer() else {
             return Err(Fault::new("the connection was dropped"));
         };
