@@ -7,7 +7,7 @@ use crate::pulse::{Beat, SILENCE_MAX};
 use crate::receive::Receiver;
 use crate::seal::{Opener, Sealer};
 use bytes::{Buf, Bytes};
-use futures::future::{Either, select};
+use futures::future::{BoxFuture, Either, select};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
@@ -147,6 +147,9 @@ async fn write_frames(
     side: &impl Side,
 ) -> Result<(), Fault> {
     let mut together = Together::default();
+    // One timer for many frames: what is due only gets later by them, so it is never too late, and too early at most
+    // once in a second.
+    let mut due: Option<BoxFuture<'_, ()>> = None;
     loop {
         let then = loop {
             match side.next() {
@@ -170,7 +173,14 @@ async fn write_frames(
             // That took time, or other frames have come: how long there is to wait is another question.
             Some(Next::Wait(_)) if has_sent => {}
             // A notification that came since `next` is kept, so none is missed.
-            Some(Next::Wait(time)) => drop(world.timeout(time, side.work().notified()).await),
+            Some(Next::Wait(time)) => {
+                let sleep = due.get_or_insert_with(|| Box::pin(world.sleep(time)));
+                let work = pin!(side.work().notified());
+                let is_due = matches!(select(work, sleep.as_mut()).await, Either::Right(_));
+                if is_due {
+                    due = None;
+                }
+            }
             Some(Next::End(fault)) => return Err(fault),
             Some(Next::Over) => return step(world, write.shutdown()).await,
         }
