@@ -12,11 +12,12 @@ use crate::Fault;
 use crate::admission::Admission;
 use crate::answerer::{Answerer, Task as Step};
 use crate::channel::{Channel, Stream};
-use crate::drive::{Next, Side, drive_on, hear_first, idle};
+use crate::drive::{Side, drive, hear_first, idle};
 use crate::frame::{Ending, Frame, Header, class_index};
 use crate::gate::Gate;
 use crate::hello::Identity;
 use crate::lanes::{Connections, Lane};
+use crate::outlet::{Next, Outlet};
 use crate::receive::Receiver;
 use crate::registry::{Going, Registry};
 use crate::seal::Sealer;
@@ -575,11 +576,12 @@ async fn greet(end: LinkEnd, channel: Channel) {
 async fn serve(
     world: World,
     end: LinkEnd,
-    stream: impl Stream,
+    stream: Box<dyn Stream>,
     sealer: Option<Sealer>,
     receiver: Receiver,
 ) {
-    let why = drive_on(&world, stream, sealer, receiver, &end.0).await;
+    let (read, outlet) = Outlet::of(stream, sealer);
+    let why = drive(&world, read, receiver, &outlet, &end.0).await;
     tracing::debug!(%why, "a connection ended");
 }
 

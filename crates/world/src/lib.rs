@@ -273,6 +273,17 @@ impl World {
         }
     }
 
+    /// Whether the calling thread is of this world's kind: an urgent one for the urgent world, any other one for the
+    /// other. A connection that is polled elsewhere goes over to there ([`Connection`]), away from the task that waits for
+    /// it. In a simulation always.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        match &self.inner {
+            Inner::Real(world) => world.is_here(),
+            Inner::Simulated(_) => true,
+        }
+    }
+
     /// Runs CPU-heavy or blocking `work` on a thread where it delays no task; inline in simulation.
     /// Panics of `work` propagate to the caller.
     pub async fn blocking<T: Send + 'static>(
