@@ -582,13 +582,10 @@ impl Handle {
             reply_bytes_max: request.reply_bytes_max(),
             ..Call::new(NSD_METHOD, request.class(), &addressed)
         };
-        let answer = pin!(deadline.bound(&self.world, called.node.call(call, deadline)));
+        // It ends by the deadline by itself.
+        let answer = called.node.call(call, deadline);
         let part = Part::ForNsd(self.id);
-        let answer = self.world.listed(NSD_WAIT, part, answer);
-        let answer = answer
-            .await
-            .map_err(|_| self.late())?
-            .map_err(Error::from)?;
+        let answer = self.world.listed(NSD_WAIT, part, answer).await?;
         let NsdAnswer { condition, reply } = answer.reply.decode()?;
         *called.heard.lock() = Some((condition, self.world.now()));
         Ok((reply?, answer.reply.payload))
