@@ -277,11 +277,16 @@ impl Header {
             + u64::from(self.reply_bytes_max)
     }
 
-    /// The frame, from the parts that followed the header.
-    pub(crate) fn frame(&self, body: Bytes, payload: Bytes) -> Result<Frame, Fault> {
-        if crc32c(&body) != self.body_crc || crc32c(&payload) != self.payload_crc {
+    /// Whether the parts that followed the header are those that were sent with it.
+    pub(crate) fn check_parts(&self, body: &[u8], payload: &[u8]) -> Result<(), Fault> {
+        if crc32c(body) != self.body_crc || crc32c(payload) != self.payload_crc {
             return Err(Fault::new("a frame's checksum is wrong"));
         }
+        Ok(())
+    }
+
+    /// The frame, from the parts that followed the header.
+    pub(crate) fn frame(&self, body: Bytes, payload: Bytes) -> Result<Frame, Fault> {
         let number = self.number;
         Ok(match self.kind {
             Kind::Hello => Frame::Hello(Hello::decode(&body)?),
