@@ -216,8 +216,11 @@ impl Handle {
             fence: put.fence,
             units: put.payload.units().to_vec(),
         };
+        // Of its units' checksums, without another look at the bytes.
+        let crc = Some(put.payload.crc());
         let payload = put.payload.bytes().clone();
-        self.done(&request, payload, deadline).await
+        let answer = self.ask_with(&request, payload, crc, deadline);
+        self.check_done(&answer.await?.0)
     }
 
     /// As [`Nsd::get`].
@@ -557,20 +560,26 @@ impl Handle {
     }
 
     async fn done(&self, request: &NsdRequest, payload: Bytes, deadline: Deadline) -> Result<()> {
-        match self.ask_with(request, payload, deadline).await? {
-            (NsdReply::Done, _) => Ok(()),
+        let answer = self.ask_with(request, payload, None, deadline);
+        self.check_done(&answer.await?.0)
+    }
+
+    fn check_done(&self, reply: &NsdReply) -> Result<()> {
+        match reply {
+            NsdReply::Done => Ok(()),
             _ => Err(self.misunderstood()),
         }
     }
 
     async fn ask(&self, request: &NsdRequest, deadline: Deadline) -> Result<(NsdReply, Bytes)> {
-        Box::pin(self.ask_with(request, Bytes::new(), deadline)).await
+        Box::pin(self.ask_with(request, Bytes::new(), None, deadline)).await
     }
 
     async fn ask_with(
         &self,
         request: &NsdRequest,
         payload: Bytes,
+        payload_crc: Option<u32>,
         deadline: Deadline,
     ) -> Result<(NsdReply, Bytes)> {
         let Way::Call(called) = &self.way else {
@@ -579,6 +588,7 @@ impl Handle {
         let addressed: AddressedRequest = (self.id, request.clone());
         let call = Call {
             payload,
+            payload_crc,
             reply_bytes_max: request.reply_bytes_max(),
             ..Call::new(NSD_METHOD, request.class(), &addressed)
         };
