@@ -240,8 +240,11 @@ impl Handle {
             fence: put.fence,
             units: put.payload.units().to_vec(),
         };
+        // Of its units' checksums, without another look at the bytes.
+        let crc = Some(put.payload.crc());
         let payload = put.payload.bytes().clone();
-        self.done(&request, payload, deadline).await
+        let answer = self.ask_with(&request, payload, crc, deadline);
+        self.check_done(&answer.await?.0)
     }
 
     /// As [`Nsd::get`].
@@ -581,20 +584,26 @@ impl Handle {
     }
 
     async fn done(&self, request: &NsdRequest, payload: Bytes, deadline: Deadline) -> Result<()> {
-        match self.ask_with(request, payload, deadline).await? {
-            (NsdReply::Done, _) => Ok(()),
+        let answer = self.ask_with(request, payload, None, deadline);
+        self.check_done(&answer.await?.0)
+    }
+
+    fn check_done(&self, reply: &NsdReply) -> Result<()> {
+        match reply {
+            NsdReply::Done => Ok(()),
             _ => Err(self.misunderstood()),
         }
     }
 
     async fn ask(&self, request: &NsdRequest, deadline: Deadline) -> Result<(NsdReply, Bytes)> {
-        Box::pin(self.ask_with(request, Bytes::new(), deadline)).await
+        Box::pin(self.ask_with(request, Bytes::new(), None, deadline)).await
     }
 
     async fn ask_with(
         &self,
         request: &NsdRequest,
         payload: Bytes,
+        payload_crc: Option<u32>,
         deadline: Deadline,
     ) -> Result<(NsdReply, Bytes)> {
         let Way::Call(called) = &self.way else {
@@ -603,16 +612,16 @@ impl Handle {
         let addressed: AddressedRequest = (self.id, request.clone());
         let call = Call {
             payload,
+            payload_crc,
             reply_bytes_max: request.reply_bytes_max(),
             ..Call::new(NSD_METHOD, request.class(), &addressed)
         };
         let began = self.world.now();
-        let answer = pin!(deadline.bound(&self.world, called.node.call(call, deadline)));
+        // It ends by the deadline by itself.
+        let answer = called.node.call(call, deadline);
         let part = Part::ForNsd(self.id);
-        let answer = self.world.listed(NSD_WAIT, part, answer);
-        let answer = answer.await.map_err(|_| self.late());
-        let answer = answer.and_then(|answer| answer.map_err(Error::from));
-        let answer = answer.inspect_err(|_| {
+        let answer = self.world.listed(NSD_WAIT, part, answer).await;
+        let answer = answer.map_err(Error::from).inspect_err(|_| {
             // A connection that breaks, or can't be made, ends requests before their deadlines.
             if !deadline.has_passed(&self.world) || !called.was_heard_since(began) {
                 called.note_unreached(self.world.now());
