@@ -11,10 +11,12 @@
 //! client uses the same object, or two clients wait for each other.
 //!
 //! The session may have everything; then nothing of this is needed. That ends when another session is
-//! opened: everything is published and forgotten, and tokens are used from then on.
+//! opened, or the owner gives the shard up: everything is published and forgotten, or kept under tokens
+//! if that takes long, and tokens are used from then on.
 
 mod born;
 mod flushing;
+mod giving_up;
 mod kept;
 mod names;
 mod pages;

@@ -14,6 +14,7 @@ use model::{
     Attributes, ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Result,
     SetAttributes,
 };
+use simkernel::{PAGE, PageKernel};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -315,6 +316,130 @@ fn a_session_that_is_giving_everything_back_ends_with_its_owner() {
         assert_eq!(lost.kind(), ErrorKind::SessionEnded);
         client.close().await.unwrap();
         next.close().await.unwrap();
+    });
+}
+
+/// The owner here gives the shard up, and waits for its client as long as a node does; too short. Returns the next one, on
+/// another node.
+async fn moved(node: &Node, map: &Map) -> Arc<Metanode> {
+    let mut ending = pin!(node.metanode.end_alone());
+    let given_back = node.world.timeout(SECOND * 10, ending.as_mut()).await;
+    assert!(given_back.is_err(), "nothing is left");
+    node.metanode.close().await.unwrap();
+    let next = node.next_owner(OTHER).await;
+    map.is_far(&next);
+    next
+}
+
+/// Would be broken if what was written without tokens had to be published before a move: with slow disks that may take any
+/// time, and programs would lose what they haven't synced.
+#[test]
+fn what_was_written_alone_and_is_not_published_in_time_is_published_at_the_next_owner() {
+    run(12, OwnerLease::endless(), |node, map| async move {
+        let (client, session) = (&node.client, node.client.session());
+        is_alone(client).await;
+        let published = rig::file(client, "published").await;
+        client.write(published, 0, b"published").await.unwrap();
+        let written = rig::file(client, "written").await;
+        client.sync_all().await.unwrap();
+        map.no_publishes.store(true, Ordering::Relaxed);
+        client
+            .write(written, 0, &content(1, 300_000))
+            .await
+            .unwrap();
+        let next = moved(&node, &map).await;
+        assert_eq!(
+            rig::read(client, written, 0, 300_000).await,
+            content(1, 300_000)
+        );
+        client.write(written, 300_000, b"more").await.unwrap();
+        client.fsync(written, false).await.unwrap();
+        let (far, _) = another_of(&node, &next).await;
+        for inode in [published, written] {
+            far.open(inode, OpenFlags::default()).await.unwrap();
+        }
+        let whole = [&content(1, 300_000)[..], b"more"].concat();
+        assert!(rig::read(&far, written, 0, 400_000).await == whole);
+        // What it had is under tokens there, or forgotten.
+        far.write(published, 0, b"PUBLISHED").await.unwrap();
+        far.write(written, 0, b"new").await.unwrap();
+        assert_eq!(rig::read(client, published, 0, 9).await, b"PUBLISHED");
+        assert_eq!(rig::read(client, written, 0, 3).await, b"new");
+        assert_eq!(
+            (client.session(), client.losses()),
+            (session, Losses::default())
+        );
+        for inode in [published, written] {
+            client.release(inode).await;
+            far.release(inode).await;
+        }
+        far.close().await.unwrap();
+        client.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
+/// As before, of pages that were changed in mappings: a kernel writes them back one by one.
+#[test]
+fn what_a_kernel_has_not_written_back_in_time_goes_on_to_the_next_owner() {
+    run(13, OwnerLease::endless(), |node, map| async move {
+        const MANY: usize = 6_000;
+        const PART: usize = 256 * PAGE;
+        let (client, session) = (&node.client, node.client.session());
+        is_alone(client).await;
+        let file = rig::file(client, "f").await;
+        client.write(file, 0, &vec![1; MANY * PAGE]).await.unwrap();
+        client.sync_all().await.unwrap();
+        let kernel = PageKernel::before(client);
+        let open = kernel.open(file, true).await.unwrap();
+        kernel.fill_with(&open, 0..MANY as u64, 2).await;
+        let next = moved(&node, &map).await;
+        assert!(kernel.has(file, MANY as u64 - 1), "all are written back");
+        let (far, _) = another_of(&node, &next).await;
+        for at in (0..MANY * PAGE).step_by(PART) {
+            let length = PART.min(MANY * PAGE - at);
+            let read = rig::read(&far, file, at as u64, length).await;
+            assert!(read == vec![2; length], "from {at}");
+        }
+        assert_eq!(kernel.lost.load(Ordering::Relaxed), 0);
+        assert_eq!(
+            (client.session(), client.losses()),
+            (session, Losses::default())
+        );
+        kernel.close(open).await;
+        client.release(file).await;
+        far.close().await.unwrap();
+        client.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
+/// Would be broken if it was let in as soon as tokens are used: what it wants would have to be given back in less time than
+/// slow disks may need.
+#[test]
+fn a_second_client_is_let_in_when_all_that_was_written_alone_is_published() {
+    run(14, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let inode = rig::file(client, "f").await;
+        map.no_publishes.store(true, Ordering::Relaxed);
+        client.write(inode, 0, &content(1, 300_000)).await.unwrap();
+        let far = {
+            let mut opening = pin!(another(&node));
+            let early = node.world.timeout(SECOND * 20, opening.as_mut()).await;
+            assert!(early.is_err(), "it is there");
+            assert!(!client.asked().is_alone());
+            // Its own programs go on.
+            client.write(inode, 0, b"new").await.unwrap();
+            map.no_publishes.store(false, Ordering::Relaxed);
+            opening.await.0
+        };
+        let whole = [&b"new"[..], &content(1, 300_000)[3..]].concat();
+        assert!(rig::read(&far, inode, 0, 400_000).await == whole);
+        assert_eq!(client.losses(), Losses::default());
+        client.release(inode).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
     });
 }
 

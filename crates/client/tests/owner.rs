@@ -258,6 +258,30 @@ fn the_next_owner_is_asked_again_soon_however_long_there_was_none() {
     });
 }
 
+/// Would be broken if a client waited for the end of a long attempt at an owner that fell silent, although it knows the
+/// next one.
+#[test]
+fn what_waits_for_a_silent_owner_is_asked_of_the_next_one_as_soon_as_that_is_known() {
+    // In the middle of the second attempt.
+    const SILENT: Duration = Duration::from_secs(3);
+    run(12, 0, |node, map, way| async move {
+        let client = &node.client;
+        way.cut.store(true, Ordering::Relaxed);
+        let followed_at = node.world.now() + SILENT;
+        let next = Way::new(&node.world, &node.metanode, 0);
+        let follows = async {
+            node.world.sleep(SILENT).await;
+            map.move_to(&next);
+        };
+        let making = client.create(InodeId::ROOT, name("a"), new_file());
+        let (made, ()) = futures::join!(making, follows);
+        made.unwrap();
+        let waited = node.world.now() - followed_at;
+        assert!(waited < Duration::from_millis(100), "{waited:?}");
+        node.close().await;
+    });
+}
+
 /// The program that makes the file is killed before the answer, and then nobody owns the shard for
 /// longer than the client's patience.
 #[test]

@@ -190,5 +190,6 @@ bodies! {
     members:
         of_two_managers_one_stores_the_membership
         the_managers_place_has_one_holder_and_is_free_after_its_lease
+        a_place_that_is_doubted_can_be_taken_until_its_holder_answers
         only_the_manager_of_the_membership_as_it_is_assigns_shards;
 }

@@ -14,7 +14,8 @@
 //! * Before 3.4.31 a watch that isn't read can lose changes, before 3.4.36 one that begins right at
 //!   a compacted revision loses removals; before 3.4.25 a watch can tell changes again. `following` and
 //!   `decode` work around these.
-//! * Before 3.4.42 a read right after a member was stopped and went on can be old.
+//! * Before 3.4.42 a read right after a member was stopped and went on can be old. So what such a read doesn't show
+//!   isn't all that keeps the manager's place: whoever takes it also ends its lease (`crate::members`).
 
 mod client;
 mod connection;

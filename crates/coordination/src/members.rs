@@ -2,27 +2,50 @@
 //!
 //! A manager wins its place under a lease, then writes its term into the membership. From then on the
 //! version of the membership is its fence: whatever an earlier manager sent expects another one.
+//!
+//! *Somebody hears nothing of the manager*: it doubts the place, which writes its record anew. The holder looks at
+//! the record whenever it keeps the place, and writes it once more if it is doubted. So a place that was doubted, and
+//! whose record is still the doubted one, has been kept by nobody since, whatever became of its lease: a new leader of
+//! etcd gives that its full time again.
 
 use crate::facts::encode;
 use crate::{Change, Coordination, Lease, LeaseId, ShardRecord, Versioned};
+use futures::future::join;
 use model::member::Membership;
-use model::{ErrorKind, NodeRun, Result, ShardId};
+use model::{Error, ErrorKind, NodeRun, Result, ShardId};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 pub(crate) const MEMBERSHIP: &str = "members";
 pub(crate) const PLACE: &str = "manager";
 
-/// How long the manager's place lasts by coordination's clock when nobody keeps it.
+/// How long the manager's place lasts by coordination's clock when nobody keeps it. Also how long one that is doubted
+/// lasts, by the clock of whoever has seen that it is.
 pub const PLACE_LEASE: Duration = Duration::from_secs(5);
+/// Added to the lease's number: the place is doubted. Leases have lower numbers.
+const DOUBTED: u64 = 1 << 63;
 
 /// Who has the manager's place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The run that is the manager, or is about to begin.
     pub run: NodeRun,
-    /// The lease that it keeps.
+    /// The number of the lease that it keeps, with [`DOUBTED`] or without.
     lease: u64,
+}
+
+impl Place {
+    /// Somebody doubts that the run keeps the place, which hasn't answered that yet.
+    #[must_use]
+    pub fn is_doubted(&self) -> bool {
+        self.lease & DOUBTED != 0
+    }
+
+    /// The lease that it keeps.
+    #[must_use]
+    pub fn lease(&self) -> LeaseId {
+        LeaseId(self.lease & !DOUBTED)
+    }
 }
 
 impl Coordination {
@@ -63,7 +86,8 @@ impl Coordination {
     }
 
     /// Takes the manager's place under a lease. `expected`: the version of the place as it was seen, 0
-    /// if it was free. Whoever takes it from another needs proof that this one is dead.
+    /// if it was free. Whoever takes it from another needs proof that this one is dead, or has seen [`PLACE_LEASE`] ago
+    /// that the place was doubted, at this version. Such a one then revokes the lease that the other kept.
     ///
     /// # Errors
     /// `Changed`: another one has it. `NotFound`: the lease has ended. Nothing was done. After
@@ -84,6 +108,51 @@ impl Coordination {
             }
             taken => taken.map(drop),
         }
+    }
+
+    /// Keeps the manager's place for [`PLACE_LEASE`] from when this is called, and answers whoever doubts it.
+    ///
+    /// # Errors
+    /// `NotFound`: the lease has ended, or another run has the place. After `Changed` or `Unavailable` nothing is known:
+    /// keep it again.
+    pub async fn keep_place(&self, own: NodeRun, lease: LeaseId) -> Result<()> {
+        // Both are asked from now on: a doubt that the read doesn't show came later, and so lasts longer than this.
+        let (kept, place) = join(self.keep_alive(lease), self.manager()).await;
+        kept?;
+        let own = Place {
+            run: own,
+            lease: lease.0,
+        };
+        match place? {
+            Some(held) if held.value == own => Ok(()),
+            Some(held) if held.value.run == own.run && held.value.is_doubted() => {
+                let change = Change::put_leased(PLACE, held.version, encode(&own), lease);
+                self.transaction(vec![change]).await.map(drop)
+            }
+            _ => {
+                let text = format!("run {} doesn't have the manager's place any more", own.run);
+                Err(Error::new(ErrorKind::NotFound, text))
+            }
+        }
+    }
+
+    /// Doubts that the run which has the manager's place keeps it. `seen`: the place as it was seen. Does nothing if it
+    /// is doubted already.
+    ///
+    /// # Errors
+    /// `Changed`, `NotFound`: the place is another one by now, or free. After `Unavailable` it may be doubted.
+    pub async fn doubt_place(&self, seen: &Versioned<Place>) -> Result<()> {
+        if seen.value.is_doubted() {
+            return Ok(());
+        }
+        let place = Place {
+            run: seen.value.run,
+            lease: seen.value.lease | DOUBTED,
+        };
+        // It ends with its holder's lease all the same.
+        let lease = seen.value.lease();
+        let change = Change::put_leased(PLACE, seen.version, encode(&place), lease);
+        self.transaction(vec![change]).await.map(drop)
     }
 
     /// Names the run that shall take the shard over, or nobody, for a manager: if the record still
@@ -158,5 +227,20 @@ mod tests {
             lease: 300,
         };
         assert_eq!(encode(&place)[..], [3, 1, 2, 0xac, 2]);
+        assert!(!place.is_doubted());
+        let doubted = Place {
+            lease: 300 | DOUBTED,
+            ..place
+        };
+        let high: [u8; 8] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1];
+        assert_eq!(
+            encode(&doubted)[..],
+            [&[3, 1, 2, 0xac, 0x82][..], &high].concat()
+        );
+        assert!(doubted.is_doubted());
+        assert_eq!(
+            (place.lease(), doubted.lease()),
+            (LeaseId(300), LeaseId(300))
+        );
     }
 }

@@ -9,7 +9,8 @@
 //! As with etcd:
 //! * A request that was sent happens even if its sender is killed or gives up waiting: it may be
 //!   applied seconds later.
-//! * A change of the leader takes up to 2 s in which nothing is answered. Requests on their way are
+//! * A change of the leader takes up to 2 s in which nothing is answered (as with the times that our daemons give etcd,
+//!   unless an election needs a second vote), and 0.9 s at least if it has fallen silent. Requests on their way are
 //!   dropped, fail with an unknown outcome, or are applied afterwards; some that were applied fail
 //!   all the same. Every lease has its full TTL again, and an election time more. Without a quorum
 //!   no lease ends.

@@ -34,9 +34,9 @@ pub struct Start {
     pub own: NodeRun,
     /// Until when its place lasts by this machine's clock, whatever the clock of coordination does.
     pub own_until: Moment,
-    /// How long the place lasts at least after it was kept, by this machine's clock whatever others do. The lease of
-    /// the manager before counts from when it kept the place, which it has lost since.
-    pub place_lasts: Duration,
+    /// How long ago the manager before has kept its place, at least, by this machine's clock. Its own lease counts from
+    /// then.
+    pub former_kept: Duration,
     /// The membership, and its version in coordination; 0 if there is none.
     pub record: Membership,
     /// That version.
@@ -207,10 +207,7 @@ impl Manager {
             _ => now,
         };
         let former = start.record.manager.filter(|run| *run != start.own);
-        let rest = match planted {
-            Some(Planted::ForgetFormer) => Duration::ZERO,
-            _ => LEASE_BY_ANY_CLOCK.saturating_sub(start.place_lasts),
-        };
+        let rest = LEASE_BY_ANY_CLOCK.saturating_sub(start.former_kept);
         let mut manager = Self {
             own: start.own,
             own_until: start.own_until,
@@ -499,13 +496,15 @@ impl Manager {
         let lease = self.lease();
         for run in of_interest {
             match self.former.filter(|former| former.0 == run) {
+                Some(_) if self.has(Planted::ForgetFormer) => {
+                    self.leases.expect_first(run, self.began, Duration::ZERO);
+                }
                 // It can be heard only once the term is stored.
-                Some((_, rest)) if rest > Duration::ZERO => {
+                Some((_, rest)) => {
                     let heard = self.since.unwrap_or(self.began).plus(FORMER_HEARD);
                     let until = self.began.plus(rest).max(heard);
                     self.leases.expect_first(run, until, Duration::ZERO);
                 }
-                Some(_) => self.leases.expect_first(run, self.began, Duration::ZERO),
                 None => self.leases.expect_first(run, self.began, lease),
             }
             let newest = self.facts.newest.get(&run.node);

@@ -33,6 +33,8 @@ pub(crate) struct Coordination {
     pub(crate) newest: BTreeMap<NodeId, NodeRun>,
     /// The manager's place, and when it ends.
     pub(crate) place: Option<(NodeRun, Duration)>,
+    /// The revision that doubted the place; 0 if nobody has since it was kept.
+    doubt: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,6 +58,8 @@ pub(crate) struct Node {
     /// Tells answers to earlier managers of this run.
     tenure: u64,
     kept: Moment,
+    /// The newest doubt of the place that it knows, and since when.
+    doubted: Option<(u64, Moment)>,
     /// Coordination has said that it has lost its place: what its own manager answers extends nothing.
     has_lost_place: bool,
     asked: Option<Moment>,
@@ -117,6 +121,8 @@ pub(crate) struct Cluster {
     pub(crate) messages: Vec<Message>,
     /// Pairs of nodes that don't hear each other; node 0 is coordination.
     pub(crate) cuts: BTreeSet<(u32, u32)>,
+    /// Leaders of coordination follow each other so soon that the place never ends by itself.
+    pub(crate) place_stays: bool,
     planted: Option<Planted>,
     /// What was wrong first.
     wrong: Option<String>,
@@ -146,6 +152,7 @@ impl Cluster {
             nodes,
             messages: Vec::new(),
             cuts: BTreeSet::new(),
+            place_stays: false,
             planted,
             wrong: None,
             expelled: 0,
@@ -189,6 +196,9 @@ impl Cluster {
 
     pub(crate) fn pass(&mut self, time: Duration) {
         self.now += time;
+        if let (true, Some((_, ends))) = (self.place_stays, &mut self.store.place) {
+            *ends = self.now + PLACE;
+        }
         if self.store.place.is_some_and(|(_, ends)| ends <= self.now) {
             self.vacate();
         }
@@ -204,7 +214,19 @@ impl Cluster {
 
     fn vacate(&mut self) {
         self.store.place = None;
+        self.store.doubt = 0;
         self.store.revision += 1;
+    }
+
+    /// The node doubts that whoever has the manager's place keeps it.
+    pub(crate) fn doubt(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        let can = node.life == Life::Running && !node.is_blind && !self.is_cut(0, node.run.node.0);
+        let place = self.store.place;
+        if can && self.store.doubt == 0 && place.is_some_and(|(holder, _)| holder != node.run) {
+            self.store.revision += 1;
+            self.store.doubt = self.store.revision;
+        }
     }
 
     pub(crate) fn kill(&mut self, at: usize) {
@@ -260,6 +282,9 @@ impl Cluster {
             });
         }
         events.extend(known.newest.values().map(|run| Event::Appeared(*run)));
+        let seen = node.doubted.filter(|(doubt, _)| *doubt == known.doubt);
+        let now = node.clock(self.now);
+        node.doubted = seen.or_else(|| (known.doubt > 0).then_some((known.doubt, now)));
         node.known = known;
         for event in events {
             self.event(at, event);
@@ -319,7 +344,12 @@ impl Cluster {
         let run = self.nodes[at].run;
         let ends = self.now + PLACE;
         match &mut self.store.place {
-            Some((holder, end)) if *holder == run => *end = ends,
+            Some((holder, end)) if *holder == run => {
+                *end = ends;
+                if std::mem::take(&mut self.store.doubt) > 0 {
+                    self.store.revision += 1;
+                }
+            }
             _ => {
                 let node = &mut self.nodes[at];
                 node.has_lost_place = true;
@@ -330,27 +360,34 @@ impl Cluster {
         self.event(at, Event::OwnLease(now.plus(PLACE_BY_ANY_CLOCK)));
     }
 
-    /// Takes the manager's place if it is free, or its holder is surely dead.
+    /// Takes the manager's place if it is free, or its holder is surely dead or surely doesn't keep it.
     fn campaign(&mut self, at: usize, now: Moment) {
         let own = self.nodes[at].run;
         let mut dead = None;
+        let mut former_kept = PLACE_BY_ANY_CLOCK;
         if let Some((holder, _)) = self.store.place {
             let node = self.node(holder.node);
             let is_dead = node.life == Life::Down && !self.is_cut(own.node.0, holder.node.0);
-            if !is_dead && node.run <= holder && holder != own {
+            let doubted = self.nodes[at].doubted;
+            let doubted = doubted.filter(|(doubt, _)| *doubt == self.store.doubt);
+            let unkept = doubted.map(|(_, since)| now.since(since));
+            let unkept = unkept.filter(|unkept| *unkept >= PLACE);
+            if !is_dead && node.run <= holder && holder != own && unkept.is_none() {
                 return;
             }
+            former_kept = former_kept.max(unkept.unwrap_or_default());
             // Nobody listens there any more; a newer run that does proves as much in another way.
             dead = (is_dead && holder != own && node.run == holder).then_some(holder);
         }
         self.store.revision += 1;
         self.store.place = Some((own, self.now + PLACE));
+        self.store.doubt = 0;
         let store = &self.store;
         let shards = store.shards.iter();
         let start = Start {
             own,
             own_until: now.plus(PLACE_BY_ANY_CLOCK),
-            place_lasts: PLACE_BY_ANY_CLOCK,
+            former_kept,
             record: store.membership.clone(),
             version: store.version,
             shards: shards
@@ -711,6 +748,7 @@ impl Cluster {
     /// All faults end, everything that is down starts; then all must be well.
     pub(crate) fn come_to_rest(&mut self) -> Result<(), String> {
         self.cuts.clear();
+        self.place_stays = false;
         for at in 0..self.nodes.len() {
             match self.nodes[at].life {
                 Life::Running => {}
@@ -765,6 +803,7 @@ impl Node {
             manager: None,
             tenure: 0,
             kept: Moment::default(),
+            doubted: None,
             has_lost_place: false,
             asked: None,
             told: Term(0),

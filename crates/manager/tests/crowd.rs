@@ -184,7 +184,7 @@ impl Crowd {
             own,
             own_until: Moment(Duration::MAX),
             // A stub doesn't turn to another manager before its next heartbeat is due.
-            place_lasts: Duration::ZERO,
+            former_kept: Duration::ZERO,
             record: record.clone(),
             version,
             shards: shards

@@ -6,6 +6,7 @@ mod chance;
 mod cluster;
 mod crowd;
 mod explored;
+mod former;
 mod groups;
 mod jobs;
 mod judged;

@@ -23,14 +23,24 @@ enum Weather {
     Rough,
     /// Nodes hear nothing of coordination for long, and all else is well.
     Blind,
+    /// Everything; the manager's place is doubted, with reason or without, and may last however long nobody keeps it.
+    Doubts,
 }
 
-const WEATHERS: [Weather; 4] = [
+const WEATHERS: [Weather; 5] = [
     Weather::Calm,
     Weather::Deaths,
     Weather::Rough,
     Weather::Blind,
+    Weather::Doubts,
 ];
+
+impl Weather {
+    /// Messages are lost, or late.
+    fn is_rough(self) -> bool {
+        matches!(self, Self::Rough | Self::Doubts)
+    }
+}
 
 fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), String> {
     let mut chance = Chance::new(seed * 3 + weather as u64);
@@ -50,7 +60,7 @@ fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), St
     let mut slow = 0;
     for tick in 0..TICKS {
         cluster.pass(Duration::from_millis(50));
-        if weather == Weather::Rough && chance.one_in(100) {
+        if weather.is_rough() && chance.one_in(100) {
             slow = chance.below(nodes * 2) as u32;
         }
         turn(&mut cluster, weather, slow, &mut chance);
@@ -91,7 +101,7 @@ fn turn(cluster: &mut Cluster, weather: Weather, slow: u32, chance: &mut Chance)
             cluster.messages[at],
             Message::Told { .. } | Message::Probe { .. }
         );
-        if weather == Weather::Rough && chance.one_in(60) {
+        if weather.is_rough() && chance.one_in(60) {
             cluster.lose(at, chance.one_in(2));
             at += 1;
         } else if is_late && (is_request || chance.one_in(4)) {
@@ -118,6 +128,14 @@ fn fault(cluster: &mut Cluster, weather: Weather, chance: &mut Chance) {
             cluster.cuts.clear();
         }
         return;
+    }
+    if weather == Weather::Doubts {
+        if chance.one_in(20) {
+            cluster.doubt(chance.below(nodes) as usize);
+        }
+        if chance.one_in(200) {
+            cluster.place_stays ^= true;
+        }
     }
     if chance.one_in(3) {
         mend(cluster, chance);

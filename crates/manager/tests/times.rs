@@ -129,6 +129,19 @@ fn shards_of_a_silent_manager_have_owners_within_nine_seconds() {
     assert!(time <= Duration::from_secs(9), "{time:?}");
 }
 
+/// Would be broken if nobody followed a manager whose place coordination's leaders give its full time again and again.
+#[test]
+fn shards_of_a_silent_manager_have_owners_within_nine_seconds_of_a_doubt_however_long_its_place_lasts()
+ {
+    let mut cluster = at_rest(&SKEWED);
+    let at = place(&cluster);
+    cluster.nodes[at].life = Life::Paused;
+    cluster.place_stays = true;
+    cluster.doubt((at + 1) % 5);
+    let time = served_again(&mut cluster, at);
+    assert!(time <= Duration::from_secs(9), "{time:?}");
+}
+
 #[test]
 fn a_member_that_wants_to_leave_loses_nothing_and_ends() {
     let mut cluster = at_rest(&SKEWED);

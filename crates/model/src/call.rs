@@ -55,6 +55,9 @@ pub struct Call {
     pub body: Bytes,
     /// Raw bytes, neither encoded nor copied.
     pub payload: Bytes,
+    /// CRC-32C of the payload, if whoever made it knows it: it isn't computed once more then. A wrong one costs the
+    /// connection.
+    pub payload_crc: Option<u32>,
     /// Largest reply that the caller takes, both parts together. Both sides hold room for it while
     /// the request is under way.
     pub reply_bytes_max: u32,
@@ -73,6 +76,7 @@ impl Call {
             trace: 0,
             body: encode(request),
             payload: Bytes::new(),
+            payload_crc: None,
             reply_bytes_max: REPLY_BYTES_DEFAULT,
         }
     }

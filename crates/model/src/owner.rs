@@ -153,7 +153,7 @@ pub enum OwnerRequest {
         session: SessionId,
         /// The tenure in the last answer: an owner of another one answers at once.
         known: Tenure,
-        /// Whether it has everything, as the last answer said.
+        /// Whether it has everything, as the last answer said; also as long as it publishes what is left of that.
         has_all: bool,
     },
     /// Judges segments that a server has found on NSDs, of families that the shard has; those that

@@ -32,6 +32,7 @@ mod peers;
 mod renewing;
 mod services;
 mod spaces;
+mod stopping;
 mod storage;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
@@ -140,6 +141,10 @@ pub struct Member {
     clients: Mutex<Vec<Weak<Client>>>,
     creations: Creations,
     tasks: Mutex<Vec<Task<()>>>,
+    /// Those that host shards and do the pool's jobs.
+    duties: Mutex<Vec<Task<()>>>,
+    /// The one that is the cluster's manager whenever nobody else is.
+    managing: Mutex<Option<Task<()>>>,
 }
 
 /// What the tasks of a member share.
@@ -248,15 +253,20 @@ impl Member {
         let mut tasks = vec![
             world.spawn("follows the cluster", follow::follow(parts.clone())),
             world.spawn("follows the pool's map", follow::follow_map(parts.clone())),
-            world.spawn("hosts the shards", hosting::supervise(parts.clone())),
+        ];
+        let hosting = world.spawn("hosts the shards", hosting::supervise(parts.clone()));
+        let mut duties = vec![hosting];
+        tasks.push(
             world
                 .urgent()
                 .spawn("keeps the lease", lease::keep(parts.clone())),
-            world.spawn("manages the cluster", managing::manage(parts.clone())),
+        );
+        let managing = world.spawn("manages the cluster", managing::manage(parts.clone()));
+        tasks.extend([
             world.spawn("states its room", spaces::state(parts.clone())),
             world.spawn("looks for NSDs", look_for_nsds(parts.clone())),
-        ];
-        tasks.extend(jobs::begin(&parts));
+        ]);
+        duties.extend(jobs::begin(&parts));
         Ok(Arc::new(Self {
             parts,
             server,
@@ -264,6 +274,8 @@ impl Member {
             clients: Mutex::default(),
             creations: Creations::default(),
             tasks: Mutex::new(tasks),
+            duties: Mutex::new(duties),
+            managing: Mutex::new(Some(managing)),
         }))
     }
 
@@ -534,13 +546,24 @@ impl Member {
     /// The first NSD that couldn't be closed.
     pub async fn close(&self) -> Result<()> {
         let tasks = std::mem::take(&mut *self.tasks.lock());
-        drop(tasks);
+        let duties = std::mem::take(&mut *self.duties.lock());
+        let managing = self.managing.lock().take();
+        drop((tasks, duties, managing));
         let parts = &self.parts;
         parts.leave_shards().await;
+        // When the whole cluster stops, nobody asks them any more, and whoever sees that this node doesn't listen knows
+        // that all of it is closed.
+        let closed_first = match parts.office.is_retired() {
+            true => Some(parts.nsds.close().await),
+            false => None,
+        };
         let goodbye = Deadline::after(&parts.world, GOODBYE_MAX);
         self.server.close(goodbye).await;
         parts.peers.close(goodbye).await;
-        parts.nsds.close().await
+        match closed_first {
+            Some(closed) => closed,
+            None => parts.nsds.close().await,
+        }
     }
 }
 

@@ -48,6 +48,19 @@ struct Called {
     node: Arc<dyn Remote>,
     /// Its condition as it came with the newest answer.
     heard: Mutex<Option<(NsdCondition, Instant)>>,
+    /// When a request of it ended last that its node couldn't be reached for.
+    unreached: Mutex<Option<Instant>>,
+}
+
+impl Called {
+    fn was_heard_since(&self, began: Instant) -> bool {
+        let heard = self.heard.lock();
+        heard.is_some_and(|(_, at)| at >= began)
+    }
+
+    fn note_unreached(&self, now: Instant) {
+        *self.unreached.lock() = Some(now);
+    }
 }
 
 impl Handle {
@@ -80,6 +93,7 @@ impl Handle {
             way: Way::Call(Called {
                 node,
                 heard: Mutex::new(heard),
+                unreached: Mutex::default(),
             }),
         });
         let (world, weak) = (world.clone(), Arc::downgrade(&handle));
@@ -130,6 +144,16 @@ impl Handle {
         match &self.way {
             Way::Local(_) => true,
             Way::Call(called) => called.heard.lock().is_some(),
+        }
+    }
+
+    /// Whether a request of it has ended since then because its node couldn't be reached, or doesn't serve it now: such a
+    /// request says nothing about its disk. Requests that an NSD which answers others doesn't answer in time say something.
+    #[must_use]
+    pub fn was_unreached_since(&self, began: Instant) -> bool {
+        match &self.way {
+            Way::Local(_) => false,
+            Way::Call(called) => called.unreached.lock().is_some_and(|at| at >= began),
         }
     }
 
@@ -216,8 +240,11 @@ impl Handle {
             fence: put.fence,
             units: put.payload.units().to_vec(),
         };
+        // Of its units' checksums, without another look at the bytes.
+        let crc = Some(put.payload.crc());
         let payload = put.payload.bytes().clone();
-        self.done(&request, payload, deadline).await
+        let answer = self.ask_with(&request, payload, crc, deadline);
+        self.check_done(&answer.await?.0)
     }
 
     /// As [`Nsd::get`].
@@ -557,20 +584,26 @@ impl Handle {
     }
 
     async fn done(&self, request: &NsdRequest, payload: Bytes, deadline: Deadline) -> Result<()> {
-        match self.ask_with(request, payload, deadline).await? {
-            (NsdReply::Done, _) => Ok(()),
+        let answer = self.ask_with(request, payload, None, deadline);
+        self.check_done(&answer.await?.0)
+    }
+
+    fn check_done(&self, reply: &NsdReply) -> Result<()> {
+        match reply {
+            NsdReply::Done => Ok(()),
             _ => Err(self.misunderstood()),
         }
     }
 
     async fn ask(&self, request: &NsdRequest, deadline: Deadline) -> Result<(NsdReply, Bytes)> {
-        Box::pin(self.ask_with(request, Bytes::new(), deadline)).await
+        Box::pin(self.ask_with(request, Bytes::new(), None, deadline)).await
     }
 
     async fn ask_with(
         &self,
         request: &NsdRequest,
         payload: Bytes,
+        payload_crc: Option<u32>,
         deadline: Deadline,
     ) -> Result<(NsdReply, Bytes)> {
         let Way::Call(called) = &self.way else {
@@ -579,17 +612,24 @@ impl Handle {
         let addressed: AddressedRequest = (self.id, request.clone());
         let call = Call {
             payload,
+            payload_crc,
             reply_bytes_max: request.reply_bytes_max(),
             ..Call::new(NSD_METHOD, request.class(), &addressed)
         };
-        let answer = pin!(deadline.bound(&self.world, called.node.call(call, deadline)));
+        let began = self.world.now();
+        // It ends by the deadline by itself.
+        let answer = called.node.call(call, deadline);
         let part = Part::ForNsd(self.id);
-        let answer = self.world.listed(NSD_WAIT, part, answer);
-        let answer = answer
-            .await
-            .map_err(|_| self.late())?
-            .map_err(Error::from)?;
-        let NsdAnswer { condition, reply } = answer.reply.decode()?;
+        let answer = self.world.listed(NSD_WAIT, part, answer).await;
+        let answer = answer.map_err(Error::from).inspect_err(|_| {
+            // A connection that breaks, or can't be made, ends requests before their deadlines.
+            if !deadline.has_passed(&self.world) || !called.was_heard_since(began) {
+                called.note_unreached(self.world.now());
+            }
+        })?;
+        let decoded = answer.reply.decode::<NsdAnswer>();
+        let NsdAnswer { condition, reply } =
+            decoded.inspect_err(|_| called.note_unreached(self.world.now()))?;
         *called.heard.lock() = Some((condition, self.world.now()));
         Ok((reply?, answer.reply.payload))
     }

@@ -5,8 +5,8 @@ use crate::members::kept_free;
 use crate::room::Room;
 use crate::space::{fillable, reserve};
 use futures::future::join_all;
-use model::FailureGroupId;
 use model::map::NsdState;
+use model::{FailureGroupId, NsdId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::futures::Notified;
@@ -42,11 +42,16 @@ impl Pool {
     }
 
     /// Asks all NSDs that can be reached, each once, what they have. Those that don't answer by the deadline
-    /// count as away, with what is on them. `None` if none answers.
-    pub async fn count(&self, deadline: Deadline) -> Option<Count> {
+    /// count as away, with what is on them, and so do those that `is_away` names, which aren't waited for. `None` if none
+    /// answers.
+    pub async fn count(
+        &self,
+        deadline: Deadline,
+        is_away: impl Fn(NsdId) -> bool,
+    ) -> Option<Count> {
         let map = self.map();
         let entries = map.nsds.iter();
-        let entries = entries.filter(|entry| entry.state != NsdState::Lost);
+        let entries = entries.filter(|entry| entry.state != NsdState::Lost && !is_away(entry.nsd));
         let asked = entries.filter_map(|entry| {
             let member = self.member(entry.nsd)?;
             Some(async move { (entry, member.nsd.ask_usage(deadline).await) })

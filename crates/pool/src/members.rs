@@ -51,7 +51,7 @@ pub struct NsdStatus {
     pub usage: NsdUsage,
     /// Free share of its capacity in 1/65,536.
     pub free_share: u32,
-    /// Requests that failed or weren't answered since this process opened it.
+    /// Requests that it failed or didn't answer since this process opened it; not those that didn't reach its node.
     pub failures: u64,
     /// Median read time in the last minutes, not counting the time that reads waited for each
     /// other; `None` if there were few.
@@ -180,14 +180,8 @@ impl Member {
         }
     }
 
-    /// Records that the NSD failed a request or didn't answer it.
-    pub(crate) fn note_failure(&self, now: Instant) {
-        self.record.lock().failures += 1;
-        self.avoid(now);
-    }
-
-    /// Gives it no new pieces for a while. Being late isn't a failure, since load alone can cause
-    /// it.
+    /// Gives it no new pieces for a while, because it failed a request or is late. Being late isn't a failure, since load
+    /// alone can cause it.
     pub(crate) fn avoid(&self, now: Instant) {
         self.record.lock().avoid_until = Some(now + AVOID_TIME);
     }
@@ -228,6 +222,15 @@ impl Request<'_> {
         record.late = 0;
         record.reads.note(micros);
         record.read_times.note(now, took, self.requests);
+    }
+
+    /// Records that the request failed. That counts against the NSD only if it is the NSD's own trouble: not if its node
+    /// couldn't be reached, or ends in good order.
+    pub(crate) fn note_failed(&self, error: &Error) {
+        let is_trouble = is_nsd_failure(error) && error.kind() != ErrorKind::ShuttingDown;
+        if is_trouble && !self.member.nsd.was_unreached_since(self.started) {
+            self.member.record.lock().failures += 1;
+        }
     }
 
     /// Records a read whose answer is no longer awaited. It counts against the NSD only if it was

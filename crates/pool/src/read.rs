@@ -357,11 +357,11 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Records failures in the NSD's standing and in the repair queue.
+    /// Notes failures: NSDs that are in trouble are avoided, and pieces go to the repair queue.
     fn note(&mut self, piece: u8, errors: &[(NsdId, Error)]) {
         for (nsd, error) in errors {
             if let Some(member) = self.pool.member(*nsd).filter(|_| is_nsd_failure(error)) {
-                member.note_failure(self.pool.world.now());
+                member.avoid(self.pool.world.now());
             }
         }
         let kind = combined_kind(errors);
@@ -603,6 +603,9 @@ pub(crate) async fn get_from(
     let length = range.end - range.start;
     let deadline = Deadline::after(world, GET_DEADLINE);
     let result = member.nsd.get(name, range.start, length, deadline).await;
+    if let (Err(error), Some(request)) = (&result, &asked.request) {
+        request.note_failed(error);
+    }
     if !matches!(&result, Err(error) if error.kind() == ErrorKind::Unknown) {
         asked.answered();
     }

@@ -326,7 +326,7 @@ impl Pool {
             .await
             .map_err(|(nsd, error)| {
                 if is_nsd_failure(&error) {
-                    member.note_failure(self.world.now());
+                    member.avoid(self.world.now());
                 }
                 error.while_doing(format!("put piece {} to NSD {nsd}", state.piece))
             })

@@ -20,9 +20,10 @@ pub(crate) async fn put_to(
 ) -> std::result::Result<(), (NsdId, Error)> {
     let nsd = member.nsd.id();
     let bytes = put.payload.len() as u64;
-    let _request = member.begin(world);
+    let request = member.begin(world);
     let deadline = Deadline::after(world, PUT_DEADLINE);
     let put = member.nsd.put(put, deadline).await;
+    let put = put.inspect_err(|error| request.note_failed(error));
     put.map(|()| member.count_written(bytes))
         .map_err(|error| (nsd, error))
 }

@@ -465,7 +465,7 @@ impl Pool {
         for (nsd, error) in failures {
             if let Some(member) = self.member(*nsd).filter(|_| is_nsd_failure(error)) {
                 warn!(%nsd, %error, "NSD failed a put");
-                member.note_failure(self.world.now());
+                member.avoid(self.world.now());
             }
         }
     }

@@ -127,6 +127,11 @@ pub(crate) struct Outgoing {
 
 impl Header {
     fn new(kind: Kind, number: u64, body: &[u8], payload: &[u8]) -> Self {
+        Self::with_crc(kind, number, body, payload, crc32c(payload))
+    }
+
+    /// As `new`, of a payload whose checksum is known.
+    fn with_crc(kind: Kind, number: u64, body: &[u8], payload: &[u8], payload_crc: u32) -> Self {
         Self {
             kind,
             class: Class::Lease,
@@ -139,7 +144,7 @@ impl Header {
             payload_bytes: payload.len(),
             reply_bytes_max: 0,
             body_crc: crc32c(body),
-            payload_crc: crc32c(payload),
+            payload_crc,
         }
     }
 
@@ -277,11 +282,16 @@ impl Header {
             + u64::from(self.reply_bytes_max)
     }
 
-    /// The frame, from the parts that followed the header.
-    pub(crate) fn frame(&self, body: Bytes, payload: Bytes) -> Result<Frame, Fault> {
-        if crc32c(&body) != self.body_crc || crc32c(&payload) != self.payload_crc {
+    /// Whether the parts that followed the header are those that were sent with it.
+    pub(crate) fn check_parts(&self, body: &[u8], payload: &[u8]) -> Result<(), Fault> {
+        if crc32c(body) != self.body_crc || crc32c(payload) != self.payload_crc {
             return Err(Fault::new("a frame's checksum is wrong"));
         }
+        Ok(())
+    }
+
+    /// The frame, from the parts that followed the header.
+    pub(crate) fn frame(&self, body: Bytes, payload: Bytes) -> Result<Frame, Fault> {
         let number = self.number;
         Ok(match self.kind {
             Kind::Hello => Frame::Hello(Hello::decode(&body)?),
@@ -294,6 +304,7 @@ impl Header {
                     trace: self.trace,
                     body,
                     payload,
+                    payload_crc: None,
                     reply_bytes_max: self.reply_bytes_max,
                 },
             },
@@ -336,7 +347,17 @@ impl Frame {
                 budget,
                 call,
             } => {
-                let mut header = Header::new(Kind::Request, number, &call.body, &call.payload);
+                let (body, payload) = (&call.body, &call.payload);
+                let mut header = match call.payload_crc {
+                    Some(crc) => Header::with_crc(Kind::Request, number, body, payload, crc),
+                    None => Header::new(Kind::Request, number, body, payload),
+                };
+                debug_assert_eq!(
+                    header.payload_crc,
+                    crc32c(payload),
+                    "of method {:?}",
+                    call.method
+                );
                 header.class = call.class;
                 header.trace = call.trace;
                 header.budget_ms = u32::try_from(budget.as_millis()).unwrap_or(u32::MAX).max(1);

@@ -5,7 +5,8 @@
 //! messages and file data have connections of their own. It waits in the lane's `Traffic`, which opens a
 //! connection if it needs one, until the connection with the least bytes under way takes it: of the
 //! classes that have credits left, lease before metadata before bulk before repair, and none overtaken
-//! for ever. Whoever asked waits for its ticket until the deadline. On the other node the connection's
+//! for ever. A small call leaves on the thread that makes it if its connection has nothing else to send (`outlet`).
+//! Whoever asked waits for its ticket until the deadline. On the other node the connection's
 //! `Answerer` checks the frame's header against the credits it granted before memory is taken for the
 //! rest, [`Server`] runs the request as a task (so many per class at a time), and the reply goes back,
 //! marked with the request's number.
@@ -24,7 +25,7 @@
 //! connection are on the urgent thread too, but never so many that leases would wait for them.
 //!
 //! The rules (`frame`, `receive`, `seal`, `lanes`, `traffic`, `caller`, `answerer`, `registry`,
-//! `admission`, `attempts`, `bond`, `queue`, `pulse`, `places`, `rate_limit`) have no I/O; `drive`,
+//! `admission`, `attempts`, `bond`, `queue`, `pulse`, `places`, `rate_limit`) have no I/O; `drive`, `outlet`,
 //! `peer`, `server`, `gate`, `security` and `addresses` move bytes and time.
 
 mod addresses;
@@ -40,6 +41,7 @@ mod frame;
 mod gate;
 mod hello;
 mod lanes;
+mod outlet;
 mod peer;
 mod places;
 mod pulse;

@@ -12,11 +12,12 @@ use crate::Fault;
 use crate::admission::Admission;
 use crate::answerer::{Answerer, Task as Step};
 use crate::channel::{Channel, Stream};
-use crate::drive::{Next, Side, drive_on, hear_first, idle};
+use crate::drive::{Side, drive, hear_first, idle};
 use crate::frame::{Ending, Frame, Header, class_index};
 use crate::gate::Gate;
 use crate::hello::Identity;
 use crate::lanes::{Connections, Lane};
+use crate::outlet::{Next, Outlet};
 use crate::receive::Receiver;
 use crate::registry::{Going, Registry};
 use crate::seal::Sealer;
@@ -525,10 +526,17 @@ impl Shared {
 
     async fn answer_in_turn(&self, from: NodeRun, call: Call, deadline: Deadline) -> Ending {
         let world = self.world_for(call.class);
-        let room = self.room[class_index(call.class)].acquire();
-        let room = deadline.bound(world, room).await;
+        let all = &self.room[class_index(call.class)];
+        // Whoever waits gets room first: what isn't theirs is free.
+        let room = match all.try_acquire() {
+            Ok(room) => Some(room),
+            Err(_) => match deadline.bound(world, all.acquire()).await {
+                Ok(Ok(room)) => Some(room),
+                _ => None,
+            },
+        };
         // A daemon that was stopped for a while finds room and deadline at the same time.
-        let (Ok(Ok(_room)), false) = (room, deadline.has_passed(world)) else {
+        let (Some(_room), false) = (room, deadline.has_passed(world)) else {
             return Ending::NotRun("its deadline passed before there was room to run it".into());
         };
         let reply = self.service.serve(from, call, deadline);
@@ -575,11 +583,12 @@ async fn greet(end: LinkEnd, channel: Channel) {
 async fn serve(
     world: World,
     end: LinkEnd,
-    stream: impl Stream,
+    stream: Box<dyn Stream>,
     sealer: Option<Sealer>,
     receiver: Receiver,
 ) {
-    let why = drive_on(&world, stream, sealer, receiver, &end.0).await;
+    let (read, outlet) = Outlet::of(stream, sealer);
+    let why = drive(&world, read, receiver, &outlet, &end.0).await;
     tracing::debug!(%why, "a connection ended");
 }
 
@@ -674,7 +683,12 @@ impl Side for Arc<Link> {
             {
                 self.finished(number, unproven());
             }
-            Step::Run(number, from, call, deadline) => self.run(number, from, call, deadline),
+            Step::Run(number, from, call, deadline) => {
+                self.run(number, from, call, deadline);
+                // Nothing is to be sent before it ends. A task that is woken while it runs is run once more, and
+                // another thread is woken to take it.
+                return Ok(());
+            }
             Step::Stop(number) => {
                 let task = self.state.lock().running.remove(&number);
                 drop(task);

@@ -292,7 +292,8 @@ impl<T> Traffic<T> {
         self.line(link)?.caller.allow(header)
     }
 
-    /// A frame came whose header was allowed. The connection may have something to send then.
+    /// A frame came whose header was allowed. It wakes its connection only if that has something to send
+    /// then: a task that is woken while it runs is run once more, and another thread is woken to take it.
     pub(crate) fn arrived(
         &mut self,
         link: u64,
@@ -302,10 +303,15 @@ impl<T> Traffic<T> {
         let line = self.line(link)?;
         let was_open = line.caller.is_open();
         let (ended, news) = line.caller.arrived(frame)?;
+        let is_leaving = !line.is_open();
         let mut todo = match was_open == line.caller.is_open() {
             true => self.plan(now),
             false => self.plan_anew(now),
         };
+        // One that is to go says so, or is over, when its last call has ended.
+        if is_leaving || is_surplus(&self.lines, self.limit, link) {
+            todo.wake.push(link);
+        }
         todo.ended.extend(ended);
         Ok((todo, news))
     }

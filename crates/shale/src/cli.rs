@@ -155,7 +155,7 @@ pub enum Command {
     /// Show the progress of restoring lost redundancy.
     #[command(subcommand)]
     Repair(Repair),
-    /// Make a cluster of this node, show it, let machines join it.
+    /// Make a cluster of this node, show it, let machines join it, stop it.
     #[command(subcommand)]
     Cluster(Cluster),
     /// Join a cluster; list, expel and empty its nodes.
@@ -493,6 +493,17 @@ pub enum Cluster {
     },
     /// Show the cluster: its nodes, file systems, and where its coordination is.
     Show(Dir),
+    /// Stop all nodes of the cluster: unmounts everywhere, makes everything durable, then all daemons end, this node's last.
+    /// Nothing moves to other nodes. If programs use a mount, all nodes stay up. `shale up` on each node starts it again.
+    Stop {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Stop also if programs still use mounts, whose open files fail from then on, or if not everything can be made
+        /// durable.
+        #[arg(long)]
+        force: bool,
+    },
 }
 
 /// How to make a cluster.

@@ -5,6 +5,7 @@
 
 mod catalogue;
 mod crowd;
+mod doubts;
 mod failover;
 mod file_systems;
 mod growing;

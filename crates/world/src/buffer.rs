@@ -20,6 +20,13 @@ const LARGE_BYTES: usize = 1 << 20;
 /// Most buffers of `LARGE_BYTES` kept for reuse (64 MiB together).
 const LARGE_MAX: usize = 64;
 
+/// The same for blocks: what a node receives of another one's stream. Fresh memory of this size is a mapping of its own,
+/// whose pages the kernel zeroes for each block anew.
+const BLOCK_BYTES: usize = model::limits::BLOCK_BYTES_DEFAULT as usize;
+
+/// Most buffers of `BLOCK_BYTES` kept for reuse (32 MiB together).
+const BLOCKS_MAX: usize = 8;
+
 /// Buffers of up to this many pages are kept, too: the allocator leaves holes around aligned memory
 /// that it rarely reuses, so that many small reads would cost several times their size.
 const SMALL_PAGES_MAX: usize = 5;
@@ -38,15 +45,18 @@ struct FreeList {
     waiting: Mutex<Vec<Memory>>,
 }
 
-/// Small buffers by number of pages, then those of `LARGE_BYTES`.
-static FREE_LISTS: [FreeList; SMALL_PAGES_MAX + 1] = [
+/// Small buffers by number of pages, then those of `LARGE_BYTES` and of `BLOCK_BYTES`.
+static FREE_LISTS: [FreeList; SMALL_PAGES_MAX + 2] = [
     FreeList::of(DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(2 * DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(3 * DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(4 * DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(SMALL_PAGES_MAX * DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(LARGE_BYTES, LARGE_MAX),
+    FreeList::of(BLOCK_BYTES, BLOCKS_MAX),
 ];
+
+const _: () = assert!(LARGE_BYTES <= BLOCK_BYTES / 2);
 
 impl FreeList {
     const fn of(capacity: usize, most: usize) -> Self {
@@ -60,8 +70,11 @@ impl FreeList {
     /// The list that buffers of this length are taken from, if any. Only lengths that use most of
     /// the memory qualify, so that a small buffer doesn't occupy a large buffer's memory.
     fn for_length(length: usize) -> Option<&'static Self> {
-        if length > LARGE_BYTES / 2 && length <= LARGE_BYTES {
-            return FREE_LISTS.last();
+        let large = FREE_LISTS[SMALL_PAGES_MAX..].iter();
+        let mut fitting =
+            large.filter(|list| length > list.capacity / 2 && length <= list.capacity);
+        if let Some(list) = fitting.next() {
+            return Some(list);
         }
         let pages = length.div_ceil(DISK_ALIGNMENT).max(1);
         (pages <= SMALL_PAGES_MAX).then(|| &FREE_LISTS[pages - 1])
@@ -270,6 +283,8 @@ mod tests {
             20_481,
             LARGE_BYTES,
             HUGE_BYTES + 1,
+            BLOCK_BYTES,
+            BLOCK_BYTES + 1,
         ] {
             for _ in 0..3 {
                 let mut buffer = AlignedBuffer::zeroed(length);
@@ -284,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_limited_number_of_buffers_is_kept() {
-        for length in [100, 8192, LARGE_BYTES] {
+        for length in [100, 8192, LARGE_BYTES, BLOCK_BYTES] {
             let list = FreeList::for_length(length).unwrap();
             let buffers: Vec<_> = (0..list.most + 10)
                 .map(|_| AlignedBuffer::with_any_content(length))

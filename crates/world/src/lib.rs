@@ -151,7 +151,7 @@ impl World {
     /// Waits for `duration` (rounded up to whole milliseconds).
     pub async fn sleep(&self, duration: Duration) {
         let sleep = {
-            let _context = self.runtime().enter();
+            let _context = self.handle().enter();
             tokio::time::sleep(duration)
         };
         sleep.await;
@@ -168,7 +168,7 @@ impl World {
         duration: Duration,
         future: F,
     ) -> impl Future<Output = Result<F::Output, Elapsed>> {
-        let _context = self.runtime().enter();
+        let _context = self.handle().enter();
         let timeout = tokio::time::timeout(duration, future);
         timeout.map(|result| result.map_err(|_| Elapsed))
     }
@@ -273,6 +273,17 @@ impl World {
         }
     }
 
+    /// Whether the calling thread is of this world's kind: an urgent one for the urgent world, any other one for the
+    /// other. A connection that is polled elsewhere goes over to there ([`Connection`]), away from the task that waits for
+    /// it. In a simulation always.
+    #[must_use]
+    pub fn is_here(&self) -> bool {
+        match &self.inner {
+            Inner::Real(world) => world.is_here(),
+            Inner::Simulated(_) => true,
+        }
+    }
+
     /// Runs CPU-heavy or blocking `work` on a thread where it delays no task; inline in simulation.
     /// Panics of `work` propagate to the caller.
     pub async fn blocking<T: Send + 'static>(
@@ -328,9 +339,14 @@ impl World {
     /// The runtime that tasks run on, for libraries that start their own tasks (the tree).
     #[must_use]
     pub fn runtime(&self) -> tokio::runtime::Handle {
+        self.handle().clone()
+    }
+
+    /// The same, not counted once more: all threads share the count, and timers are made often.
+    fn handle(&self) -> &tokio::runtime::Handle {
         match &self.inner {
-            Inner::Real(world) => world.handle.clone(),
-            Inner::Simulated(world) => world.handle.clone(),
+            Inner::Real(world) => &world.handle,
+            Inner::Simulated(world) => &world.handle,
         }
     }
 

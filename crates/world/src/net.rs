@@ -43,7 +43,8 @@ pub(crate) enum ListenerInner {
 
 /// One connection. Dropping it closes it. A task of either of the machine's runtimes
 /// ([`World::urgent`]) may use it: it goes along when it is handed from one to the other. One task at a
-/// time polls it, in both directions.
+/// time waits for it, in both directions; while it doesn't wait to write, others may write what is taken at once, on
+/// threads of the same kind ([`World::is_here`]).
 pub struct Connection {
     body: Body,
     ends: Ends,

@@ -73,6 +73,11 @@ impl RealWorld {
         self.urgent.get_or_init(start).clone()
     }
 
+    /// See `World::is_here`.
+    pub(crate) fn is_here(&self) -> bool {
+        self.thread.is_some() == urgent::is_urgent_thread()
+    }
+
     /// Runs a thread's work with the runtime entered, so that timers and tasks work there.
     pub(crate) fn run_thread(self: Arc<Self>, work: impl FnOnce()) {
         let _context = self.handle.enter();

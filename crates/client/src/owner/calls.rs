@@ -20,7 +20,7 @@ use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
 use crate::known_names::{KnownNames, OwnChange};
-use futures::future::{Either, select};
+use futures::future::{BoxFuture, Either, select};
 use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
 use model::operation::Stamp;
 use model::owner::{
@@ -56,8 +56,8 @@ const SETTLE_MAX: Duration = Duration::from_secs(5);
 /// does nothing for another one.
 pub(crate) trait Reclaims: Send + Sync {
     /// A new owner begins, with this tenure once it is known: what is held. From now on nothing of
-    /// another owner counts. `None` if the session has everything, or hasn't given all of it back: no other owner can take
-    /// that down, and the session can't go on.
+    /// another owner counts. `None` if the session has everything, or something of it is left under no token: no other owner
+    /// can take that down, and the session can't go on.
     fn begin(&self, session: SessionId, tenure: Tenure) -> Option<Vec<HeldToken>>;
 
     /// The owner has taken these down under new numbers, but for those that are lost.
@@ -283,11 +283,19 @@ impl Calls {
         let mut listed = None;
         loop {
             let known = self.book.lock().tenure();
+            // First: whoever follows the owner that is asked isn't missed.
+            let replaced = self.owners.replaced();
             let why = match self.owners.owner() {
                 None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
                 Some(owner) => {
                     let until = Deadline::after(&self.world, attempt).min(deadline);
-                    match self.attempt(&owner, call, until).await {
+                    let sent = self.attempt_unless(replaced, &owner, call, until).await;
+                    let Some(sent) = sent else {
+                        // Asked at once, and soon again: it takes the shard over, and serves it in a moment.
+                        (may_have_run, pause) = (true, PAUSE_MIN);
+                        continue;
+                    };
+                    match sent {
                         Ok(answer) => match left_undone(&answer) {
                             None => return decided(call, answer, may_have_run),
                             Some((Undone::Certainly, error)) => error.clone(),
@@ -338,6 +346,26 @@ impl Calls {
                 false => PAUSE_MIN,
             };
             attempt = (attempt * 2).min(attempt_max);
+        }
+    }
+
+    /// As [`Calls::attempt`]; `None` if another node owns the shard before the answer comes. One that has fallen silent
+    /// is never heard again then.
+    async fn attempt_unless(
+        &self,
+        replaced: BoxFuture<'_, ()>,
+        way: &OwnerWay,
+        call: &mut OwnerCall,
+        until: Deadline,
+    ) -> Option<Sent> {
+        let attempt = pin!(self.attempt(way, call, until));
+        match way {
+            // It knows itself when it is over.
+            OwnerWay::Near(_) => Some(attempt.await),
+            OwnerWay::Far(_) => match select(attempt, replaced).await {
+                Either::Left((sent, _)) => Some(sent),
+                Either::Right(_) => None,
+            },
         }
     }
 

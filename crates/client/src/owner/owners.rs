@@ -47,6 +47,10 @@ pub trait Owners: Send + Sync {
     /// Asks again who owns the shard. Returns when another node does, at the deadline at the latest.
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()>;
 
+    /// Returns when another node owns the shard than when this was called: what waits for the answer of that one waits in
+    /// vain. Never if nothing more is heard of owners.
+    fn replaced(&self) -> BoxFuture<'_, ()>;
+
     /// Until when the node of this client may use what owners promise: the end of its own lease. Once the
     /// cluster has expelled a silent node, its clients therefore use no tokens. `None`: as long as owners
     /// say.

@@ -1,13 +1,10 @@
-//! Giving back: publish what was changed, drop what was cached. Also when the session stops having
-//! everything, and when a token is lost.
+//! Giving back: publish what was changed, drop what was cached. Also when a token is lost.
 
 use super::Tokens;
-use crate::inode::{InodeRef, Why};
-use crate::kernels::{BELIEVED_MAX, Expired};
+use crate::inode::InodeRef;
+use crate::kernels::Expired;
 use crate::session::Losses;
-use futures::StreamExt;
-use futures::future::{Either, join, join_all, select};
-use futures::stream;
+use futures::future::{Either, join_all, select};
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,11 +12,6 @@ use std::time::Duration;
 use tokens::holder::FlushNumber;
 use world::{Planted, Point};
 
-/// Files of which pages are dropped at the same time when the client isn't alone any more.
-const DROPS_MAX: usize = 64;
-/// How long kernels may take for that, with what they write back: less than the minute for which a client waits that wants
-/// to be the second one.
-const ALL_DROPPED_MAX: Duration = Duration::from_secs(20);
 /// Pause after written data couldn't be published. It is tried again until the owner ends the session.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -93,7 +85,7 @@ impl Tokens {
     }
 
     /// Publishes an inode's written data, as long as the session lasts.
-    async fn publish(&self, state: &InodeRef) {
+    pub(super) async fn publish(&self, state: &InodeRef) {
         let _hurry = self.write_behind.hurry(state.id());
         loop {
             let publishing = pin!(self.write_behind.publish(state));
@@ -110,7 +102,7 @@ impl Tokens {
     }
 
     /// Returns once the session has ended.
-    async fn until_over(&self) {
+    pub(super) async fn until_over(&self) {
         loop {
             let is_over = self.state.lock().is_over;
             if is_over {
@@ -141,79 +133,6 @@ impl Tokens {
                 }
             }
             _ => {}
-        }
-    }
-
-    /// Publishes and forgets everything: the session has it all no longer. Until that is done it can't go on with another
-    /// owner, which may let others have what is left.
-    pub(super) async fn give_up_all(&self) {
-        {
-            let mut state = self.state.lock();
-            state.gives_all_up = true;
-            self.set_has_all(false);
-        }
-        let mut states = Vec::new();
-        self.pages.each_inode(|state| states.push(state.clone()));
-        // Not all may be dropped in time below.
-        if !self.kernels.are_none() {
-            for state in &states {
-                state.lock().kernel_pages().set_unknown(true);
-            }
-        }
-        let published = async {
-            {
-                // Together first, so that small data is packed.
-                let publishing = pin!(self.write_behind.publish_all());
-                let over = pin!(self.until_over());
-                if let Either::Left((Err(error), _)) = select(publishing, over).await {
-                    tracing::debug!(%error, "not all data can be published at once");
-                }
-            }
-            for state in &states {
-                self.publish(state).await;
-            }
-        };
-        // Nothing new is answered to kernels since the beginning, so their time runs meanwhile.
-        join(self.expire_all(&states), published).await;
-        // With what kernels have written back.
-        for state in &states {
-            self.publish(state).await;
-            let inode = state.id();
-            for object in [TokenObject::Inode(inode), TokenObject::Bytes(inode)] {
-                self.forget(state, object, &[TokenRange::ALL], None);
-            }
-        }
-        self.state.lock().gives_all_up = false;
-    }
-
-    /// Waits until kernels use nothing that they were answered until now: nobody knows which names and attributes they
-    /// have. They drop the pages of these files meanwhile.
-    async fn expire_all(&self, states: &[InodeRef]) {
-        if self.kernels.are_none() {
-            return;
-        }
-        let dropping = states.iter().cloned().map(|state| self.drop_all(state));
-        let dropping = stream::iter(dropping).buffer_unordered(DROPS_MAX).collect();
-        let world = self.session.world();
-        let dropping = world.timeout(ALL_DROPPED_MAX, dropping);
-        let (in_time, ()): (Result<(), _>, ()) = join(dropping, world.sleep(BELIEVED_MAX)).await;
-        if in_time.is_err() {
-            tracing::warn!("kernels haven't dropped all mapped pages in time for a second client");
-        }
-        let is_left = |state: &&InodeRef| {
-            let mut inner = state.lock();
-            inner.is_open() && inner.kernel_pages().is_unknown()
-        };
-        let left = states.iter().filter(is_left);
-        left.for_each(|state| self.lose_pages(state, &[TokenRange::ALL]));
-    }
-
-    /// Kernels drop all pages of a file.
-    async fn drop_all(&self, state: InodeRef) {
-        let (all, most) = ([TokenRange::ALL], ALL_DROPPED_MAX);
-        let dropped = (self.drop_now(state.id(), &all, Why::Recalled, most)).await;
-        if dropped.in_time {
-            state.lock().kernel_pages().set_unknown(false);
         }
     }
 

@@ -9,16 +9,20 @@ use model::token::TokenRecall;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokens::Holder;
-use world::Instant;
+use world::{Instant, Task};
 
 /// A recall that waits for its grant is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(101);
+/// How often the owner is asked again while it mustn't hear yet that the session hasn't everything.
+const EMPTYING_PAUSE: Duration = Duration::from_millis(200);
 /// Above so many objects, those without cached bytes or users are given back, some at a time.
 const RELEASED_ABOVE: usize = OBJECTS_MAX / 8 * 7;
 
 /// Until the session ends or nobody uses the tokens any more.
 pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
     let (mut known, mut has_all) = (Tenure::default(), false);
+    // Publishes the rest of what the session had when it had everything.
+    let mut emptying: Option<Task<()>> = None;
     loop {
         let sent = session.now();
         let asked = OwnerRequest::AwaitRecalls {
@@ -49,16 +53,26 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
                 has_all = match (has_all, has_all_now) {
                     (false, true) => tokens.begin_all(renewal.tenure),
                     (true, false) => {
-                        tokens.give_up_all().await;
-                        false
+                        let left = match emptying.take() {
+                            None => tokens.give_up_all().await,
+                            Some(left) => left,
+                        };
+                        emptying = (!left.is_finished()).then_some(left);
+                        emptying.is_some()
                     }
                     (_, has_all) => has_all,
                 };
                 tokens.begun.notify_waiters();
+                if emptying.is_some() {
+                    drop(tokens);
+                    session.world().sleep(EMPTYING_PAUSE).await;
+                }
             }
             Ok(other) => unexpected_answer(&other),
             Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                if !tokens.begin_next_session(has_all).await {
+                // The rest is under tokens, and lost with them.
+                let had_all = emptying.take().is_none() && has_all;
+                if !tokens.begin_next_session(had_all).await {
                     tokens.begun.notify_waiters();
                     return;
                 }

@@ -24,6 +24,8 @@ pub struct Map {
     pub called: Arc<AtomicU64>,
     /// What changes something at once isn't answered as long as this is set, as if the lease of the node were over.
     pub late: Arc<AtomicBool>,
+    /// An owner in the client's process isn't asked for what publishes as long as this is set.
+    pub no_publishes: Arc<AtomicBool>,
 }
 
 impl Map {
@@ -39,6 +41,7 @@ impl Map {
             metanode: metanode.clone(),
             called: self.called.clone(),
             late: self.late.clone(),
+            no_publishes: self.no_publishes.clone(),
         })));
     }
 
@@ -58,6 +61,10 @@ impl Owners for Map {
         Box::pin(self.world.sleep(deadline.rest(&self.world)))
     }
 
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
     fn usable_until(&self) -> Option<Instant> {
         let rest = self.lease.rest(&self.world);
         Some(self.world.now() + rest.min(Duration::from_secs(3600)))
@@ -69,6 +76,13 @@ struct Hosted {
     metanode: Arc<Metanode>,
     called: Arc<AtomicU64>,
     late: Arc<AtomicBool>,
+    no_publishes: Arc<AtomicBool>,
+}
+
+impl Hosted {
+    fn is_held_up(&self, request: &OwnerRequest) -> bool {
+        request.is_publish() && self.no_publishes.load(Ordering::Relaxed)
+    }
 }
 
 impl NearOwner for Hosted {
@@ -77,6 +91,9 @@ impl NearOwner for Hosted {
     }
 
     fn ask(&self, request: &OwnerRequest) -> Option<Asked<'static, NearAnswer>> {
+        if self.is_held_up(request) {
+            return None;
+        }
         let is_change = request.is_change() || request.is_in_order();
         match self.metanode.ask_near(request)? {
             Asked::Ready(answered) if is_change && self.late.load(Ordering::Relaxed) => {
@@ -96,7 +113,12 @@ impl NearOwner for Hosted {
         if !matches!(call.request, OwnerRequest::AwaitRecalls { .. }) {
             self.called.fetch_add(1, Ordering::Relaxed);
         }
-        Box::pin(self.metanode.call_near(RUN, call, deadline))
+        Box::pin(async move {
+            while self.is_held_up(&call.request) {
+                self.world.sleep(Duration::from_millis(1)).await;
+            }
+            self.metanode.call_near(RUN, call, deadline).await
+        })
     }
 
     fn has_durable(&self, commit: CommitNumber) -> bool {
@@ -133,6 +155,7 @@ where
             lease,
             called: Arc::default(),
             late: Arc::default(),
+            no_publishes: Arc::default(),
         });
         let node = Node::open_with(&world, &place, patient(), |metanode| {
             map.is_near(metanode);

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 use world::call::{Remote, Service};
 use world::{Deadline, Instant, World};
 
@@ -91,6 +92,8 @@ pub struct Map {
     pub owner: Mutex<Option<Arc<Way>>>,
     /// When it names another owner, whoever that is.
     pub moves_at: Mutex<Option<Instant>>,
+    /// What waits for the owner before hears that it names another one.
+    moved: Notify,
 }
 
 impl Map {
@@ -100,7 +103,14 @@ impl Map {
             world: way.world.clone(),
             owner: Mutex::new(Some(way.clone())),
             moves_at: Mutex::new(None),
+            moved: Notify::new(),
         })
+    }
+
+    /// It names the node at the end of another way from now on, and says so.
+    pub fn move_to(&self, way: &Arc<Way>) {
+        *self.owner.lock() = Some(way.clone());
+        self.moved.notify_waiters();
     }
 
     /// The owner as this map names it.
@@ -279,6 +289,10 @@ impl Owners for Map {
         let moves = self.moves_at.lock().filter(|at| *at > now);
         let until = moves.map_or(deadline, |at| deadline.min(Deadline::at(at)));
         Box::pin(self.world.sleep(until.rest(&self.world)))
+    }
+
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.moved.notified())
     }
 
     fn usable_until(&self) -> Option<Instant> {

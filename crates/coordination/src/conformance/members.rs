@@ -95,6 +95,51 @@ pub(super) async fn the_managers_place_has_one_holder_and_is_free_after_its_leas
     assert!(body.world.now() - kept >= lease.ttl);
 }
 
+/// Rounds until one meets no fault: each must be over before the place's lease is.
+const ROUNDS_MAX: u32 = 200;
+
+/// One round; `None` if something else happened than without faults. What must never happen ends the test.
+async fn doubted_place(body: &Body) -> Option<()> {
+    let [a, b] = [&body.processes[0], &body.processes[1]];
+    let before = a.manager().await.ok()?.map_or(0, |it| it.version);
+    let lease = a.grant_place().await.ok()?.id;
+    a.take_place(run(1), before, lease).await.ok()?;
+    let held = b.manager().await.ok()??;
+    a.keep_place(run(1), lease).await.ok()?;
+    let kept = b.manager().await.ok()??;
+    let is_kept = kept == held && held.value.run == run(1) && !held.value.is_doubted();
+    is_kept.then_some(())?;
+    // Its holder answers.
+    b.doubt_place(&held).await.ok()?;
+    let doubted = b.manager().await.ok()??;
+    let is_seen = doubted.value.is_doubted() && doubted.value.run == run(1);
+    is_seen.then_some(())?;
+    a.keep_place(run(1), lease).await.ok()?;
+    let other = b.grant_place().await.ok()?.id;
+    let taken = b.take_place(run(2), doubted.version, other).await;
+    let refused = taken.expect_err("its holder has answered").kind();
+    (refused == ErrorKind::Changed).then_some(())?;
+    // It doesn't.
+    let answered = b.manager().await.ok()??;
+    (!answered.value.is_doubted()).then_some(())?;
+    b.doubt_place(&answered).await.ok()?;
+    let doubted = b.manager().await.ok()??;
+    doubted.value.is_doubted().then_some(())?;
+    b.take_place(run(2), doubted.version, other).await.ok()?;
+    let late = a.keep_place(run(1), lease).await;
+    let late = late.expect_err("another one has the place").kind();
+    (late == ErrorKind::NotFound).then_some(())
+}
+
+pub(super) async fn a_place_that_is_doubted_can_be_taken_until_its_holder_answers(body: Body) {
+    for _ in 0..ROUNDS_MAX {
+        if doubted_place(&body).await.is_some() {
+            return;
+        }
+    }
+    panic!("{ROUNDS_MAX} rounds met a fault");
+}
+
 pub(super) async fn only_the_manager_of_the_membership_as_it_is_assigns_shards(body: Body) {
     let [a, b] = [body.patient(0), body.patient(1)];
     let record = ShardRecord {

@@ -8,8 +8,8 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 /// Members elect another leader 10 to 20 times this after the last one fell silent: here 1 to 2 s. Until then nobody
 /// becomes the manager, so longer times delay whatever waits for one. They also delay it when a machine fell silent
 /// that had both the manager and etcd's leader: the place (5 s) lasts up to 10 heartbeats longer after an election, so it
-/// is free 8.5 s after. And no lease is shorter than 15 heartbeats. Shorter times would make members that share a busy
-/// machine elect without a reason.
+/// is free 8.5 s after; with later elections it is taken without waiting for that, but not before they are over. And no
+/// lease is shorter than 15 heartbeats. Shorter times would make members that share a busy machine elect without a reason.
 pub const HEARTBEAT: Duration = Duration::from_millis(100);
 /// An election begins after this many heartbeats without one.
 const HEARTBEATS_TO_ELECTION: u32 = 10;

@@ -23,6 +23,9 @@ const TRAVEL_MAX: Duration = Duration::from_millis(3);
 const SLOW_MAX: Duration = Duration::from_secs(8);
 /// How long an election takes.
 const ELECTION: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// The same if the leader has fallen silent: members wait for 10 to 20 of its heartbeats of 100 ms, of which the last one
+/// may have come just before ([`crate::etcd::HEARTBEAT`]).
+const SILENT_ELECTION: (Duration, Duration) = (Duration::from_millis(900), ELECTION.1);
 /// A new leader gives each lease this time more than its TTL (etcd: its election time).
 const PROMOTION: Duration = Duration::from_secs(1);
 /// Leases last at least this (etcd: 1.5 times its election time, in whole seconds).
@@ -168,7 +171,7 @@ impl Server {
     pub(super) fn change_leader(&mut self) {
         self.advance();
         if self.leader != Leader::NoQuorum {
-            self.elect();
+            self.elect(ELECTION);
         }
     }
 
@@ -208,7 +211,7 @@ impl Server {
                 self.leader = Leader::NoQuorum;
             }
         } else if self.leads == Some(node) && self.leader == Leader::Leads {
-            self.elect();
+            self.elect(SILENT_ELECTION);
         }
     }
 
@@ -225,7 +228,7 @@ impl Server {
 
     fn elect_if_possible(&mut self) {
         if self.leader == Leader::NoQuorum && self.has_quorum() {
-            self.elect();
+            self.elect(ELECTION);
         }
     }
 
@@ -393,9 +396,9 @@ impl Server {
         self.silent.retain(|_, until| *until > now);
     }
 
-    fn elect(&mut self) {
+    fn elect(&mut self, (least, most): (Duration, Duration)) {
         self.leave();
-        self.leader = Leader::Elected(self.now + self.chance.time(ELECTION.0, ELECTION.1));
+        self.leader = Leader::Elected(self.now + self.chance.time(least, most));
     }
 
     /// The leader is gone: some answers that it gave never arrive.
@@ -436,7 +439,7 @@ impl Server {
             return;
         }
         if self.leader == Leader::Leads && self.chance.hits(self.chances.leader_change) {
-            self.elect();
+            self.elect(ELECTION);
         }
         if self.leader != Leader::Leads {
             // It waits for a leader, is refused, or nothing is heard of it any more.

@@ -83,12 +83,13 @@ impl Metanode {
     }
 
     /// The shard is about to be given up: a client of this process that has everything publishes and forgets what it has
-    /// cached, so that all that it has hangs under tokens, of which the next owner is told. Until the result is dropped
-    /// nobody gets everything again.
+    /// cached. What takes it longer than some seconds it keeps under tokens meanwhile, of which the next owner is told: so
+    /// this may be given up after about ten, and the client goes on with the rest there. Nobody gets everything again from
+    /// the first poll until future and result are dropped.
     ///
     /// # Errors
-    /// `Unavailable`: it hasn't within a minute, or it can't be told any more, because the node's lease is over or another
-    /// owner has followed. Its session ends with this owner then.
+    /// `Unavailable`: it hasn't published all within a minute, or it can't be told any more, because the node's lease is over
+    /// or another owner has followed. Then its session ends with this owner, unless it got its tokens before.
     pub async fn end_alone(&self) -> Result<impl Sized + '_> {
         let given_back = self.tokens.begin_opening(SessionId::default());
         match select(pin!(given_back), pin!(self.answers_nobody())).await {

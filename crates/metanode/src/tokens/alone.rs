@@ -1,9 +1,9 @@
 //! The client that has everything: the only one, in this process. It holds the delegation of the whole
 //! shard, so it and its operations ask for no token, and pay one atomic operation for that.
 //!
-//! Another session that is opened ends this: operations under way come to their ends, the client
-//! publishes and forgets what it has cached, and both use tokens from then on. When it is the only one
-//! again, it has everything again.
+//! Another session that is opened ends this, and so does an owner that gives the shard up: operations
+//! under way come to their ends, the client publishes and forgets what it has cached, and both use
+//! tokens from then on. When it is the only one again, it has everything again.
 
 use model::{Error, ErrorKind, Result, SessionId};
 use parking_lot::Mutex;

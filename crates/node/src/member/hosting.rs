@@ -13,6 +13,7 @@ use metanode::Metanode;
 use model::ShardId;
 use model::limits::SHARDS_OF_PROCESS_MAX;
 use std::collections::BTreeSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use world::Point;
@@ -23,9 +24,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long shards that are given up together may take to end. What isn't durable by then is lost to
 /// this node; the next owner has everything that was answered to other nodes.
 const LEAVE_MAX: Duration = Duration::from_secs(10);
-/// How long a client of this node that has a whole file system may take to give that back before. With the time in which a
-/// node learns of it, and that of ending, less than the manager waits for a shard to be given up.
-const GIVE_BACK_MAX: Duration = Duration::from_secs(15);
+/// How long a client of this node that has a whole file system may take to give that back before. It needs less to hold all
+/// that is left under tokens; what it hasn't published by then it publishes at the next owner.
+const GIVE_BACK_MAX: Duration = Duration::from_secs(10);
+/// How long it may take then until all that was answered is durable: sessions of this node that were shown more end with its
+/// owner. With these two, the time in which a node learns of it, and that of ending, less than the manager waits for a shard
+/// to be given up.
+const DURABLE_MAX: Duration = Duration::from_secs(5);
 
 /// The task that has a task for each shard of this run.
 pub(super) async fn supervise(parts: Arc<Parts>) {
@@ -175,21 +180,36 @@ impl Parts {
     }
 
     /// Refuses the shard's requests from now on and gives it up, if it is here. First, unless it is too late for that, a
-    /// client of this node that has everything is served until it hasn't: no other node has anything to ask then.
+    /// client of this node that has everything is served until it hasn't, or has the rest under tokens: no other node has
+    /// anything to ask then.
     async fn leave_shard(&self, shard: ShardId, may_give_back: bool) {
         let hosted = self.services.hosted(shard).filter(|_| may_give_back);
-        // Kept to the end, so that nobody gets everything again.
-        let _nobody = match &hosted {
-            Some(metanode) => {
-                let given_back = self.world.timeout(GIVE_BACK_MAX, metanode.end_alone());
-                let nobody = given_back.await.ok().and_then(Result::ok);
-                if nobody.is_none() {
-                    tracing::warn!(%shard, "a client here loses what it hasn't published with the shard");
-                }
-                nobody
+        let ending = async {
+            match &hosted {
+                Some(metanode) => metanode.end_alone().await.map(Some),
+                None => Ok(None),
             }
-            None => None,
         };
+        // Kept to the end, in time or not, so that nobody gets everything again.
+        let mut ending = pin!(ending);
+        let given_back = self.world.timeout(GIVE_BACK_MAX, ending.as_mut()).await;
+        let is_served = match &given_back {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => {
+                tracing::warn!(%shard, %error, "a client here may lose what it hasn't published with the shard");
+                false
+            }
+            Err(_) => {
+                tracing::info!(%shard, "a client here goes on publishing at the shard's next owner");
+                true
+            }
+        };
+        if let Some(metanode) = hosted.as_ref().filter(|_| is_served) {
+            let durable = self.world.timeout(DURABLE_MAX, metanode.sync());
+            if let Ok(Err(error)) = durable.await {
+                tracing::debug!(%shard, %error, "what was answered isn't durable before the shard is given up");
+            }
+        }
         let Some(metanode) = self.services.leave(shard) else {
             return;
         };

@@ -5,8 +5,9 @@
 //! answer extends the lease of the owners here ([`OwnerLease`]), counted from when the heartbeat was sent.
 //! *The manager that coordination has shown doesn't answer as one*: another member is asked who it is. Coordination
 //! may not be reached from here alone, and this node must know its successor then.
-//! *The manager's connection breaks*: a heartbeat is due at once, so that its death is found. *No answer*: the lease runs out, and the owners here answer nothing until there is one again. *The run has
-//! ended*, as the manager or the membership says: nothing here is answered any more, and
+//! *The manager's connection breaks*: a heartbeat is due at once, so that its death is found. *No answer*: its place is
+//! doubted (`managing/place.rs`), the lease runs out, and the owners here answer nothing until there is one again. *The run
+//! has ended*, as the manager or the membership says: nothing here is answered any more, and
 //! [`Member::ended`](super::Member::ended) tells the process, which closes the member and starts another run.
 //!
 //! All of it is on the urgent thread (`World::urgent`), as are the connections that carry heartbeats and those who
@@ -32,6 +33,8 @@ use world::{Deadline, Instant, World};
 
 /// How long an answer is waited for.
 const ANSWER_MAX: Duration = HEARTBEAT_EVERY;
+/// An answer that takes longer than this is so late that the manager may be gone.
+const ANSWER_LATE: Duration = Duration::from_secs(1);
 /// How long another member is waited for.
 const WHO_MAX: Duration = Duration::from_millis(500);
 /// For how long a manager is believed that another member has named and coordination doesn't show: whoever is blind
@@ -59,7 +62,7 @@ pub(super) struct RunLease {
     is_leaving: AtomicBool,
     /// There is something to say at once.
     news: Notify,
-    /// The manager didn't answer.
+    /// The manager doesn't answer, or takes long.
     doubt: Notify,
     has_ended: watch::Sender<bool>,
 }
@@ -156,7 +159,7 @@ impl RunLease {
         }
     }
 
-    /// Returns when the manager didn't answer.
+    /// Returns when the manager doesn't answer, or takes long.
     pub(super) async fn doubted(&self) {
         self.doubt.notified().await;
     }
@@ -264,9 +267,15 @@ pub(super) async fn keep(parts: Arc<Parts>) {
             // Who takes its place needn't wait for the answer of one that may be dead.
             let shown = place_of(&known);
             let replaced = roster.wait_for(|roster| place_of(roster) != shown);
+            let late = async {
+                world.sleep(ANSWER_LATE).await;
+                lease.doubt.notify_one();
+                std::future::pending::<Result<HeartbeatReply, NoReply>>().await
+            };
             let reply = tokio::select! {
                 reply = asked => reply,
                 _ = replaced => Err(NoReply::Replaced),
+                never = late => never,
             };
             match reply {
                 // Another member was wrong.

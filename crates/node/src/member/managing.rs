@@ -1,12 +1,13 @@
 //! The cluster's manager, while this run is it: `manager::Manager` driven by what happens.
 //!
 //! *The place is free*, or its holder is surely dead (two attempts in a row were refused, or a newer run of
-//! its node is known): this node takes it under a lease (`place`), reads the roster, and begins a manager, whose first
-//! act is to write its term. *A heartbeat* is answered by the manager under its lock, at once
-//! ([`Office::heartbeat`]). All else that it wants done is a future here, of which each ends within
+//! its node is known) or surely doesn't keep it: this node takes it under a lease (`place`), reads the roster, and
+//! begins a manager, whose first act is to write its term. *A heartbeat* is answered by the manager under its lock, at
+//! once ([`Office::heartbeat`]). All else that it wants done is a future here, of which each ends within
 //! [`STEP_MAX`], and whose outcome is its next event: stores, assignments, probes, and a call to each member
 //! that lasts until its connection breaks. *It resigns*, because another one has written the membership or its
-//! place has ended: all of that is dropped, and the node looks for a free place again.
+//! place has ended: all of that is dropped, and the node looks for a free place again. *It retires*, because the whole
+//! cluster stops: it gives the place up, and never looks for it again.
 
 mod place;
 
@@ -20,10 +21,11 @@ use model::call::{Call, Class};
 use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term};
 use model::{ErrorKind, NodeId, NodeRun, ShardId};
 use parking_lot::Mutex;
-use place::Won;
+use place::{Suspicion, Won};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use world::Deadline;
 
 /// How often a manager learns that time passes.
@@ -41,6 +43,8 @@ const ATTEND_AGAIN: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub(super) struct Office {
     manager: Mutex<Option<Manager>>,
+    /// This run isn't to be the manager any more, and never again.
+    is_retired: watch::Sender<bool>,
 }
 
 /// The outcome of something under way.
@@ -75,6 +79,21 @@ impl Office {
             Action::Answer { reply, .. } => Some(reply),
             _ => None,
         })
+    }
+
+    /// This run isn't the manager any more, and never will be.
+    pub(super) fn retire(&self) {
+        self.is_retired.send_replace(true);
+    }
+
+    /// Whether it was told so.
+    pub(super) fn is_retired(&self) -> bool {
+        *self.is_retired.borrow()
+    }
+
+    async fn retired(&self) {
+        // The sender is here.
+        let _ = self.is_retired.subscribe().wait_for(|it| *it).await;
     }
 
     /// A manager is here.
@@ -122,16 +141,33 @@ impl Drop for Open<'_> {
 
 /// The task that makes this run the manager whenever nobody else is.
 pub(super) async fn manage(parts: Arc<Parts>) {
-    let mut dead = None;
-    while !parts.lease.has_ended() {
-        if let Some(won) = place::win(&parts, &mut dead).await {
+    let (office, mut suspicion) = (&parts.office, Suspicion::default());
+    while !parts.lease.has_ended() && !office.is_retired() {
+        let won = tokio::select! {
+            biased;
+            () = office.retired() => None,
+            won = place::win(&parts, &mut suspicion) => won,
+        };
+        if let Some(won) = won {
             let lease = won.lease;
-            let has_ruled = tokio::select! {
-                has_ruled = rule(&parts, won, dead) => has_ruled,
-                () = spaces::lend(&parts) => true,
+            let ruling = async {
+                tokio::select! {
+                    has_ruled = rule(&parts, won, suspicion.dead) => has_ruled,
+                    () = spaces::lend(&parts) => true,
+                }
             };
+            let has_ruled = tokio::select! {
+                biased;
+                () = office.retired() => true,
+                has_ruled = ruling => has_ruled,
+            };
+            let retires = office.is_retired();
+            if retires {
+                // What this manager has answered to its own node counts no longer than the place.
+                parts.lease.lost_place();
+            }
             // The next manager waits for this run's lease no longer than for one that lost its place by time.
-            if !has_ruled || parts.lease.has_ended() {
+            if !has_ruled || retires || parts.lease.has_ended() {
                 place::give_up(&parts, lease).await;
             }
         }
@@ -235,10 +271,11 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
 fn start(parts: &Parts, won: &Won, roster: &Roster, dead: Option<NodeRun>) -> Start {
     let members = roster.membership.as_ref();
     let shards = roster.shards.iter();
+    let unkept = won.unkept_since.map(|since| parts.world.now() - since);
     Start {
         own: parts.run,
         own_until: won.until,
-        place_lasts: place::LASTS,
+        former_kept: unkept.unwrap_or_default().max(place::LASTS),
         record: members.map_or_else(Membership::default, |it| it.value.clone()),
         version: members.map_or(0, |it| it.version),
         shards: shards

@@ -88,6 +88,22 @@ impl Owners for ShardOwners {
             }
         })
     }
+
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        let before = self.assigned();
+        Box::pin(async move {
+            let mut roster = self.roster.clone();
+            let is_other = |roster: &Arc<Roster>| {
+                let now = roster.assigned(self.shard);
+                now.is_some() && now != before
+            };
+            // The roster's lock, which a successful wait returns, isn't kept.
+            let is_replaced = async { roster.wait_for(is_other).await.is_ok() };
+            if !is_replaced.await {
+                std::future::pending().await
+            }
+        })
+    }
 }
 
 /// The owner that is here, for clients of this node.

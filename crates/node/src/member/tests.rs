@@ -2,6 +2,7 @@
 
 mod file_systems;
 mod giving_back;
+mod stopping;
 mod urgent;
 mod waits;
 

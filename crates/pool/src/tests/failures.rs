@@ -5,8 +5,9 @@ use crate::MemberState;
 use futures::future::BoxFuture;
 use model::ErrorKind;
 use model::call::{Answer, Call, NoAnswer};
-use model::nsd::GroupFence;
+use model::nsd::{AddressedRequest, GroupFence, NsdRequest};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use world::Deadline;
 use world::call::Remote;
 
@@ -202,4 +203,78 @@ fn a_node_that_was_never_heard_of_is_away_and_not_full() {
             assert_eq!(rig.read(&place).await, bytes);
         }
     });
+}
+
+/// A way to a node on which puts are lost: their connection breaks. All else arrives.
+struct BreaksPuts {
+    node: Arc<Loopback>,
+    puts: AtomicU64,
+}
+
+fn is_put(call: &Call) -> bool {
+    let asked = call.decode::<AddressedRequest>();
+    matches!(asked, Ok((_, NsdRequest::Put { .. })))
+}
+
+impl Remote for BreaksPuts {
+    fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
+        if !is_put(&call) {
+            return self.node.call(call, deadline);
+        }
+        self.puts.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Err(NoAnswer::unknown("the connection ended")) })
+    }
+}
+
+/// Would be broken if `shale health` sent people to look at a disk because its node had died.
+#[test]
+fn requests_that_do_not_reach_an_nsds_node_are_no_faults_of_the_nsd() {
+    with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
+        rig.server.add(rig.nsd(NsdId(2)));
+        let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
+        let breaks = Arc::new(BreaksPuts {
+            node: node.clone(),
+            puts: AtomicU64::new(0),
+        });
+        rig.reach(NsdId(2), breaks.clone()).await;
+        for seed in 0..20 {
+            rig.write(&plain(MIB, seed)).await;
+            // Nobody puts to it for a while after each failure.
+            rig.world.sleep(Duration::from_secs(6)).await;
+        }
+        assert!(breaks.puts.load(Ordering::Relaxed) > 2);
+        assert_eq!(rig.failures(), [0, 0, 0]);
+        // Its node answers, and only its disk doesn't.
+        rig.reach(NsdId(2), node.clone()).await;
+        let _held = node.hold(is_put);
+        for seed in 0..20 {
+            rig.write(&plain(MIB, seed)).await;
+            rig.world.sleep(Duration::from_secs(6)).await;
+        }
+        let failures = rig.failures();
+        assert!(failures[1] > 2, "{failures:?}");
+        assert_eq!((failures[0], failures[2]), (0, 0));
+    });
+}
+
+impl Rig {
+    /// Reaches an NSD in another way from now on.
+    async fn reach(&self, nsd: NsdId, way: Arc<dyn Remote>) {
+        self.pool.remove_nsd(nsd);
+        self.pool.add_remote_nsd(nsd, way);
+        let handle = self.pool.handle(nsd).expect("just added");
+        let heard = async {
+            while !handle.is_heard() {
+                self.world.sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let heard = self.world.timeout(Duration::from_secs(10), heard).await;
+        heard.expect("it says how it is");
+    }
+
+    /// Of each NSD, the requests that it failed.
+    fn failures(&self) -> Vec<u64> {
+        let states = self.pool.nsd_states().into_iter();
+        states.map(|state| state.failures).collect()
+    }
 }

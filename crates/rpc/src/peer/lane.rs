@@ -7,10 +7,13 @@ use super::Shared;
 use crate::caller::Outcome;
 use crate::channel::Channel;
 use crate::dial::Place;
+use crate::drive::idle;
 use crate::lanes::Lane;
+use crate::outlet::{Next, Outlet};
 use crate::pulse::SILENCE_MAX;
-use crate::traffic::{Todo, Traffic};
-use link::{Link, LinkEnd, serve};
+use crate::receive::Receiver;
+use crate::traffic::{Step, Todo, Traffic};
+use link::{Link, LinkEnd, Way, serve};
 use model::call::{Call, NoAnswer};
 use model::{NodeId, NodeRun};
 use parking_lot::Mutex;
@@ -45,7 +48,7 @@ struct State {
 
 /// A connection that hasn't ended.
 struct Running {
-    work: Arc<Notify>,
+    way: Arc<Way>,
     /// Its task; whoever closes the lane takes it.
     task: Option<Task<()>>,
 }
@@ -55,7 +58,7 @@ struct Running {
 #[must_use]
 pub(super) struct Unlocked {
     ended: Vec<(Ticket, Outcome)>,
-    wake: Vec<Arc<Notify>>,
+    wake: Vec<Arc<Way>>,
     tasks: Vec<Task<()>>,
 }
 
@@ -67,8 +70,8 @@ impl Unlocked {
     }
 
     pub(super) fn finish(self) {
-        for work in self.wake {
-            work.notify_one();
+        for way in self.wake {
+            way.work.notify_one();
         }
         drop(self.tasks);
         for (ticket, outcome) in self.ended {
@@ -118,12 +121,16 @@ impl LaneOfPeer {
             return Outcome::Ended(Err(self.state.lock().traffic.too_late()));
         }
         let (ticket, outcome) = oneshot::channel();
-        let taken = self.with(
-            |traffic, now| match traffic.call(call, deadline, ticket, now) {
-                Ok((id, todo)) => (Ok(id), todo),
-                Err((_, none)) => (Err(none), Todo::nothing()),
-            },
-        );
+        let (taken, mut unlocked) =
+            self.decide(
+                |traffic, now| match traffic.call(call, deadline, ticket, now) {
+                    Ok((id, todo)) => (Ok(id), todo),
+                    Err((_, none)) => (Err(none), Todo::nothing()),
+                },
+            );
+        let woken = std::mem::take(&mut unlocked.wake);
+        unlocked.finish();
+        woken.into_iter().for_each(|way| self.hurry(&way));
         let id = match taken {
             Ok(id) => id,
             Err(none) => return Outcome::Ended(Err(none)),
@@ -141,6 +148,28 @@ impl LaneOfPeer {
                 .give_up(id)
                 .unwrap_or_else(|| NoAnswer::unknown("the reply came at its deadline")))),
         }
+    }
+
+    /// Has a connection send what it can now. A small call leaves on the caller's thread: waking the connection's task
+    /// for it would take longer. Sealing blocks is for that task, and leases are for the urgent thread.
+    fn hurry(&self, way: &Way) {
+        let is_here = self.lane == Lane::Small && self.world.is_here();
+        if !(is_here && way.outlet.send_now(|| self.next(way.number))) {
+            way.work.notify_one();
+        }
+    }
+
+    /// What a connection does next.
+    fn next(&self, link: u64) -> Next {
+        self.with(|traffic, now| {
+            let (step, todo) = traffic.next(link, now);
+            let next = match step {
+                Step::Send(frame) => Next::Send(frame),
+                Step::Over => Next::Over,
+                Step::Idle => idle(traffic.beat(link, now)),
+            };
+            (next, todo)
+        })
     }
 
     fn give_up(&self, id: u64) -> Option<NoAnswer> {
@@ -185,7 +214,7 @@ impl LaneOfPeer {
         let woken = todo.wake.iter().filter_map(|link| state.links.get(link));
         unlocked
             .wake
-            .extend(woken.map(|running| running.work.clone()));
+            .extend(woken.map(|running| running.way.clone()));
         if let (Some(number), Some(peer), Some(own)) =
             (todo.dial, self.peer.upgrade(), self.own.upgrade())
         {
@@ -214,12 +243,20 @@ impl LaneOfPeer {
         let Some(number) = state.traffic.opened(hello, self.world.now()) else {
             return;
         };
-        let work = Arc::new(Notify::new());
-        let link = Link::new(own, number, work.clone());
+        let (stream, protection) = channel.into_parts();
+        let (sealer, opener) = protection.unzip();
+        let (read, outlet) = Outlet::of(stream, sealer);
+        let way = Arc::new(Way {
+            number,
+            work: Notify::new(),
+            outlet,
+        });
+        let link = Link::new(own, way.clone());
         // Made here: a task can be dropped before it begins.
         let end = LinkEnd::new(link);
-        let task = Some(self.world.spawn("rpc asks", serve(end, channel)));
-        state.links.insert(number, Running { work, task });
+        let serving = serve(end, read, Receiver::new(opener));
+        let task = Some(self.world.spawn("rpc asks", serving));
+        state.links.insert(number, Running { way, task });
         let dialing = state.dialing.take();
         drop(state);
         drop(dialing);

@@ -47,6 +47,7 @@ fn call(source: &mut Source<'_>) -> Call {
         trace: source.number(),
         body: source.bytes(60).into(),
         payload: payload(source).into(),
+        payload_crc: None,
         reply_bytes_max: match source.below(4) {
             0 => source.number() as u32 % 100_000,
             _ => 60_000,

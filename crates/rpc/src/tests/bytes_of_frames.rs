@@ -68,13 +68,18 @@ fn frames_have_the_documented_bytes() {
         trace: 0x1112_1314_1516_1718,
         body: Bytes::from_static(b"body"),
         payload: Bytes::from_static(b"payload"),
+        payload_crc: None,
         reply_bytes_max: 0x2122,
     };
-    let request = Frame::Request {
+    let known = Call {
+        payload_crc: Some(crc32c(b"payload")),
+        ..call.clone()
+    };
+    let [request, of_known] = [call, known].map(|call| Frame::Request {
         number: 5,
         budget: Duration::from_millis(0x3132),
         call,
-    };
+    });
     let mut wanted = b"SHRP\x01\x02\x02\x00".to_vec();
     wanted.extend([5, 0, 0, 0, 0, 0, 0, 0]);
     wanted.extend([0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11]);
@@ -86,6 +91,7 @@ fn frames_have_the_documented_bytes() {
     wanted.extend(crc32c(&wanted).to_le_bytes());
     wanted.extend(b"bodypayload");
     assert_eq!(whole(request), wanted);
+    assert_eq!(whole(of_known), wanted, "whoever knows a checksum");
 
     let hello = whole(Frame::Hello(hello()));
     assert_eq!(hello[..8], *b"SHRP\0\x01\0\0");
@@ -199,6 +205,7 @@ fn some_frame() -> impl Strategy<Value = Frame> {
             trace: call.2,
             body: call.3,
             payload: call.4,
+            payload_crc: None,
             reply_bytes_max,
         },
     });

@@ -232,7 +232,6 @@ impl Scene {
         self.traffic.allow(link, &header_of(&frame))?;
         let (todo, news) = self.traffic.arrived(link, frame, self.now)?;
         self.perform(todo);
-        self.woken.insert(link);
         if let News::Hello(run, lanes) = news {
             assert_eq!((run, lanes), (identity(2).run, Some(LANES)));
             let todo = self.traffic.accepted(link, self.now);

@@ -2,6 +2,7 @@
 
 pub mod client;
 pub mod repair;
+pub mod stopping;
 mod waits;
 
 pub use waits::{LeaseRest, MemberLine, Wait, WaitPart, Waits};

@@ -1,5 +1,6 @@
 //! Fuzz targets: what comes over the admin socket, in both directions.
 
+use super::stopping::{ClusterStopped, StepTaken, StopCluster, TakeStep};
 use super::*;
 use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
 use serde::de::DeserializeOwned;
@@ -54,6 +55,10 @@ targets! {
     fn any_body_is_a_new_nsd_or_refused() for AddNsd;
     fn any_body_is_a_wish_for_a_join_token_or_refused() for MakeJoinToken;
     fn any_body_is_a_wish_to_shut_down_or_refused() for Shutdown;
+    fn any_body_is_a_wish_to_stop_the_cluster_or_refused() for StopCluster;
+    fn any_body_is_a_step_of_a_stop_or_refused() for TakeStep;
+    fn any_answer_is_a_step_that_was_taken_or_not_understood() for StepTaken;
+    fn any_answer_is_a_stopped_cluster_or_not_understood() for ClusterStopped;
     fn any_answer_is_a_refusal_or_not_understood() for Refusal;
     fn any_answer_is_a_progress_or_not_understood() for Progress;
     fn any_answer_is_a_status_or_not_understood() for Status;

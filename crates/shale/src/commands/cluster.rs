@@ -48,6 +48,7 @@ pub fn cluster(command: Cluster, json: bool) -> Result<ExitCode> {
             let old = finish.flatten();
             rotate_keys(&dir, step.map(|step| RotateKeys { step, old }), json)
         }
+        Cluster::Stop { dir, force } => super::stop::stop(&dir, force, json),
         Cluster::Show(dir) => show(&dir, json, |view| {
             say!("cluster {}", view.cluster);
             say!("coordination: {}", view.coordination.join(", "));

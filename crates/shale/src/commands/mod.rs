@@ -14,6 +14,7 @@ mod progress;
 mod repair;
 mod shell;
 mod start;
+mod stop;
 mod up;
 mod wait;
 mod waiters;

@@ -1,6 +1,6 @@
 //! A running daemon's reports about itself: status, health.
 
-use super::health::{Facts, MountFacts};
+use super::health::{ClusterFacts, Facts, MountFacts};
 use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, ShardStatus, Status};
 use client::Client;
@@ -103,11 +103,10 @@ impl Serving {
                 .max()
                 .unwrap_or_default(),
             waiting: self.mounts.waiting(),
-            cluster: self
-                .running
-                .in_cluster()
-                .ok()
-                .map(|here| here.facts_for_health()),
+            cluster: self.running.in_cluster().ok().map(|here| ClusterFacts {
+                stop: self.stop.now(),
+                ..here.facts_for_health()
+            }),
             now: world.now(),
             wall: world.wall(),
         }
@@ -116,7 +115,8 @@ impl Serving {
     fn mount_facts(&self) -> MountFacts {
         let own = self.config.lock().mount.clone();
         let missing = self.own.missing();
-        let is_lost = missing.is_none() && !self.is_on_demand() && !self.mounts.has(&own);
+        let was_ended = self.is_on_demand() || self.stop.now().is_some();
+        let is_lost = missing.is_none() && !was_ended && !self.mounts.has(&own);
         let own = own.display().to_string();
         MountFacts {
             dir: self.dir.display().to_string(),

@@ -1,5 +1,10 @@
 //! Judges the node's health: makes every event of `shale health`, with its remedy, from facts.
 
+mod away;
+
+pub use away::{Absence, HomeFacts};
+
+use super::stop_mark::Stop;
 use crate::admin::{Health, HealthEvent, MountLine};
 use fuse::WaitingRequest;
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
@@ -80,6 +85,8 @@ pub struct ClusterFacts {
     pub has_manager: bool,
     /// Members that were expelled, by number, with the cause.
     pub expelled: Vec<(u32, String)>,
+    /// Of NSDs that other nodes have, which one that is.
+    pub homes: BTreeMap<NsdId, HomeFacts>,
     /// Shards that no run owns.
     pub unowned: Vec<u32>,
     /// The cluster's etcd; `None`: nobody has looked yet.
@@ -94,6 +101,8 @@ pub struct ClusterFacts {
     pub still_trusting: Vec<String>,
     /// Why the node can't do its part of that, or of a change of `cipher_list`.
     pub security_trouble: Option<String>,
+    /// The whole cluster is being stopped.
+    pub stop: Option<Stop>,
 }
 
 /// A node's certificate.
@@ -143,6 +152,8 @@ struct Seen {
     damage: BTreeMap<NsdId, Count>,
     /// Requests that NSDs failed.
     failures: BTreeMap<NsdId, Count>,
+    /// Since when NSDs of other nodes are away, as far as was seen.
+    away: BTreeMap<NsdId, world::Instant>,
     clock: Option<(world::Instant, model::Timestamp)>,
     set_back: Option<(world::Instant, Duration)>,
 }
@@ -183,6 +194,11 @@ impl History {
             damage.note(view.damage_found + view.rebuilt, facts.now);
             let failures = seen.failures.entry(view.nsd).or_default();
             failures.note(view.failures, facts.now);
+            if away::is_away(view, facts) {
+                seen.away.entry(view.nsd).or_insert(facts.now);
+            } else {
+                seen.away.remove(&view.nsd);
+            }
         }
         seen.sessions.note(facts.lost.sessions, facts.now);
         if let Some((at, wall)) = seen.clock {
@@ -205,7 +221,7 @@ impl History {
         events.extend(metadata_event(facts));
         events.extend(cluster_events(facts));
         events.extend(mount_events(facts));
-        events.extend(nsd_events(facts));
+        events.extend(nsd_events(facts, &seen));
         events.extend(failure_events(facts, &seen));
         events.extend(pace_events(facts));
         events.extend(segment_events(facts));
@@ -251,8 +267,9 @@ fn event(
     }
 }
 
-fn is_down(view: &NsdView) -> bool {
-    view.state != NsdState::Lost && matches!(view.health, None | Some(NsdHealth::Failed))
+fn is_down(view: &NsdView, facts: &Facts) -> bool {
+    let is_down = matches!(view.health, None | Some(NsdHealth::Failed));
+    view.state != NsdState::Lost && (is_down || away::is_away(view, facts))
 }
 
 fn subject_of(view: &NsdView) -> String {
@@ -260,8 +277,8 @@ fn subject_of(view: &NsdView) -> String {
 }
 
 /// One event for each NSD that is down, was removed while in use, or is full.
-fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
-    let is_at_risk = |view: &&NsdView| is_down(view) || view.is_removed;
+fn nsd_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
+    let is_at_risk = |view: &&NsdView| is_down(view, facts) || view.is_removed;
     let down = facts.nsds.iter().filter(is_at_risk).count();
     let severity = if down > facts.tolerance {
         CRITICAL
@@ -273,7 +290,12 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
         .iter()
         .filter(|view| view.state != NsdState::Lost);
     used.filter_map(|view| {
-        if is_down(view) {
+        if away::is_away(view, facts) {
+            let since = seen.away.get(&view.nsd).copied().unwrap_or(facts.now);
+            let (what, remedy) = away::trouble_of(view, facts, facts.now - since);
+            return Some(event(severity, subject_of(view), what, remedy));
+        }
+        if is_down(view, facts) {
             let (what, first) = trouble_of(view);
             let remedy = format!(
                 "{first}; it is retried every minute (`shale nsd open {0}`: at once), and pieces \
@@ -304,7 +326,7 @@ fn nsd_events(facts: &Facts) -> Vec<HealthEvent> {
 
 /// NSDs that serve but fail some requests.
 fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
-    let serving = facts.nsds.iter().filter(|view| serves(view));
+    let serving = facts.nsds.iter().filter(|view| serves(view, facts));
     serving
         .filter_map(|view| {
             let failures = seen.failures.get(&view.nsd)?;
@@ -328,7 +350,8 @@ fn failure_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
 /// An NSD that takes longer than the others under the same load is slow; if all of them take long,
 /// or the only one, they are busy.
 fn pace_events(facts: &Facts) -> Vec<HealthEvent> {
-    let serving: Vec<&NsdView> = facts.nsds.iter().filter(|view| serves(view)).collect();
+    let serving = facts.nsds.iter().filter(|view| serves(view, facts));
+    let serving: Vec<&NsdView> = serving.collect();
     let mut events = Vec::new();
     for view in &serving {
         let mut others: Vec<Duration> = serving
@@ -368,8 +391,8 @@ fn pace_events(facts: &Facts) -> Vec<HealthEvent> {
     events
 }
 
-fn serves(view: &NsdView) -> bool {
-    view.state != NsdState::Lost && !is_down(view)
+fn serves(view: &NsdView, facts: &Facts) -> bool {
+    view.state != NsdState::Lost && !is_down(view, facts)
 }
 
 fn millis(time: Duration) -> String {
@@ -380,12 +403,8 @@ fn millis(time: Duration) -> String {
     (micros / 1000).to_string()
 }
 
-/// What is wrong with an NSD that doesn't serve, and the first step of the remedy.
+/// What is wrong with an NSD that doesn't serve although its node is there, and the first step of the remedy.
 fn trouble_of(view: &NsdView) -> (String, &'static str) {
-    if view.refused.is_none() && view.health.is_none() {
-        let what = "away: its node doesn't answer";
-        return (what.into(), "start that node's daemon (`shale node list`)");
-    }
     let Some(why) = &view.refused else {
         let what = "failed: its disk reported errors; it isn't used until it is reopened";
         return (what.into(), "look at the disk (`dmesg`, `smartctl -a`)");
@@ -589,6 +608,10 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
     let Some(cluster) = &facts.cluster else {
         return Vec::new();
     };
+    if let Some(stop) = &cluster.stop {
+        // All else that is missing is meant to be.
+        return vec![stop_event(stop)];
+    }
     let mut events = Vec::new();
     if !cluster.has_lease {
         let what = "the node has no lease: its owners answer nothing, and its mounts wait";
@@ -617,6 +640,20 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
         events.push(event(WARNING, format!("shard {shard}"), what, remedy));
     }
     events
+}
+
+/// It takes a minute or two, unless whoever stops the cluster has died.
+fn stop_event(stop: &Stop) -> HealthEvent {
+    let node = stop.by.node;
+    let what = match stop.is_final {
+        true => format!("node {node} stops the cluster: this node ends, and serves nothing more"),
+        false => format!("node {node} stops the cluster: the mounts here have ended"),
+    };
+    let remedy = format!(
+        "wait a minute or two. If it has broken off: `shale cluster stop` on node {node} goes on, or `shale down` and \
+         `shale up` here begin anew"
+    );
+    event(WARNING, "this node", what, remedy)
 }
 
 /// A certificate that ends takes its node out of the cluster.

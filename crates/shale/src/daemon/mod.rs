@@ -17,6 +17,8 @@ pub mod running;
 mod server;
 pub mod serving;
 mod signals;
+mod stop_mark;
+mod stopping;
 mod supervisor;
 mod users;
 mod waits;

@@ -1,11 +1,12 @@
-//! The mounts of a node: its own, and those added while it runs. Which of them are made again, and when, is in `again`.
+//! The mounts of a node: its own, and those added while it runs. Which of them are made again, and when, is in `again`; who
+//! uses them, in `uses`.
 
 mod again;
+mod uses;
 
 pub use again::LeftMount;
 
 use super::file_systems::FileSystems;
-use super::users::who_uses;
 use super::watchdog::Guard;
 use crate::{admin::MountLine, options::Options};
 use client::Client;
@@ -34,10 +35,6 @@ const MOUNTS_MAX: usize = 64;
 
 /// By then data written through an ended mount is durable, or can't be made so.
 const ENDING_MAX: Duration = Duration::from_secs(60);
-/// A look at all processes takes milliseconds, unless one of them is stuck.
-const PROCESSES_MAX: Duration = Duration::from_secs(3);
-/// Most places that a message names; the rest is counted.
-const PLACES_MAX: usize = 5;
 /// A mount is made within this time (it waits up to 6 s for the node's other mounts), unless its
 /// mount point hangs.
 const MAKING_MAX: Duration = Duration::from_secs(15);
@@ -319,37 +316,9 @@ impl Mounts {
         if is_covered && one.mount.is_attached() {
             return Err(refused);
         }
-        let inside = fuse::mounted_below(mountpoint);
-        if !inside.is_empty() {
-            let text = format!(
-                "other file systems are mounted in {}: {}; unmount them first, or use --force",
-                mountpoint.display(),
-                shown(&inside)
-            );
-            return Err(Error::new(ErrorKind::Busy, text));
-        }
-        let place = mountpoint.clone();
-        let found =
-            self.look_at_processes(async { self.world.blocking(move || who_uses(&place)).await });
-        let users = match found.await.unwrap_or_default() {
-            users if users.is_empty() => String::new(),
-            users => format!(": {users}"),
-        };
-        let text = format!(
-            "programs still use {}{users}; end them (`fuser -vm {0}` shows them), or use --force",
-            mountpoint.display()
-        );
+        let users = self.users_of(mountpoint).await;
+        let text = users.unwrap_or_else(|| uses::by_programs(mountpoint, ""));
         Err(Error::new(ErrorKind::Busy, text))
-    }
-
-    /// Runs a look at all processes with a deadline. The kernel blocks it on a process that is
-    /// being started and closes files of a file system that doesn't answer, perhaps forever. In
-    /// that case no users are named, and the look ends when the process does.
-    async fn look_at_processes<T>(&self, look: impl Future<Output = T>) -> Option<T> {
-        let found = self.world.timeout(PROCESSES_MAX, look).await;
-        found
-            .inspect_err(|_| tracing::warn!("looking at all processes timed out"))
-            .ok()
     }
 
     /// Ends all mounts, or none if one is in use. By force, their bind mounts end too. Afterwards no
@@ -386,11 +355,7 @@ impl Mounts {
         if how == Unmount::IfIdle {
             let bound: Vec<_> = all.iter().flat_map(copies).collect();
             if !bound.is_empty() {
-                let text = format!(
-                    "bind mounts still show the file system at {}; unmount them with `umount`, or use --force",
-                    shown(&bound)
-                );
-                return Err(Error::new(ErrorKind::Busy, text));
+                return Err(Error::new(ErrorKind::Busy, uses::by_bind_mounts(&bound)));
             }
         }
         let mut left = Vec::new();
@@ -523,18 +488,6 @@ fn is_told(place: &Path, told: std::io::Result<()>) -> bool {
 fn forget_ended(source: &Path) {
     if let Err(error) = fuse::forget_ended(source) {
         tracing::warn!(%error, "umount(8) still has lines about mounts that ended");
-    }
-}
-
-fn shown(places: &[PathBuf]) -> String {
-    let named = places
-        .iter()
-        .take(PLACES_MAX)
-        .map(|it| it.display().to_string());
-    let named = named.collect::<Vec<_>>().join(", ");
-    match places.len().saturating_sub(PLACES_MAX) {
-        0 => named,
-        more => format!("{named} and {more} more"),
     }
 }
 

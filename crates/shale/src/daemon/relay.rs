@@ -15,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use model::{Error, ErrorKind, NodeId, NodeRun, Result};
-use node::Commands;
-use serde::{Deserialize, Serialize};
+use node::{Commands, Member};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -193,12 +193,46 @@ pub async fn pass_on(
     response_of(node, &answer)
 }
 
+/// Asks another node for something that this daemon itself wants, and waits so long for the answer; the inner result is
+/// what it says, or its refusal.
+///
+/// # Errors
+/// `Unavailable`: it couldn't be asked; `Unknown`: it didn't answer in time, or not in a way that is understood here; others
+/// if it runs no commands of this node.
+pub async fn ask_node<A: DeserializeOwned>(
+    member: &Member,
+    node: NodeId,
+    path: &str,
+    body: &impl Serialize,
+    patience: Duration,
+) -> Result<std::result::Result<A, Refusal>> {
+    let passed = Passed {
+        method: Method::POST.to_string(),
+        path: path.to_owned(),
+        body: serde_json::to_value(body).expect("a request is plain data"),
+    };
+    let command = serde_json::to_vec(&passed).expect("a request is plain data");
+    let answer = member.command(node, command.into(), patience).await?;
+    let answered = answered(node.0, &answer)?;
+    let understood = match StatusCode::from_u16(answered.status) {
+        Ok(StatusCode::OK) => serde_json::from_value(answered.body).map(Ok),
+        _ => serde_json::from_value(answered.body).map(Err),
+    };
+    understood.map_err(|error| not_understood(node.0, &error))
+}
+
+fn answered(node: u32, answer: &[u8]) -> Result<Answered> {
+    serde_json::from_slice(answer).map_err(|error| not_understood(node, &error))
+}
+
+fn not_understood(node: u32, error: &serde_json::Error) -> Error {
+    let text = format!("node {node} answers something else: {error}; does its version differ?");
+    Error::new(ErrorKind::Unknown, text)
+}
+
 /// What another node has answered, as it came.
 fn response_of(node: u32, answer: &[u8]) -> Result<Response> {
-    let answered: Answered = serde_json::from_slice(answer).map_err(|error| {
-        let text = format!("node {node} answers something else: {error}; does its version differ?");
-        Error::new(ErrorKind::Unknown, text)
-    })?;
+    let answered = answered(node, answer)?;
     let status = StatusCode::from_u16(answered.status).unwrap_or(StatusCode::BAD_GATEWAY);
     Ok((status, axum::Json(answered.body)).into_response())
 }

@@ -1,10 +1,11 @@
 //! Routes of the admin API: decodes requests, calls the node, encodes answers and refusals.
 
-use super::{door, relay::pass_on, serving::Serving};
+use super::{door, relay::pass_on, serving::Serving, stopping};
 use crate::admin::{
     AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MakeJoinToken,
     MountRequest, Refusal, RotateKeys, Shutdown, Stopping, UnmountRequest, Unmounted,
     client::SOCKET,
+    stopping::{StopCluster, TakeStep},
 };
 use axum::{
     Json, Router,
@@ -37,7 +38,8 @@ pub fn listen(serving: &Arc<Serving>) -> Result<impl Future<Output = ()> + use<>
     Ok(door::serve(world, listener, routes(serving.clone()), until))
 }
 
-/// What the daemon answers to other nodes: how it is, and NSDs that are added in its own directory.
+/// What the daemon answers to other nodes: how it is, NSDs that are added in its own directory, and the steps with which
+/// all nodes end.
 pub fn routes_for_others(serving: Arc<Serving>) -> Router {
     Router::new()
         .route(
@@ -54,6 +56,7 @@ pub fn routes_for_others(serving: Arc<Serving>) -> Router {
         )
         .route("/v1/events", get(events))
         .route("/v1/nsds", post(add_for_another))
+        .route(stopping::PATH, post(take_step))
         .with_state(serving)
 }
 
@@ -99,6 +102,7 @@ pub fn routes(serving: Arc<Serving>) -> Router {
         .route("/v1/members", get(members))
         .route("/v1/cluster/join-token", post(join_token))
         .route("/v1/cluster/keys", get(rotation).post(rotate_keys))
+        .route("/v1/cluster/stop", post(stop_cluster))
         .route("/v1/nodes/{node}", patch(change_node).delete(remove_node))
         .route("/v1/nodes/{node}/drain", post(drain_node))
         .route("/v1/fs", post(create_file_system))
@@ -277,6 +281,19 @@ async fn rotate_keys(
         here.rotate(body.step, body.old.as_deref()).await
     };
     answer(to_its_end(serving, "cluster rotate-keys", rotate).await)
+}
+
+async fn stop_cluster(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<StopCluster>,
+) -> Response {
+    let stop = move |serving: Arc<Serving>| stopping::stop_cluster(serving, body.force);
+    answer(to_its_end(serving, "cluster stop", stop).await)
+}
+
+async fn take_step(State(serving): State<Arc<Serving>>, Json(body): Json<TakeStep>) -> Response {
+    let take = move |serving: Arc<Serving>| async move { serving.take_step(body).await };
+    answer(to_its_end(serving, "a step of a stop", take).await)
 }
 
 async fn change_node(

@@ -6,6 +6,7 @@ use super::health::History;
 use super::mounts::{LeftMount, Mounts, real_path, source_of};
 use super::own_mount::OwnMount;
 use super::running::Running;
+use super::stop_mark::StopMark;
 use super::watchdog::Guard;
 use super::work::Works;
 use crate::directory::private;
@@ -50,6 +51,8 @@ pub struct Serving {
     on_demand: AtomicBool,
     /// Somebody has asked for the end.
     was_told: AtomicBool,
+    /// Whether the whole cluster is being stopped.
+    pub(super) stop: StopMark,
     /// `Some(force)` once the end was requested.
     shutdown: watch::Sender<Option<bool>>,
     pub(super) history: History,
@@ -85,6 +88,7 @@ impl Serving {
             running,
             on_demand: AtomicBool::new(on_demand),
             was_told: AtomicBool::new(false),
+            stop: StopMark::default(),
             shutdown: watch::Sender::new(None),
             history: History::default(),
             events,
@@ -167,6 +171,8 @@ impl Serving {
             // The loop checks next whether a mount came.
             let _ = self.running.world().timeout(FIRST_MOUNT_MAX, first).await;
             self.mounts.none_left().await;
+            // Its mounts may have been ended for all nodes to stop, and may be made again.
+            self.stop.until_over().await;
             if !self.is_on_demand() {
                 return std::future::pending().await;
             }
@@ -256,9 +262,9 @@ impl Serving {
         self.mounts.make_left(left);
     }
 
-    /// Whether somebody has asked for the end of the daemon, and was told that it ends.
+    /// Whether somebody has asked for the end of the daemon, and was told that it ends; or it ends with its whole cluster.
     pub fn was_told_to_end(&self) -> bool {
-        self.was_told.load(Ordering::Acquire)
+        self.was_told.load(Ordering::Acquire) || self.stop.is_final()
     }
 
     /// Closes a node that has no mounts yet.

@@ -39,6 +39,15 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
         is_over.store(true, Ordering::Relaxed);
         load.join().unwrap()
     });
+    // Its NSD is away with it, and nobody is sent to look at its disk.
+    let said = health_of_nsds(&cluster, writer, dead);
+    let [(message, remedy)] = &said[..] else {
+        panic!("{said:?}");
+    };
+    let node = format!("away: node {dead} (n{dead}) has been away for");
+    assert!(message.starts_with(&node), "{message}");
+    assert!(remedy.contains("`shale up` there"), "{remedy}");
+    assert!(!remedy.contains("smartctl"), "{remedy}");
     // Printed, not judged: the machine may be busy.
     figure(&format!(
         "a killed node held up others' longest operation for {longest:?}"
@@ -62,8 +71,26 @@ fn a_cluster_grows_out_of_one_node_and_survives_the_one_that_serves_it() {
         eventually("it is mounted", || cluster.path(dead, "old0").exists());
     });
     eventually("all is repaired", || cluster.is_repaired(writer));
+    eventually("its NSD isn't blamed any more", || {
+        let others = [writer, reader].into_iter();
+        let others = others.filter(|node| *node != dead);
+        let mut said = others.flat_map(|node| health_of_nsds(&cluster, node, dead));
+        !said.any(|(message, _)| message.contains("away") || message.contains("failed"))
+    });
     let last = fs::read(cluster.path(dead, &format!("new{}", written - 1))).unwrap();
     assert!(last == content(written - 1));
+}
+
+/// What a node's health says of the NSDs of another one: messages and remedies.
+fn health_of_nsds(cluster: &Cluster, asked: usize, home: usize) -> Vec<(String, String)> {
+    let health = cluster.node(asked).ask(&["health"]);
+    let of_home = format!("(on node {home})");
+    let text = |event: &serde_json::Value, field: &str| event[field].as_str().unwrap().to_owned();
+    let events = health["events"].as_array().unwrap().iter();
+    let of_nsds = events.filter(|event| text(event, "subject").ends_with(&of_home));
+    of_nsds
+        .map(|event| (text(event, "message"), text(event, "remedy")))
+        .collect()
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod repeating;
 mod rotating;
 mod sharing;
 mod starting;
+mod stopping;
 mod waiting;
 
 use crate::fixture::{Node, eventually};

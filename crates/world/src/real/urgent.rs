@@ -112,9 +112,11 @@ mod tests {
         };
         let urgent = world.urgent();
         let blocked = Blocked::new(&world);
+        assert!(world.is_here() && !urgent.is_here());
         let work = {
-            let urgent = urgent.clone();
+            let (world, urgent) = (world.clone(), urgent.clone());
             async move {
+                assert!(urgent.is_here() && !world.is_here());
                 urgent.sleep(Duration::from_millis(1)).await;
                 let (mut connected, mut accepted) = pair(&urgent).await;
                 connected.write_all(b"all").await.unwrap();

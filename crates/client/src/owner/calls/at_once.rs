@@ -275,6 +275,10 @@ mod tests {
             unreachable!("nothing is asked again")
         }
 
+        fn replaced(&self) -> BoxFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+
         fn usable_until(&self) -> Option<Instant> {
             None
         }

@@ -1,15 +1,23 @@
-//! The manager's place in coordination: won when it is free or its holder is dead, kept while this run is
-//! the manager.
+//! The manager's place in coordination: won when it is free, its holder is dead, or nobody keeps it; kept while this run
+//! is the manager.
+//!
+//! That nobody keeps it is known in two ways. *Its lease ends*: but each new leader of coordination gives that its full
+//! time again. *It is doubted* by who hears nothing of its holder, and whoever keeps it answers that first
+//! ([`Coordination::keep_place`](coordination::Coordination::keep_place)). So whatever the holder has kept, it asked for
+//! before the doubt was there, and all of that is over when this node saw the doubt [`PLACE_LEASE`] ago and the place is
+//! unchanged.
 
 use super::{Done, STEP_MAX};
 use crate::member::Parts;
-use coordination::{LeaseId, PLACE_LEASE};
-use futures::future::{BoxFuture, FutureExt};
+use coordination::{LeaseId, PLACE_LEASE, Place, Roster, Versioned};
+use futures::future::{BoxFuture, FutureExt, join, pending};
 use manager::{Event, Moment};
 use model::{ErrorKind, NodeRun};
 use std::io;
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
-use world::Deadline;
+use world::{Deadline, Instant};
 
 /// The place lasts so long by the slowest clock that a manager may have, from when it was asked for.
 pub(super) const LASTS: Duration = Duration::from_millis(PLACE_LEASE.as_millis() as u64 * 19 / 20);
@@ -25,44 +33,157 @@ const SHORT_READS: u32 = 8;
 /// Attempts that must be refused to prove that nobody listens, and the time between them.
 const ATTEMPTS: usize = 2;
 const ATTEMPT_AFTER: Duration = Duration::from_millis(300);
+/// A machine that is there refuses sooner. The place is doubted meanwhile if this one doesn't.
+const REFUSED_SOON: Duration = Duration::from_millis(600);
+/// Attempts to doubt the place; whoever still hears nothing later doubts it again.
+const DOUBTS: u32 = 3;
+
+/// What this node has found out of those who have, or had, the place.
+#[derive(Default)]
+pub(super) struct Suspicion {
+    /// A run that was found to be dead, which it stays.
+    pub(super) dead: Option<NodeRun>,
+    /// The version of the place that was doubted last, and since when this node knows it.
+    doubted: Option<(u64, Instant)>,
+}
 
 /// The place was won.
 pub(super) struct Won {
     pub(super) lease: LeaseId,
     /// Until when it lasts at least, by this machine's clock.
     pub(super) until: Moment,
+    /// Whoever had it before hasn't kept it since then; `None`: it was free, or that run is dead.
+    pub(super) unkept_since: Option<Instant>,
 }
 
-/// Waits until the place can be taken, and tries once. `dead`: a run that was found to be dead, which it stays.
-pub(super) async fn win(parts: &Parts, dead: &mut Option<NodeRun>) -> Option<Won> {
-    let expected = vacancy(parts, dead).await?;
-    let won = take(parts, expected).await;
+/// The place can be taken.
+struct Vacancy {
+    /// Its version, 0 if nobody has it.
+    version: u64,
+    /// The lease that its holder doesn't keep, and since when; `None`: nobody has the place, or somebody who is dead.
+    unkept: Option<(LeaseId, Instant)>,
+}
+
+impl Vacancy {
+    /// Nobody has the place of this version, or somebody who is dead.
+    fn of(version: u64) -> Self {
+        Self {
+            version,
+            unkept: None,
+        }
+    }
+}
+
+/// Waits until the place can be taken, and tries once.
+pub(super) async fn win(parts: &Parts, suspicion: &mut Suspicion) -> Option<Won> {
+    let vacancy = vacancy(parts, suspicion).await?;
+    let won = take(parts, vacancy).await;
     if won.is_none() {
         parts.world.sleep(AGAIN_AFTER).await;
     }
     won
 }
 
-/// Waits until the place is free or its holder is surely dead, and returns its version; `None` if this
-/// node ends.
-async fn vacancy(parts: &Parts, dead: &mut Option<NodeRun>) -> Option<u64> {
+/// Waits until the place is free, its holder is surely dead, or surely doesn't keep it; `None` if this node ends.
+async fn vacancy(parts: &Parts, suspicion: &mut Suspicion) -> Option<Vacancy> {
     let mut roster = parts.roster.subscribe();
     loop {
         let known = roster.borrow_and_update().clone();
         let Some(place) = &known.manager else {
-            return Some(0);
+            return Some(Vacancy::of(0));
         };
         let holder = place.value.run;
-        if holder == parts.run || parts.is_over(holder) || *dead == Some(holder) {
-            return Some(place.version);
+        if holder == parts.run || is_over(&known, holder) || suspicion.dead == Some(holder) {
+            return Some(Vacancy::of(place.version));
         }
+        let now = parts.world.now();
+        let since = suspicion.doubted_since(place, now);
+        let rest = since.map(|since| PLACE_LEASE.saturating_sub(now - since));
+        if rest == Some(Duration::ZERO) {
+            return Some(Vacancy {
+                version: place.version,
+                unkept: since.map(|since| (place.value.lease(), since)),
+            });
+        }
+        let over = async {
+            match rest {
+                Some(rest) => parts.world.sleep(rest).await,
+                None => pending().await,
+            }
+        };
+        let suspected = async {
+            parts.lease.doubted().await;
+            is_dead_or_doubted(parts, place).await
+        };
+        // Nothing else that changes ends a proof that is under way.
+        let is_news = |now: &Arc<Roster>| version_of(now) != place.version || is_over(now, holder);
+        let news = async { roster.wait_for(is_news).await.is_ok() };
         tokio::select! {
-            changed = roster.changed() => changed.ok()?,
-            () = parts.lease.ended() => return None,
-            () = parts.lease.doubted() => if is_dead(parts, holder).await {
-                *dead = Some(holder);
-                return Some(place.version);
+            is_news = news => if !is_news {
+                return None;
             },
+            () = parts.lease.ended() => return None,
+            () = over => {}
+            is_dead = suspected => if is_dead {
+                suspicion.dead = Some(holder);
+            },
+        }
+    }
+}
+
+/// The version of the place, 0 if nobody has it.
+fn version_of(roster: &Roster) -> u64 {
+    roster.manager.as_ref().map_or(0, |place| place.version)
+}
+
+/// A newer run of its node is known.
+fn is_over(roster: &Roster, run: NodeRun) -> bool {
+    let newest = roster.addresses.get(&run.node);
+    newest.is_some_and(|newest| newest.run > run)
+}
+
+impl Suspicion {
+    /// Since when this node knows that the place is doubted; `None` if it isn't.
+    fn doubted_since(&mut self, place: &Versioned<Place>, now: Instant) -> Option<Instant> {
+        let known = self
+            .doubted
+            .filter(|(version, _)| *version == place.version);
+        let doubted = || place.value.is_doubted().then_some((place.version, now));
+        self.doubted = known.or_else(doubted);
+        self.doubted.map(|(_, since)| since)
+    }
+}
+
+/// The holder of the place doesn't answer this node. Whether it is dead; otherwise its place is doubted.
+async fn is_dead_or_doubted(parts: &Parts, place: &Versioned<Place>) -> bool {
+    let mut proof = pin!(is_dead(parts, place.value.run));
+    let soon = parts.world.timeout(REFUSED_SOON, proof.as_mut()).await;
+    match soon {
+        Ok(true) => true,
+        Ok(false) => {
+            doubt(parts, place).await;
+            false
+        }
+        // A machine that is silent is waited for. One that is slow to refuse may be doubted for nothing.
+        Err(_) => join(proof, doubt(parts, place)).await.0,
+    }
+}
+
+/// Doubts the place, unless another one does, or it isn't the same any more.
+async fn doubt(parts: &Parts, place: &Versioned<Place>) {
+    let holder = place.value.run;
+    for _ in 0..DOUBTS {
+        if place.value.is_doubted() || until_led(parts, place.version).await.is_none() {
+            return;
+        }
+        let doubted = parts.coordination.doubt_place(place);
+        match parts.world.timeout(STEP_MAX, doubted).await {
+            Ok(Ok(())) => {
+                tracing::warn!(%holder, "the manager doesn't answer: it keeps its place soon, or another one follows");
+                return;
+            }
+            Ok(Err(error)) if error.kind() != ErrorKind::Unavailable => return,
+            Ok(Err(_)) | Err(_) => {}
         }
     }
 }
@@ -98,27 +219,31 @@ async fn until_led(parts: &Parts, expected: u64) -> Option<()> {
         }
         parts.world.sleep(READ_AFTER).await;
         // Somebody else may have been told first.
-        let place = roster.borrow().manager.as_ref().map_or(0, |it| it.version);
-        if place != expected {
+        if version_of(&roster.borrow()) != expected {
             return None;
         }
     }
     None
 }
 
-async fn take(parts: &Parts, expected: u64) -> Option<Won> {
-    until_led(parts, expected).await?;
+async fn take(parts: &Parts, vacancy: Vacancy) -> Option<Won> {
+    until_led(parts, vacancy.version).await?;
     let asked = parts.world.now();
     let facts = &parts.coordination;
     let granted = parts.world.timeout(STEP_MAX, facts.grant_place()).await;
     let lease = granted.ok()?.ok()?.id;
-    let taken = facts.take_place(parts.run, expected, lease);
+    let taken = facts.take_place(parts.run, vacancy.version, lease);
     match parts.world.timeout(STEP_MAX, taken).await {
         Ok(Ok(())) => {
+            if let Some((unkept, _)) = vacancy.unkept {
+                // Whoever had it can't keep it now, not even if what it reads is old.
+                give_up(parts, unkept).await;
+            }
             parts.lease.kept_place(asked);
             Some(Won {
                 lease,
                 until: parts.lease.moment(asked + LASTS),
+                unkept_since: vacancy.unkept.map(|(_, since)| since),
             })
         }
         // Nobody is the manager under a lease that nobody keeps.
@@ -143,9 +268,9 @@ pub(super) fn keep(parts: &Parts, lease: LeaseId) -> BoxFuture<'_, Done> {
         loop {
             parts.world.sleep(KEEP_EVERY).await;
             let asked = parts.world.now();
-            let kept = parts.coordination.keep_alive(lease);
+            let kept = parts.coordination.keep_place(parts.run, lease);
             match parts.world.timeout(STEP_MAX, kept).await {
-                Ok(Ok(_)) => {
+                Ok(Ok(())) => {
                     parts.lease.kept_place(asked);
                     let until = parts.lease.moment(asked + LASTS);
                     return Done::Event(Event::OwnLease(until));
@@ -168,16 +293,9 @@ pub(super) fn lost(parts: &Parts) -> Event {
 }
 
 impl Parts {
-    /// A newer run of its node is known.
-    fn is_over(&self, run: NodeRun) -> bool {
-        let roster = self.roster.borrow();
-        let newest = roster.addresses.get(&run.node);
-        newest.is_some_and(|newest| newest.run > run)
-    }
-
     /// Nobody listens where the run listened, or a newer run of its node does. An attempt without an answer
     /// proves nothing.
-    pub(super) async fn is_refused(&self, run: NodeRun) -> bool {
+    pub(in crate::member) async fn is_refused(&self, run: NodeRun) -> bool {
         let known = self.roster.borrow().addresses.get(&run.node).copied();
         match known {
             Some(known) if known.run > run => true,

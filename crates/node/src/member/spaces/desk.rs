@@ -2,14 +2,15 @@
 
 use super::{ANSWER_MAX, by_holder, join};
 use crate::member::Parts;
+use coordination::Roster;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use manager::space::{Counted, Ledger, Round, Say};
-use model::NodeRun;
 use model::call::{Call, Class};
 use model::member::Membership;
 use model::space::{SPACE_TELL, Statement, Told};
+use model::{NodeId, NodeRun, NsdId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -207,7 +208,9 @@ fn follow(desk: &Desk, holders: &mut BTreeSet<NodeRun>, membership: &Membership)
 fn count(parts: &Parts, round: Round) -> BoxFuture<'_, (Round, Option<Counted>)> {
     async move {
         let deadline = Deadline::after(&parts.world, COUNT_MAX);
-        let count = parts.nsds.pool.count(deadline).await;
+        let ended = of_ended(&parts.roster.borrow());
+        let is_away = |nsd: NsdId| ended.contains(&nsd);
+        let count = parts.nsds.pool.count(deadline, is_away).await;
         let counted = count.map(|count| Counted {
             used: count.used,
             capacity: count.capacity,
@@ -216,6 +219,18 @@ fn count(parts: &Parts, round: Round) -> BoxFuture<'_, (Round, Option<Counted>)>
         (round, counted)
     }
     .boxed()
+}
+
+/// The NSDs of nodes that are members no more: writes that lack room needn't wait until these don't answer.
+fn of_ended(roster: &Roster) -> BTreeSet<NsdId> {
+    let members = roster.membership.as_ref().map(|it| &it.value.members);
+    let has_ended = |node: &NodeId| {
+        let member = members.and_then(|members| members.get(node));
+        member.is_some_and(|it| !it.standing.is_member())
+    };
+    let homes = roster.homes.iter();
+    let of_ended = homes.filter(|(_, node)| has_ended(node));
+    of_ended.map(|(nsd, _)| *nsd).collect()
 }
 
 /// Tells a holder something; its answer is a statement.

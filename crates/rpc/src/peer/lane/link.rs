@@ -3,30 +3,43 @@
 use super::LaneOfPeer;
 use crate::Fault;
 use crate::caller::News;
-use crate::channel::Channel;
-use crate::drive::{Next, Side, drive, idle};
+use crate::channel::Stream;
+use crate::drive::{Side, drive};
 use crate::frame::{Frame, Header};
-use crate::traffic::{Step, Todo};
+use crate::outlet::{Next, Outlet};
+use crate::receive::Receiver;
+use crate::traffic::Todo;
 use std::sync::Arc;
+use tokio::io::ReadHalf;
 use tokio::sync::Notify;
+
+/// How calls reach a connection: what it sends by, and how its task is woken.
+pub(super) struct Way {
+    pub(super) number: u64,
+    pub(super) work: Notify,
+    pub(super) outlet: Outlet,
+}
 
 /// One connection.
 pub(super) struct Link {
     lane: Arc<LaneOfPeer>,
-    number: u64,
-    work: Arc<Notify>,
+    way: Arc<Way>,
 }
 
 impl Link {
-    pub(super) fn new(lane: Arc<LaneOfPeer>, number: u64, work: Arc<Notify>) -> Self {
-        Self { lane, number, work }
+    pub(super) fn new(lane: Arc<LaneOfPeer>, way: Arc<Way>) -> Self {
+        Self { lane, way }
+    }
+
+    fn number(&self) -> u64 {
+        self.way.number
     }
 }
 
 impl Side for Link {
     fn allow(&self, header: &Header) -> Result<(), Fault> {
         let judge = |traffic: &mut crate::traffic::Traffic<_>, _| {
-            (traffic.allow(self.number, header), Todo::nothing())
+            (traffic.allow(self.number(), header), Todo::nothing())
         };
         self.lane.with(judge)
     }
@@ -34,19 +47,17 @@ impl Side for Link {
     fn arrived(&self, frame: Frame) -> Result<(), Fault> {
         let news =
             self.lane.with(
-                |traffic, now| match traffic.arrived(self.number, frame, now) {
+                |traffic, now| match traffic.arrived(self.number(), frame, now) {
                     Ok((todo, news)) => (Ok(news), todo),
                     Err(fault) => (Err(fault), Todo::nothing()),
                 },
             )?;
-        // Credits may have come back, or there is a goodbye to answer.
-        self.work.notify_one();
         let Some(peer) = self.lane.peer() else {
             return Err(Fault::new("the connection was dropped"));
         };
         match news {
             News::None => Ok(()),
-            News::Hello(run, lanes) => peer.greeted(&self.lane, self.number, run, lanes),
+            News::Hello(run, lanes) => peer.greeted(&self.lane, self.number(), run, lanes),
             News::Connections(theirs) => {
                 peer.wanted(theirs);
                 Ok(())
@@ -56,32 +67,25 @@ impl Side for Link {
 
     fn heard(&self) {
         self.lane.with(|traffic, now| {
-            traffic.heard(self.number, now);
+            traffic.heard(self.number(), now);
             ((), Todo::nothing())
         });
     }
 
     fn next(&self) -> Next {
-        self.lane.with(|traffic, now| {
-            let (step, todo) = traffic.next(self.number, now);
-            let next = match step {
-                Step::Send(frame) => Next::Send(frame),
-                Step::Over => Next::Over,
-                Step::Idle => idle(traffic.beat(self.number, now)),
-            };
-            (next, todo)
-        })
+        self.lane.next(self.number())
     }
 
     fn work(&self) -> &Notify {
-        &self.work
+        &self.way.work
     }
 }
 
 /// Drives a connection to its end.
-pub(super) async fn serve(mut end: LinkEnd, channel: Channel) {
-    let world = end.link.lane.world();
-    end.why = drive(world, channel, &end.link).await.to_string();
+pub(super) async fn serve(mut end: LinkEnd, read: ReadHalf<Box<dyn Stream>>, receiver: Receiver) {
+    let (world, outlet) = (end.link.lane.world(), &end.link.way.outlet);
+    let why = drive(world, read, receiver, outlet, &end.link).await;
+    end.why = why.to_string();
 }
 
 /// Ends all calls of a connection when its task ends, however it does.
@@ -101,8 +105,8 @@ impl LinkEnd {
 
 impl Drop for LinkEnd {
     fn drop(&mut self) {
-        let Link { lane, number, .. } = &self.link;
-        let why = lane.link_ended(*number, &self.why);
+        let lane = &self.link.lane;
+        let why = lane.link_ended(self.link.number(), &self.why);
         tracing::debug!(why, lane = ?lane.lane(), "a connection ended");
     }
 }

@@ -180,6 +180,84 @@ fn failed_requests_of_an_nsd_that_serves_are_told_for_ten_minutes() {
     assert_eq!(history.judge(&facts).state, "healthy");
 }
 
+/// Two NSDs: that of this node, and one of node 3 with this standing.
+fn with_home(absence: Option<Absence>) -> Facts {
+    let home = HomeFacts {
+        node: 3,
+        name: Some("n3".into()),
+        absence,
+    };
+    Facts {
+        cluster: Some(ClusterFacts {
+            has_lease: true,
+            has_manager: true,
+            homes: BTreeMap::from([(NsdId(2), home)]),
+            ..ClusterFacts::default()
+        }),
+        ..well()
+    }
+}
+
+/// Would be broken if people were sent to look at a disk whose node had died, or still were when it serves again.
+#[test]
+fn an_nsd_whose_node_is_away_is_told_with_the_node_until_it_serves_again() {
+    let history = History::default();
+    let died = || Some(Absence::Expelled("its daemon has ended".into()));
+    let mut facts = with_home(died());
+    // What was heard of it last is some seconds old, and its disk had failed requests before.
+    facts.nsds[1].failures = 2;
+    let told = |facts: &Facts| {
+        let health = history.judge(facts);
+        assert_eq!(health.events.len(), 1, "{:?}", health.events);
+        health.events[0].clone()
+    };
+    told(&facts);
+    facts.now = facts.now + Duration::from_secs(14);
+    facts.wall = Timestamp(facts.wall.0 + 14_000_000_000);
+    facts.nsds[1].health = None;
+    let event = told(&facts);
+    let said = "away: node 3 (n3) has been away for 14 s: its daemon has ended";
+    assert_eq!(event.message, said);
+    assert_eq!(event.severity, WARNING);
+    assert!(event.remedy.contains("`shale up` there"), "{event:?}");
+    let looks = ["smartctl", "dmesg", "shale nsd open"];
+    let sends_to_the_disk = looks.iter().any(|look| event.remedy.contains(look));
+    assert!(!sends_to_the_disk, "{event:?}");
+    facts.tolerance = 0;
+    assert_eq!(told(&facts).severity, CRITICAL);
+    // Its disk failed nothing since, and serves.
+    let mut back = with_home(None);
+    back.now = facts.now + FAILURES_TOLD_FOR;
+    back.wall = Timestamp(facts.wall.0 + FAILURES_TOLD_FOR.as_nanos() as i64);
+    assert_eq!(history.judge(&back).events, []);
+    // The next time is another one.
+    let mut again = with_home(died());
+    (again.now, again.wall) = (back.now, back.wall);
+    assert!(told(&again).message.contains("for 0 s"));
+}
+
+#[test]
+fn an_nsd_that_is_away_says_what_its_node_needs() {
+    for (absence, said, remedy) in [
+        (Some(Absence::Left), "it was stopped", "`shale up` there"),
+        (Some(Absence::Barred), "by hand", "`shale node unexpel 3`"),
+        (None, "is up and hasn't said", "`shale health --node 3`"),
+    ] {
+        let mut facts = with_home(absence);
+        facts.nsds[1].health = None;
+        let event = only(&facts);
+        assert!(event.message.contains("node 3 (n3)"), "{event:?}");
+        assert!(event.message.contains(said), "{event:?}");
+        assert!(event.remedy.contains(remedy), "{event:?}");
+        facts.cluster = None;
+        let event = only(&facts);
+        assert!(
+            event.remedy.contains("start that node's daemon"),
+            "{event:?}"
+        );
+    }
+}
+
 #[test]
 fn data_that_cannot_be_read_is_critical_with_its_files_names() {
     let mut facts = well();
@@ -479,6 +557,31 @@ fn unprotected_connections_and_keys_that_are_being_replaced_are_reported() {
         ("warning", "keys")
     );
     assert!(event.message.contains("nobody answers"), "{event:?}");
+}
+
+/// Would be broken if people were told of everything that isn't there any more.
+#[test]
+fn a_node_of_a_cluster_that_is_being_stopped_says_so_and_nothing_else() {
+    let by = model::NodeRun {
+        node: model::NodeId(4),
+        incarnation: 1,
+    };
+    for (is_final, said) in [(false, "the mounts here have ended"), (true, "ends")] {
+        // It has no lease, and nobody is the manager.
+        let cluster = ClusterFacts {
+            stop: Some(Stop { by, is_final }),
+            unowned: vec![0],
+            ..ClusterFacts::default()
+        };
+        let event = only(&Facts {
+            cluster: Some(cluster),
+            ..well()
+        });
+        assert_eq!(event.severity, WARNING);
+        assert!(event.message.contains("node 4 stops the"), "{event:?}");
+        assert!(event.message.contains(said), "{event:?}");
+        assert!(event.remedy.contains("shale cluster stop"), "{event:?}");
+    }
 }
 
 #[test]

@@ -27,6 +27,9 @@ const READ_MAX: Duration = Duration::from_secs(3);
 /// to end it is less than `shale down` and systemd wait.
 const CLIENTS_MAX: Duration = Duration::from_secs(90);
 
+/// How long a file system that is just being opened is waited for when the whole cluster stops.
+const OPENING_MAX: Duration = Duration::from_secs(20);
+
 /// A client of a file system, and its root directory.
 type Opened = (Arc<Client>, InodeId);
 
@@ -56,6 +59,8 @@ pub struct InCluster {
     /// Of each file system one, opened when it is first used. Held while one is opened, so that it is opened once.
     opened: tokio::sync::Mutex<()>,
     clients: parking_lot::Mutex<BTreeMap<FileSystemName, Opened>>,
+    /// The whole cluster stops: no client is opened any more.
+    opens_none: AtomicBool,
     /// It goes in good order: others get its shards first.
     leaves: AtomicBool,
 }
@@ -85,6 +90,7 @@ impl InCluster {
             renewal_trouble: parking_lot::Mutex::default(),
             opened: tokio::sync::Mutex::default(),
             clients: parking_lot::Mutex::default(),
+            opens_none: AtomicBool::new(false),
             leaves: AtomicBool::new(true),
         }
     }
@@ -234,15 +240,47 @@ impl InCluster {
         self.leaves.store(false, Ordering::Relaxed);
     }
 
+    /// Closes the clients; none is opened any more. For a stop of the whole cluster, in which the mounts have ended. Takes up
+    /// to two minutes.
+    ///
+    /// # Errors
+    /// The first thing that couldn't be made durable; the rest was closed all the same.
+    pub async fn close_clients(&self) -> Result<()> {
+        self.opens_none.store(true, Ordering::SeqCst);
+        // One that is being opened just now is closed with the others.
+        let opened = self.opened.lock();
+        let alone = self.member.world().timeout(OPENING_MAX, opened).await;
+        if alone.is_err() {
+            tracing::warn!(
+                "a file system is still being opened, and its client isn't closed with the others"
+            );
+        }
+        self.close_open().await
+    }
+
+    async fn close_open(&self) -> Result<()> {
+        let clients = std::mem::take(&mut *self.clients.lock());
+        let close = |client: Arc<Client>| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move { client.close().await })
+        };
+        let closing: Vec<_> = clients.into_values().map(|(it, _)| close(it)).collect();
+        all_within(self.member.world(), CLIENTS_MAX, closing).await
+    }
+
+    /// The whole cluster stops: nobody is the manager any more, and there is nobody to whom something could be handed
+    /// over.
+    pub async fn retire(&self) {
+        self.leaves.store(false, Ordering::Relaxed);
+        self.member.retire().await;
+    }
+
     /// Closes the clients, hands the shards over, and ends.
     ///
     /// # Errors
     /// The first thing that couldn't be made durable; the rest was closed all the same.
     pub async fn close(&self) -> Result<()> {
         self.member.refuse_commands();
-        let clients = std::mem::take(&mut *self.clients.lock());
-        let closing = clients.values().map(|(client, _)| client.close());
-        let result = all_within(self.member.world(), CLIENTS_MAX, closing).await;
+        let result = self.close_open().await;
         if self.leaves.load(Ordering::Relaxed) {
             let left = self.member.world().timeout(LEAVE_MAX, self.member.leave());
             // Others take over as after a kill.
@@ -299,6 +337,10 @@ impl FileSystems for InCluster {
             let _alone = self.opened.lock().await;
             if let Some(known) = self.known(&name) {
                 return Ok(known);
+            }
+            if self.opens_none.load(Ordering::SeqCst) {
+                let text = "the cluster is being stopped";
+                return Err(Error::new(ErrorKind::ShuttingDown, text));
             }
             let settings = ClientSettings {
                 page_pool_bytes: self.page_pool_bytes().await?,

@@ -4,7 +4,7 @@ use super::InCluster;
 use crate::admin::{
     ClusterStatus, ClusterView, FileSystemLine, LeaseRest, MemberLine, NodeLine, Waits,
 };
-use crate::daemon::health::ClusterFacts;
+use crate::daemon::health::{Absence, ClusterFacts, HomeFacts};
 use coordination::Roster;
 use model::member::{Cause, Standing};
 use model::{NodeId, NsdId, Result};
@@ -82,6 +82,21 @@ impl InCluster {
         members.map(|(node, _)| line(node)).collect()
     }
 
+    /// The nodes that were expelled and may come back, as far as this node knows.
+    pub fn expelled(&self) -> Vec<MemberLine> {
+        let roster = self.member().roster();
+        let expelled = standings(&roster).into_iter().filter(|(node, standing)| {
+            let is_out = matches!(standing, Standing::Expelled(_));
+            is_out && !roster.barred.contains(node) && roster.addresses.contains_key(node)
+        });
+        let line = |node: NodeId| MemberLine {
+            node: node.0,
+            name: roster.names.get(&node).cloned().unwrap_or_default(),
+            is_here: false,
+        };
+        expelled.map(|(node, _)| line(node)).collect()
+    }
+
     /// For `shale health`.
     pub fn facts_for_health(&self) -> ClusterFacts {
         let member = self.member();
@@ -107,6 +122,7 @@ impl InCluster {
             has_lease: member.lease_ends() > member.world().now(),
             has_manager: roster.manager.is_some(),
             expelled: expelled.collect(),
+            homes: homes_of_others(&roster, member.run().node),
             unowned: unowned.map(|(shard, _)| shard.0).collect(),
             etcd: self.etcd_seen(),
             certificate: Some(self.certificate_facts()),
@@ -117,6 +133,7 @@ impl InCluster {
                 .is_some_and(|it| it.value.next.is_some()),
             still_trusting: self.known_still_trusting(),
             security_trouble: self.security_trouble(),
+            stop: None,
         }
     }
 
@@ -157,6 +174,30 @@ fn homes(roster: &Roster) -> BTreeMap<NsdId, Home> {
     };
     let all = roster.homes.iter();
     all.map(|(nsd, node)| (*nsd, home(*node))).collect()
+}
+
+/// The nodes that have NSDs which aren't this node's own, and how they stand.
+fn homes_of_others(roster: &Roster, own: NodeId) -> BTreeMap<NsdId, HomeFacts> {
+    let others = roster.homes.iter().filter(|(_, node)| **node != own);
+    let facts = |node: NodeId| HomeFacts {
+        node: node.0,
+        name: roster.names.get(&node).cloned(),
+        absence: absence(roster, node),
+    };
+    others.map(|(nsd, node)| (*nsd, facts(*node))).collect()
+}
+
+fn absence(roster: &Roster, node: NodeId) -> Option<Absence> {
+    let membership = roster.membership.as_ref();
+    let known = membership.and_then(|it| it.value.members.get(&node))?;
+    match known.standing {
+        Standing::In | Standing::Leaving => None,
+        Standing::Left | Standing::Expelled(_) if roster.barred.contains(&node) => {
+            Some(Absence::Barred)
+        }
+        Standing::Left => Some(Absence::Left),
+        Standing::Expelled(cause) => Some(Absence::Expelled(cause_text(cause).to_owned())),
+    }
 }
 
 /// One line of `shale node list`.
@@ -233,6 +274,54 @@ mod tests {
     use super::*;
     use coordination::NodeAddress;
     use model::NodeRun;
+
+    #[test]
+    fn a_node_that_has_nsds_is_absent_when_it_is_no_member() {
+        let member = |node, standing| model::member::Member {
+            run: NodeRun {
+                node: NodeId(node),
+                incarnation: 1,
+            },
+            may_own: true,
+            standing,
+            nsds_away: true,
+        };
+        let standings = [
+            (1, Standing::In),
+            (2, Standing::In),
+            (3, Standing::Left),
+            (4, Standing::Expelled(Cause::Refused)),
+            (5, Standing::Expelled(Cause::Silent)),
+        ];
+        let members = standings.map(|(node, standing)| (NodeId(node), member(node, standing)));
+        let membership = model::member::Membership {
+            members: members.into(),
+            ..Default::default()
+        };
+        let roster = Roster {
+            homes: (1..=6).map(|nsd| (NsdId(nsd), NodeId(nsd))).collect(),
+            names: BTreeMap::from([(NodeId(4), "n4".into())]),
+            barred: [NodeId(5)].into(),
+            membership: Some(coordination::Versioned {
+                value: membership,
+                version: 1,
+            }),
+            ..Roster::default()
+        };
+        let homes = homes_of_others(&roster, NodeId(1));
+        let expelled = Absence::Expelled("its daemon has ended".into());
+        let expected = [
+            (2, None),
+            (3, Some(Absence::Left)),
+            (4, Some(expelled)),
+            (5, Some(Absence::Barred)),
+            // It joins.
+            (6, None),
+        ];
+        let absences = homes.iter().map(|(nsd, it)| (nsd.0, it.absence.clone()));
+        assert_eq!(absences.collect::<Vec<_>>(), expected);
+        assert_eq!(homes[&NsdId(4)].name.as_deref(), Some("n4"));
+    }
 
     #[test]
     fn the_home_of_an_nsd_has_the_name_and_the_address_of_its_node() {

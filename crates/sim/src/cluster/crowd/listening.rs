@@ -266,6 +266,10 @@ impl Owners for Listening {
         self.owners.refresh(deadline)
     }
 
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        self.owners.replaced()
+    }
+
     fn usable_until(&self) -> Option<Instant> {
         self.owners.usable_until()
     }
