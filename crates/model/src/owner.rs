@@ -35,7 +35,7 @@ use crate::token::{
     GrantNumber, TOKEN_RANGES_MAX, TokenRecall, TokenReply, TokenRequest, TokenReturn,
 };
 use crate::{
-    CommitNumber, Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result,
+    Attributes, CommitNumber, Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result,
     SegmentPlace, SessionId, ShardId, Timestamp, TokenMode, TokenObject, TokenRange,
 };
 use serde::{Deserialize, Serialize};
@@ -202,6 +202,8 @@ pub struct StreamDone {
     /// Where it was applied; of one that had been applied before, a later place, behind which nobody else has changed the same
     /// as long as the session holds the directory's delegation.
     pub rank: Rank,
+    /// Those of the file that was published, afterwards; `None` of others, and of what had been applied before.
+    pub attributes: Option<Attributes>,
     /// The exclusive grants of the made file's attributes and of all its bytes, if they were asked for and given.
     pub tokens: Option<[GrantNumber; 2]>,
 }

@@ -210,11 +210,20 @@ impl Calls {
         }
         let deadline = Deadline::after(&self.world, self.patience);
         if self.is_behind_stream(request) {
+            if request.is_publish()
+                && let Some(answer) = Box::pin(self.publish_streamed(request, deadline)).await
+            {
+                return answer;
+            }
             match Box::pin(self.behind_stream(request, deadline)).await {
                 // What can't be told in time is lost with the session, whose end isn't put off.
                 Err(error) if !is_end(request) => return Err(error),
                 _ => {}
             }
+        }
+        // An owner on another node has answered nothing that isn't durable.
+        if matches!(request, OwnerRequest::Sync) && self.is_all_durable() {
+            return Ok(OwnerReply::Done);
         }
         let mut call = OwnerCall {
             shard: self.shard,
@@ -258,6 +267,11 @@ impl Calls {
             change.note(operation, &ranked.reply);
         }
         decided
+    }
+
+    /// Whether everything that the session was answered is durable for sure.
+    fn is_all_durable(&self) -> bool {
+        self.nearby.current().is_none() && !self.is_over.load(Ordering::Acquire)
     }
 
     async fn take_slot(&self, is_publish: bool, deadline: Deadline) -> Result<Slot> {

@@ -10,9 +10,9 @@
 //! A file that is closed again before its operation went is made without a hold ([`Stream::close`]).
 
 use super::concern::{Concern, concern};
-use model::operation::{Fresh, NewInode};
+use model::operation::{Fresh, NewInode, Publish};
 use model::owner::{OwnerRequest, STREAMED_MAX, Streamed};
-use model::{Attributes, FileName, InodeId, InodeNumber, Operation, Timestamp};
+use model::{Attributes, ExtentKind, FileName, InodeId, InodeNumber, Operation, Timestamp};
 use std::collections::VecDeque;
 use std::ops::Range;
 use world::Map;
@@ -20,6 +20,10 @@ use world::Map;
 /// Most operations that the owner hasn't heard of. More are sent by those who want them done. An operation takes some
 /// 300 bytes and a name.
 const UNSENT_MAX: usize = 8_192;
+/// Most bytes of a publish that goes with what makes its file.
+const PUBLISHED_MAX: usize = 64 << 10;
+/// When a batch has so many bytes of publishes it is full: a message takes more than that and one more.
+const BATCH_BYTES: usize = 256 << 10;
 /// Most runs of reserved numbers; the owner keeps some more for a session.
 const RUNS_MAX: usize = 48;
 /// When fewer reserved numbers than this are left for a directory, more are reserved.
@@ -47,10 +51,11 @@ pub(super) struct Stream {
     sent: u64,
     /// The number up to which somebody waits for them.
     wanted: u64,
-    /// Those after `done`, each with the attributes of the file that it makes.
-    queue: VecDeque<(Streamed, Attributes)>,
-    /// Which of them makes a file.
+    /// Those after `done`, each with the attributes of the file that it makes, if it makes one.
+    queue: VecDeque<(Streamed, Option<Attributes>)>,
+    /// Which of them makes a file, and which is the newest one that publishes its bytes.
     made: Map<InodeId, u64>,
+    published: Map<InodeId, u64>,
     /// The newest one that changes a directory, and under the directory that has this one's name: a look there shows
     /// its attributes.
     directories: Map<InodeId, u64>,
@@ -140,7 +145,7 @@ impl Stream {
             },
             with_tokens: false,
         };
-        self.queue.push_back((operation, attributes));
+        self.queue.push_back((operation, Some(attributes)));
         self.made.insert(attributes.inode, self.last);
         self.directories.insert(inode, self.last);
         above.map(|above| self.above.insert(above, self.last));
@@ -177,6 +182,27 @@ impl Stream {
         true
     }
 
+    /// Publishes bytes of a file that was made here, behind what makes it: the operation's number, for which somebody waits.
+    /// `None`: the owner is asked as always.
+    pub(super) fn publish(&mut self, publish: &Publish, now: Timestamp) -> Option<u64> {
+        let is_small = bytes_of(publish) <= PUBLISHED_MAX;
+        if self.is_over || !is_small || !self.made.contains_key(&publish.inode) {
+            return None;
+        }
+        self.last += 1;
+        let operation = Streamed {
+            number: self.last,
+            now,
+            operation: Operation::Publish(publish.clone()),
+            fresh: Fresh::default(),
+            with_tokens: false,
+        };
+        self.queue.push_back((operation, None));
+        self.published.insert(publish.inode, self.last);
+        self.want(self.last);
+        Some(self.last)
+    }
+
     /// A program is about to use a file that was made here. If its operation hasn't gone, it asks for the tokens from now on:
     /// the file's attributes; nothing has been done with it.
     pub(super) fn ask_for_tokens(&mut self, inode: InodeId) -> Option<Attributes> {
@@ -187,7 +213,7 @@ impl Stream {
         let at = (number - self.done - 1) as usize;
         let (made, attributes) = self.queue.get_mut(at)?;
         let is_new = !std::mem::replace(&mut made.with_tokens, true);
-        is_new.then_some(*attributes)
+        attributes.filter(|_| is_new)
     }
 
     /// The number up to which the owner must have answered before it is asked for something; `None` if it needn't have.
@@ -202,7 +228,8 @@ impl Stream {
                 let inodes = inodes.into_iter().flatten();
                 let of = |inode| {
                     let of_directory = self.directories.get(&inode).max(self.above.get(&inode));
-                    self.made.get(&inode).max(of_directory)
+                    let of_file = self.made.get(&inode).max(self.published.get(&inode));
+                    of_file.max(of_directory)
                 };
                 inodes.filter_map(of).max().copied()
             }
@@ -237,7 +264,14 @@ impl Stream {
             self.is_sending = false;
             return None;
         }
-        let batch = self.queue.iter().take(STREAMED_MAX);
+        let mut bytes = 0;
+        let batch = self.queue.iter().take(STREAMED_MAX).take_while(|(it, _)| {
+            let fits = bytes < BATCH_BYTES;
+            if let Operation::Publish(publish) = &it.operation {
+                bytes += bytes_of(publish);
+            }
+            fits
+        });
         let batch: Vec<_> = batch.map(|(operation, _)| operation.clone()).collect();
         self.sent = self.done + batch.len() as u64;
         Some(batch)
@@ -246,12 +280,15 @@ impl Stream {
     /// The owner has answered the oldest ones, so many. Returns the number up to which it has answered now.
     pub(super) fn answered(&mut self, count: usize) -> u64 {
         for (done, attributes) in self.queue.drain(..count) {
-            self.made.remove(&attributes.inode);
+            if let Some(made) = attributes {
+                self.made.remove(&made.inode);
+            }
             self.done = done.number;
         }
         let done = self.done;
         self.directories.retain(|_, newest| *newest > done);
         self.above.retain(|_, newest| *newest > done);
+        self.published.retain(|_, newest| *newest > done);
         done
     }
 
@@ -266,6 +303,18 @@ impl Stream {
         self.is_over
     }
 }
+
+/// Bytes that a publish takes in a message, roughly and at most.
+fn bytes_of(publish: &Publish) -> usize {
+    let extents = publish.extents.iter().map(|extent| match &extent.kind {
+        ExtentKind::Inline(bytes) => EXTENT_BYTES + bytes.len(),
+        _ => EXTENT_BYTES,
+    });
+    extents.sum()
+}
+
+/// An extent without bytes in it, in a message.
+const EXTENT_BYTES: usize = 256;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
@@ -382,6 +431,31 @@ mod tests {
         assert!(batch[0].with_tokens && !batch[1].with_tokens);
         assert_eq!(stream.ask_for_tokens(InodeId(101)), None, "it has gone");
         assert_eq!(stream.ask_for_tokens(InodeId(7)), None);
+    }
+
+    #[test]
+    fn bytes_are_published_behind_what_makes_their_file() {
+        let mut stream = with_numbers(1, 100..200);
+        let publish = |inode| Publish {
+            inode,
+            extents: Vec::new(),
+            size_at_least: 0,
+            written: None,
+            replaces: None,
+        };
+        let inode = InodeId(100);
+        assert_eq!(stream.publish(&publish(inode), Timestamp(1)), None);
+        make(&mut stream, 1, 0);
+        assert_eq!(stream.publish(&publish(inode), Timestamp(1)), Some(2));
+        assert!(stream.is_urgent(), "somebody waits");
+        assert_eq!(stream.needs(&look(inode)), Some(2));
+        assert!(stream.close(inode), "what makes it hasn't gone");
+        assert_eq!(stream.batch().unwrap().len(), 2);
+        stream.answered(1);
+        assert_eq!(stream.needs(&look(inode)), Some(2));
+        assert_eq!(stream.publish(&publish(inode), Timestamp(1)), None);
+        stream.answered(1);
+        assert_eq!(stream.needs(&look(inode)), None);
     }
 
     #[test]

@@ -187,8 +187,15 @@ impl Metanode {
     ) -> StreamDone {
         stream.refused.remove(&streamed.number);
         let rank = ranked.rank;
+        let attributes = match ranked.reply {
+            Reply::Attributes { attributes, .. } => Some(attributes),
+            _ => None,
+        };
         self.note_publish(&streamed.operation, stamp, &Ok(ranked));
-        self.done(streamed, stamp.session, rank)
+        StreamDone {
+            attributes,
+            ..self.done(streamed, stamp.session, rank)
+        }
     }
 
     /// Answers an operation that has been answered before, by this owner or one before it.
@@ -233,7 +240,11 @@ impl Metanode {
     fn done(&self, streamed: &Streamed, session: SessionId, rank: Rank) -> StreamDone {
         let made = concerned(streamed).filter(|_| streamed.with_tokens);
         let tokens = made.and_then(|inode| self.tokens.grant_made(session, inode));
-        StreamDone { rank, tokens }
+        StreamDone {
+            rank,
+            attributes: None,
+            tokens,
+        }
     }
 }
 

@@ -6,14 +6,15 @@
 use super::{Calls, OWNER_WAIT, Outcome, PAUSE_MAX, PAUSE_MIN};
 use crate::owner::book::made_by;
 use crate::owner::stream::{Made, Stream};
-use model::operation::NewInode;
-use model::owner::{OwnerCall, OwnerReply, OwnerRequest, Tenure};
+use model::operation::{NewInode, Ranked};
+use model::owner::{OwnerCall, OwnerReply, OwnerRequest, StreamDone, Tenure};
 use model::{Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result};
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use world::Deadline;
 
 /// How long operations are collected for which nobody waits. A client that dies loses them, as it loses what it has
@@ -27,6 +28,8 @@ pub(super) struct Streaming {
     is_busy: AtomicBool,
     /// The number up to which the owner has answered; [`OVER`] once the session has ended.
     answered: watch::Sender<u64>,
+    /// Who waits for what became of a publish, by its number.
+    publishes: Mutex<BTreeMap<u64, oneshot::Sender<Result<StreamDone>>>>,
     /// It should be sent at once.
     hurry: Notify,
     /// The owner has refused what a program was told is done, and no program that syncs has heard of it.
@@ -42,6 +45,7 @@ impl Default for Streaming {
             stream: Mutex::default(),
             is_busy: AtomicBool::new(false),
             answered: watch::Sender::new(0),
+            publishes: Mutex::default(),
             hurry: Notify::new(),
             has_refused: AtomicBool::new(false),
         }
@@ -81,6 +85,7 @@ impl Streaming {
         }
         self.answered.send_replace(OVER);
         self.unlock(stream);
+        self.publishes.lock().clear();
         lost > 0
     }
 }
@@ -116,13 +121,68 @@ impl Calls {
             self.streaming.unlock(stream);
             made
         });
+        self.send_if(begins);
+        made
+    }
+
+    fn send_if(&self, begins: bool) {
         if begins {
             let calls = self.me.upgrade().expect("an owner is used through its Arc");
             let sending = async move { calls.send_stream().await };
             let task = self.world.spawn("sends what was done here", sending);
             task.detach();
         }
-        made
+    }
+
+    /// Publishes bytes of a file that was made here in one message with what makes it. `None`: the owner is asked as always.
+    ///
+    /// # Errors
+    /// As those of any publish.
+    pub(super) async fn publish_streamed(
+        &self,
+        request: &OwnerRequest,
+        deadline: Deadline,
+    ) -> Option<Result<OwnerReply>> {
+        let OwnerRequest::Execute { operation, .. } = request else {
+            return None;
+        };
+        let Operation::Publish(publish) = operation else {
+            return None;
+        };
+        let (told, begins) = {
+            let mut stream = self.streaming.stream.lock();
+            let number = stream.publish(publish, self.world.wall())?;
+            let (tell, told) = oneshot::channel();
+            self.streaming.publishes.lock().insert(number, tell);
+            let begins = stream.begin_sending();
+            self.streaming.unlock(stream);
+            (told, begins)
+        };
+        self.send_if(begins);
+        let _listed = self.list();
+        let _change = self.names.begin_change(operation);
+        let done = match deadline.bound(&self.world, told).await {
+            Ok(Ok(done)) => done,
+            // The session has ended.
+            Ok(Err(_)) => return Some(Err(super::ended(request.session().unwrap_or_default()))),
+            Err(_) => {
+                let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
+                return Some(Err(Error::new(ErrorKind::Unknown, text)));
+            }
+        };
+        match done {
+            Err(error) => Some(Err(error)),
+            // An answer was lost, and whether it was refused isn't known any more: once more does no harm.
+            Ok(done) => done.attributes.map(|attributes| {
+                Ok(OwnerReply::Operation(Ranked {
+                    reply: Reply::Attributes {
+                        attributes,
+                        unfinished: false,
+                    },
+                    rank: done.rank,
+                }))
+            }),
+        }
     }
 
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
@@ -269,7 +329,7 @@ impl Calls {
     }
 
     /// The owner has answered a batch.
-    fn note_streamed(&self, request: &OwnerRequest, done: &[Result<model::owner::StreamDone>]) {
+    fn note_streamed(&self, request: &OwnerRequest, done: &[Result<StreamDone>]) {
         let OwnerRequest::ExecuteStream { operations, .. } = request else {
             unreachable!("a batch");
         };
@@ -277,7 +337,11 @@ impl Calls {
         let left_out = Err(ErrorKind::Corrupt.into());
         let done: Vec<_> = done.iter().chain(std::iter::repeat(&left_out)).take(operations.len()).collect();
         for (operation, done) in operations.iter().zip(&done) {
-            if let Err(error) = done {
+            let waiting = self.streaming.publishes.lock().remove(&operation.number);
+            if matches!(operation.operation, Operation::Publish(_)) {
+                // Nobody may wait any more: it is tried again later.
+                let _told = waiting.map(|tell| tell.send((*done).clone()));
+            } else if let Err(error) = done {
                 let inode = operation.fresh.inode;
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
                 self.streaming.has_refused.store(true, Ordering::Release);

@@ -89,6 +89,10 @@ impl Owners for HeldUp<dyn Owners> {
         self.to.refresh(deadline)
     }
 
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        self.to.replaced()
+    }
+
     fn usable_until(&self) -> Option<Instant> {
         self.to.usable_until()
     }

@@ -67,6 +67,7 @@ fn made(file: usize, inode: InodeId) -> Vec<Event> {
         rank,
         is_held: true,
         is_near: false,
+        is_delegated: false,
     };
     let create = Call::Create {
         directory: InodeId::ROOT,
@@ -159,5 +160,6 @@ fn event(client: u32, did: &Did, inodes: &[InodeId], ends: &Ends) -> Event {
         rank: None,
         is_held: true,
         is_near: false,
+        is_delegated: false,
     }
 }
