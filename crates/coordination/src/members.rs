@@ -158,5 +158,12 @@ mod tests {
             lease: 300,
         };
         assert_eq!(encode(&place)[..], [3, 1, 2, 0xac, 2]);
+        // The cause names the other one of two that couldn't reach each other.
+        let apart = Member {
+            standing: Standing::Expelled(Cause::Apart(NodeId(301))),
+            ..member
+        };
+        let bytes = [3, 0xac, 2, 4, 1, 3, 3, 0xad, 2, 0];
+        assert_eq!(encode(&apart)[..], bytes);
     }
 }

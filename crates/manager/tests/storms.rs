@@ -23,13 +23,16 @@ enum Weather {
     Rough,
     /// Nodes hear nothing of coordination for long, and all else is well.
     Blind,
+    /// Two nodes don't reach each other for long, and both reach all else.
+    Apart,
 }
 
-const WEATHERS: [Weather; 4] = [
+const WEATHERS: [Weather; 5] = [
     Weather::Calm,
     Weather::Deaths,
     Weather::Rough,
     Weather::Blind,
+    Weather::Apart,
 ];
 
 fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), String> {
@@ -40,7 +43,7 @@ fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), St
         .map(|_| [-24, 0, 24][chance.below(3) as usize])
         .collect();
     let shards = 1 + chance.below(8) as u32;
-    let mut cluster = Cluster::new(&drifts, shards, planted);
+    let mut cluster = Cluster::new(&drifts, shards, planted).looking();
     if weather == Weather::Blind {
         // One that isn't the manager loses shards for balance, and may not hear of it.
         let last = cluster.nodes.last().expect("there are nodes").run;
@@ -114,6 +117,20 @@ fn fault(cluster: &mut Cluster, weather: Weather, chance: &mut Chance) {
     if weather == Weather::Blind {
         if chance.one_in(400) {
             cluster.cuts.insert((0, chance.below(nodes) as u32 + 1));
+        } else if chance.one_in(1_000) {
+            cluster.cuts.clear();
+        }
+        return;
+    }
+    if weather == Weather::Apart {
+        if chance.one_in(400) {
+            let (one, other) = (
+                chance.below(nodes) as u32 + 1,
+                chance.below(nodes) as u32 + 1,
+            );
+            if one != other {
+                cluster.cuts.insert((one.min(other), one.max(other)));
+            }
         } else if chance.one_in(1_000) {
             cluster.cuts.clear();
         }

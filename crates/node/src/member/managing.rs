@@ -9,18 +9,20 @@
 //! place has ended: all of that is dropped, and the node looks for a free place again.
 
 mod place;
+mod roles;
 
 use super::{Parts, spaces};
 use coordination::Roster;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
-use manager::{Action, Event, Manager, Moment, Start};
+use manager::{Action, Event, Manager, Moment, Roles, Start};
 use model::call::{Call, Class};
-use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term};
+use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term, Unreached};
 use model::{ErrorKind, NodeId, NodeRun, ShardId};
 use parking_lot::Mutex;
 use place::Won;
+use roles::roles_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,11 +55,12 @@ enum Done {
 
 type Work<'a> = FuturesUnordered<BoxFuture<'a, Done>>;
 
-/// Records of shards and runs that the manager was told of.
+/// Records of shards, runs and roles that the manager was told of.
 #[derive(Default)]
 struct Told {
     shards: BTreeMap<ShardId, u64>,
     runs: BTreeSet<NodeRun>,
+    roles: Roles,
 }
 
 impl Office {
@@ -75,6 +78,18 @@ impl Office {
             Action::Answer { reply, .. } => Some(reply),
             _ => None,
         })
+    }
+
+    /// The manager hears whom a run can't reach; false if it isn't here.
+    pub(super) fn hear_unreached(&self, from: NodeRun, unreached: Unreached, now: Moment) -> bool {
+        let mut manager = self.manager.lock();
+        let Some(manager) = manager.as_mut() else {
+            return false;
+        };
+        let runs = unreached.runs;
+        let actions = manager.on(Event::Unreached { from, runs }, now);
+        assert!(actions.is_empty(), "what follows is found at the next tick");
+        true
     }
 
     /// A manager is here.
@@ -122,6 +137,11 @@ impl Drop for Open<'_> {
 
 /// The task that makes this run the manager whenever nobody else is.
 pub(super) async fn manage(parts: Arc<Parts>) {
+    // One that can't reach others would have to expel them.
+    tokio::select! {
+        () = parts.reach.joins() => {}
+        () = parts.lease.ended() => return,
+    }
     let mut dead = None;
     while !parts.lease.has_ended() {
         if let Some(won) = place::win(&parts, &mut dead).await {
@@ -245,6 +265,7 @@ fn start(parts: &Parts, won: &Won, roster: &Roster, dead: Option<NodeRun>) -> St
             .map(|(shard, record)| (*shard, record.value.assigned, record.version))
             .collect(),
         newest: roster.addresses.values().map(|it| it.run).collect(),
+        roles: roles_of(roster),
         dead,
     }
 }
@@ -265,6 +286,11 @@ impl Told {
         let runs: BTreeSet<_> = roster.addresses.values().map(|it| it.run).collect();
         events.extend(runs.difference(&self.runs).map(|run| Event::Appeared(*run)));
         self.runs = runs;
+        let roles = roles_of(roster);
+        if self.roles != roles {
+            events.push(Event::Roles(roles.clone()));
+            self.roles = roles;
+        }
         events
     }
 }
