@@ -242,5 +242,12 @@ mod tests {
             (place.lease(), doubted.lease()),
             (LeaseId(300), LeaseId(300))
         );
+        // The cause names the other one of two that couldn't reach each other.
+        let apart = Member {
+            standing: Standing::Expelled(Cause::Apart(NodeId(301))),
+            ..member
+        };
+        let bytes = [3, 0xac, 2, 4, 1, 3, 3, 0xad, 2, 0];
+        assert_eq!(encode(&apart)[..], bytes);
     }
 }

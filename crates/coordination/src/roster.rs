@@ -49,6 +49,8 @@ pub struct Roster {
     pub manager: Option<Versioned<Place>>,
     /// The nodes that were expelled by hand.
     pub barred: BTreeSet<NodeId>,
+    /// The quorum nodes.
+    pub quorum: BTreeSet<NodeId>,
     /// What people call the nodes. Those that were removed have no name any more.
     pub names: BTreeMap<NodeId, String>,
     /// The authorities that count; `None`: the one that the cluster was founded with.
@@ -137,7 +139,12 @@ impl Roster {
             true => self.barred.insert(node),
             false => self.barred.remove(&node),
         };
-        match facts.filter(|it| !it.is_forgotten()) {
+        let facts = facts.filter(|it| !it.is_forgotten());
+        match facts.as_ref().is_some_and(|it| it.is_quorum) {
+            true => self.quorum.insert(node),
+            false => self.quorum.remove(&node),
+        };
+        match facts {
             Some(facts) => drop(self.names.insert(node, facts.name)),
             None => drop(self.names.remove(&node)),
         }
@@ -360,6 +367,39 @@ mod tests {
                 assert_eq!(known, name);
                 let read = Roster::read(&coordination).await.unwrap();
                 assert_eq!(read.names, followed.names);
+            }
+        });
+        run.finished();
+    }
+
+    #[test]
+    fn quorum_nodes_are_known_until_they_are_none_or_removed() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            coordination.add_first_node(&node_3()).await.unwrap();
+            let mut followed = Roster::read(&coordination).await.unwrap();
+            let mut watch = coordination.watch("", followed.revision);
+            for step in [Some(true), Some(false), Some(true), None] {
+                match step {
+                    Some(is_quorum) => {
+                        let change = coordination.change_node(NodeId(3), |it| {
+                            it.is_quorum = is_quorum;
+                            Ok(())
+                        });
+                        change.await.unwrap();
+                    }
+                    None => coordination.forget_node(NodeId(3)).await.unwrap(),
+                }
+                let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await
+                else {
+                    panic!("it has changed");
+                };
+                followed.change(revision, events).unwrap();
+                let is_quorum = followed.quorum.contains(&NodeId(3));
+                assert_eq!(is_quorum, step == Some(true));
+                let read = Roster::read(&coordination).await.unwrap();
+                assert_eq!(read.quorum, followed.quorum);
             }
         });
         run.finished();

@@ -371,6 +371,7 @@ impl Situation<'_> {
             let may = member.may_own
                 && member.standing == Standing::In
                 && !self.is_condemned(member.run)
+                && !self.facts.apart.is_going(member.run)
                 && !self.leases.is_over(member.run, self.now);
             let heard = self.facts.heard.get(&member.run);
             match heard {

@@ -1,5 +1,6 @@
 //! What a manager knows beside the membership: shards, what nodes said last, and proofs of death.
 
+use crate::apart::Apart;
 use model::member::{Cause, Heartbeat};
 use model::{Moment, NodeId, NodeRun, ShardId};
 use std::collections::BTreeMap;
@@ -41,6 +42,8 @@ pub(crate) struct Facts {
     pub(crate) newest: BTreeMap<NodeId, NodeRun>,
     /// Runs that this manager has decided to expel: never renewed again.
     pub(crate) condemned: BTreeMap<NodeRun, Cause>,
+    /// Members that can't reach each other, and which of them goes.
+    pub(crate) apart: Apart,
 }
 
 /// Who says this has the shard.

@@ -9,8 +9,10 @@
 //! connection breaks, two attempts are refused, and the manager stores a plan that expels it: the plan
 //! gives its shards to others, step by step, and a new manager goes on where the record says. *A node
 //! falls silent*: [`NodeLease`] on the node stops it when its lease is over; the manager waits until
-//! that has happened by every clock, then does the same.
+//! that has happened by every clock, then does the same. *Two nodes can't reach each other*: one that needs the other
+//! ([`Reach`]) says so, and the manager has one of both fall silent.
 
+mod apart;
 mod balance;
 mod changes;
 mod facts;
@@ -19,11 +21,14 @@ mod leases;
 mod machine;
 mod node_lease;
 mod planted;
+mod reach;
 pub mod space;
 
+pub use apart::Roles;
 pub use balance::{HYSTERESIS_PERCENT, MOVE_EVERY};
 pub use leases::{LEASE_BY_ANY_CLOCK, by_any_clock};
 pub use machine::{Action, Event, Manager, Resigned, Start};
 pub use model::Moment;
 pub use node_lease::{NodeLease, Standing};
 pub use planted::Planted;
+pub use reach::{Reach, UNREACHED_AFTER};

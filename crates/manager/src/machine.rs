@@ -3,6 +3,7 @@
 //! It owns the leases, what nodes said, and proofs of death; the membership is coordination's, and
 //! each of its changes is a compare-and-set against the version that this manager wrote or read last.
 
+use crate::apart::{Apart, Roles, View};
 use crate::changes::{Assignment, Doing, Situation, is_behind};
 use crate::facts::Facts;
 use crate::leases::{LEASE_BY_ANY_CLOCK, Leases};
@@ -45,6 +46,8 @@ pub struct Start {
     pub shards: Vec<(ShardId, Option<NodeRun>, u64)>,
     /// The newest runs of nodes that coordination knows.
     pub newest: Vec<NodeRun>,
+    /// What nodes are beside owners.
+    pub roles: Roles,
     /// The run whose place this one took because it is dead: two attempts in a row were refused at all its addresses. The
     /// same proof expels it.
     pub dead: Option<NodeRun>,
@@ -60,6 +63,15 @@ pub enum Event {
         /// What it says.
         heartbeat: Heartbeat,
     },
+    /// A run says which members it needs and can't reach: all of them.
+    Unreached {
+        /// The run.
+        from: NodeRun,
+        /// The members.
+        runs: Vec<NodeRun>,
+    },
+    /// What nodes are beside owners has changed.
+    Roles(Roles),
     /// An established connection with the run broke off.
     Broke(NodeRun),
     /// An attempt ended that [`Action::Probe`] asked for.
@@ -175,6 +187,7 @@ pub struct Manager {
     /// When its term was stored; heartbeats are answered from then on.
     since: Option<Moment>,
     last_move: Moment,
+    roles: Roles,
     leases: Leases,
     facts: Facts,
     has_resigned: bool,
@@ -195,7 +208,10 @@ impl Manager {
         now: Moment,
         planted: Option<Planted>,
     ) -> (Self, Vec<Action>) {
-        let mut facts = Facts::default();
+        let mut facts = Facts {
+            apart: Apart::begin(&start.record, now),
+            ..Facts::default()
+        };
         for (shard, assigned, version) in start.shards {
             facts.learn_shard(shard, assigned, version, now);
         }
@@ -219,6 +235,7 @@ impl Manager {
             former: former.map(|run| (run, rest)),
             since: None,
             last_move: now,
+            roles: start.roles,
             leases: Leases::default(),
             facts,
             has_resigned: false,
@@ -284,6 +301,14 @@ impl Manager {
                 // All else waits for the next tick: heartbeats are many.
                 return actions;
             }
+            Event::Unreached { from, runs } => {
+                if self.since.is_some() && self.record.is_member(from) {
+                    self.facts.apart.hear(from, runs, now);
+                }
+                // Judged at the next tick.
+                return actions;
+            }
+            Event::Roles(roles) => self.roles = roles,
             Event::Broke(run) => self.broke(run, &mut actions),
             Event::Probed { run, is_refused } => self.probed(run, is_refused, &mut actions),
             Event::Appeared(run) => self.appeared(run),
@@ -337,7 +362,8 @@ impl Manager {
                 && !self.has(Planted::GiveToTwo);
             if is_behind {
                 verdict = Verdict::Wait;
-            } else if !self.facts.condemned.contains_key(&from) {
+            } else if !self.facts.condemned.contains_key(&from) && !self.facts.apart.is_going(from)
+            {
                 self.leases.renew(from, now, self.lease());
             }
             self.facts.heard.insert(from, heartbeat);
@@ -363,6 +389,10 @@ impl Manager {
         }
         // It is being expelled: its lease must not begin again before that is stored.
         if self.facts.condemned.contains_key(&from) && !self.has(Planted::RenewCondemned) {
+            return Verdict::Wait;
+        }
+        // It is expelled when its lease has ended, unless it reaches the others again before.
+        if self.facts.apart.is_going(from) {
             return Verdict::Wait;
         }
         if self.record.is_member(from) || heartbeat.role == Role::Client {
@@ -468,6 +498,7 @@ impl Manager {
             return;
         };
         self.find_ended(now);
+        self.part(now);
         let situation = Situation {
             record: &self.record,
             facts: &self.facts,
@@ -515,11 +546,37 @@ impl Manager {
         let over: Vec<_> = self.leases.over(now).collect();
         for run in over {
             if self.is_of_interest(run) {
-                self.condemn(run, Cause::Silent);
+                self.condemn(run, self.facts.apart.cause_of(run));
             } else {
                 self.leases.forget(run);
                 self.facts.heard.remove(&run);
             }
+        }
+    }
+
+    /// Decides who goes of members that can't reach each other.
+    fn part(&mut self, now: Moment) {
+        if self.facts.apart.is_calm() {
+            return;
+        }
+        let mut apart = std::mem::take(&mut self.facts.apart);
+        let members = self.attended();
+        let living = members.filter(|run| {
+            !self.facts.condemned.contains_key(run) && !self.leases.is_over(*run, now)
+        });
+        let shards = self.facts.shards.values();
+        let view = View {
+            own: self.own,
+            record: &self.record,
+            roles: &self.roles,
+            living: living.map(|run| (run.node, run)).collect(),
+            owners: shards.filter_map(|fact| fact.assigned).collect(),
+        };
+        apart.advance(&view, now);
+        self.facts.apart = apart;
+        let is_early = self.has(Planted::PartEarly);
+        if let Some(going) = self.facts.apart.going().filter(|_| is_early) {
+            self.condemn(going, self.facts.apart.cause_of(going));
         }
     }
 

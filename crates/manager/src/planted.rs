@@ -46,6 +46,8 @@ faults! {
     RuleOn,
     /// An expelled run may join again.
     AdmitExpelled,
+    /// Of two members that can't reach each other one is expelled while its lease lasts.
+    PartEarly,
     /// A node counts its lease from the answer, not from what it asked.
     CountFromAnswer,
     /// What an ended holder had of a pool isn't free again.

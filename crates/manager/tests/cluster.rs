@@ -2,8 +2,8 @@
 //! method. After each change [`Cluster::check`] looks at all of them at once.
 
 use super::judged;
-use manager::{Action, Event, Manager, Moment, NodeLease, Planted, Standing, Start};
-use model::member::{Heartbeat, HeartbeatReply, Membership, Role, Term, Weight};
+use manager::{Action, Event, Manager, Moment, NodeLease, Planted, Reach, Roles, Standing, Start};
+use model::member::{self, Cause, Heartbeat, HeartbeatReply, Membership, Role, Term, Weight};
 use model::{NodeId, NodeRun, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,6 +15,8 @@ const PLACE_BY_ANY_CLOCK: Duration = Duration::from_millis(4_750);
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// The deadline of a heartbeat.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How often a node says whom it can't reach.
+const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// A shard's record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -68,6 +70,9 @@ pub(crate) struct Node {
     pub(crate) wants_to_leave: bool,
     /// It reaches coordination, and can't read what is there.
     pub(crate) is_blind: bool,
+    reach: Reach,
+    /// Whom it said last that it can't reach, and when.
+    unreached: (Vec<NodeRun>, Moment),
 }
 
 /// Something under way.
@@ -78,6 +83,11 @@ pub(crate) enum Message {
         from: NodeRun,
         heartbeat: Heartbeat,
         sent: Moment,
+    },
+    Unreached {
+        to: NodeRun,
+        from: NodeRun,
+        runs: Vec<NodeRun>,
     },
     Reply {
         to: NodeRun,
@@ -123,6 +133,10 @@ pub(crate) struct Cluster {
     pub(crate) cuts: BTreeSet<(u32, u32)>,
     /// Leaders of coordination follow each other so soon that the place never ends by itself.
     pub(crate) place_stays: bool,
+    /// What nodes are beside owners.
+    pub(crate) roles: Roles,
+    /// Each node needs all others, and looks whether it reaches them.
+    looks: bool,
     planted: Option<Planted>,
     /// What was wrong first.
     wrong: Option<String>,
@@ -153,11 +167,19 @@ impl Cluster {
             messages: Vec::new(),
             cuts: BTreeSet::new(),
             place_stays: false,
+            roles: Roles::default(),
+            looks: false,
             planted,
             wrong: None,
             expelled: 0,
             stored: 0,
         }
+    }
+
+    /// Each node needs all others.
+    pub(crate) fn looking(mut self) -> Self {
+        self.looks = true;
+        self
     }
 
     /// Shards are assigned to all nodes in turn, instead of the first one.
@@ -246,7 +268,11 @@ impl Cluster {
     pub(crate) fn start(&mut self, at: usize) {
         let old = &self.nodes[at];
         let incarnation = old.run.incarnation + 1;
-        let new = Node::new(at as u32 + 1, incarnation, old.drift, self.planted);
+        let mut new = Node::new(at as u32 + 1, incarnation, old.drift, self.planted);
+        let before = self.store.membership.members.get(&new.run.node);
+        let had_to_go = before
+            .is_some_and(|it| matches!(it.standing, member::Standing::Expelled(Cause::Apart(_))));
+        new.reach = Reach::begin(had_to_go);
         self.store.newest.insert(new.run.node, new.run);
         self.store.revision += 1;
         self.nodes[at] = new;
@@ -331,12 +357,53 @@ impl Cluster {
         {
             self.keep_place(at, now);
         }
-        if reaches && self.nodes[at].manager.is_none() {
+        if self.looks {
+            self.look(at, now);
+        }
+        if reaches && self.nodes[at].manager.is_none() && self.nodes[at].reach.may_join() {
             self.campaign(at, now);
         }
         self.event(at, Event::Tick);
         self.send_heartbeat(at);
         self.host(at);
+    }
+
+    /// The node looks whether it reaches the others, and tells the manager whom it doesn't.
+    fn look(&mut self, at: usize, now: Moment) {
+        if self.nodes[at].known.version == 0 {
+            return;
+        }
+        let own = self.nodes[at].run;
+        let members = self.nodes[at].known.membership.members.values();
+        let members = members.filter(|it| it.standing.is_member() && it.run.node != own.node);
+        let members: BTreeMap<NodeId, NodeRun> = members.map(|it| (it.run.node, it.run)).collect();
+        let needed: BTreeSet<NodeId> = members.keys().copied().collect();
+        let answers = |node: NodeId| {
+            let is_up = self.node(node).life == Life::Running;
+            is_up && !self.is_cut(own.node.0, node.0)
+        };
+        let answering: BTreeSet<NodeId> =
+            needed.iter().copied().filter(|it| answers(*it)).collect();
+        let node = &mut self.nodes[at];
+        for silent in needed.difference(&answering) {
+            node.reach.missed(*silent, now);
+        }
+        for asked in node.reach.look(&needed, node.known.place.is_some(), now) {
+            match answering.contains(&asked) {
+                true => node.reach.answered(asked, now),
+                false => node.reach.unanswered(asked, now),
+            }
+        }
+        let unreached = node.reach.unreached(now).into_iter();
+        let runs: Vec<NodeRun> = unreached.map(|(it, _)| members[&it]).collect();
+        let (told, when) = &node.unreached;
+        let is_due = *told != runs || (!runs.is_empty() && now >= when.plus(TELL_EVERY));
+        let Some((to, _)) = node.known.place.filter(|_| is_due) else {
+            return;
+        };
+        node.unreached = (runs.clone(), now);
+        let from = node.run;
+        self.messages.push(Message::Unreached { to, from, runs });
     }
 
     fn keep_place(&mut self, at: usize, now: Moment) {
@@ -394,6 +461,7 @@ impl Cluster {
                 .map(|(it, record)| (*it, record.assigned, record.version))
                 .collect(),
             newest: store.newest.values().copied().collect(),
+            roles: self.roles.clone(),
             dead,
         };
         let (manager, actions) = Manager::begin_planted(start, now, self.planted);
@@ -427,7 +495,7 @@ impl Cluster {
         let Some((to, _)) = node.known.place else {
             return;
         };
-        if !is_due || is_asking {
+        if !is_due || is_asking || !node.reach.may_join() {
             return;
         }
         node.lease.sent(clock);
@@ -504,7 +572,9 @@ impl Cluster {
     /// Whether a message can arrive now.
     pub(crate) fn can_arrive(&self, at: usize) -> bool {
         match &self.messages[at] {
-            Message::Heartbeat { to, from, .. } => !self.is_cut(to.node.0, from.node.0),
+            Message::Heartbeat { to, from, .. } | Message::Unreached { to, from, .. } => {
+                !self.is_cut(to.node.0, from.node.0)
+            }
             Message::Reply { to, from, .. } => !self.is_cut(to.node.0, from.0),
             Message::Store { from, .. } | Message::Assign { from, .. } => {
                 !self.is_cut(0, from.node.0)
@@ -545,7 +615,7 @@ impl Cluster {
                 };
                 Some((*from, *tenure, event))
             }
-            Message::Heartbeat { .. } | Message::Reply { .. } => None,
+            Message::Heartbeat { .. } | Message::Unreached { .. } | Message::Reply { .. } => None,
         };
         if let Some((to, tenure, event)) = unknown {
             self.messages.push(Message::Told { to, tenure, event });
@@ -589,6 +659,11 @@ impl Cluster {
                         sent,
                     }),
                     _ => {}
+                }
+            }
+            Message::Unreached { to, from, runs } => {
+                if self.acts(to) {
+                    self.event(to.node.0 as usize - 1, Event::Unreached { from, runs });
                 }
             }
             Message::Reply {
@@ -810,6 +885,8 @@ impl Node {
             has_news: false,
             wants_to_leave: false,
             is_blind: false,
+            reach: Reach::default(),
+            unreached: (Vec::new(), Moment::default()),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use manager::jobs::{self, GroupFact, NsdFact, Outcome, Planner, Settings, Slot, Worker};
 use manager::space::{Ledger, Purse, Round, Say};
-use manager::{Action, Event, Manager, Moment, NodeLease, Standing, Start};
+use manager::{Action, Event, Manager, Moment, NodeLease, Roles, Standing, Start};
 use model::map::{NsdEntry, NsdState, PoolMap};
 use model::member::{HEARTBEAT_EVERY, Heartbeat, Membership, Role, Term, Weight};
 use model::{FailureGroupId, NodeId, NodeRun, NsdId, Scheme, ShardId};
@@ -191,6 +191,7 @@ impl Crowd {
                 .map(|(it, (run, version))| (*it, *run, *version))
                 .collect(),
             newest: newest.to_vec(),
+            roles: Roles::default(),
             dead: None,
         }
     }

@@ -39,6 +39,7 @@ fn second(former_kept: Duration) -> Manager {
         version: 5,
         shards: Vec::new(),
         newest: Vec::new(),
+        roles: manager::Roles::default(),
         dead: None,
     };
     let (mut manager, actions) = Manager::begin(start, after(0));

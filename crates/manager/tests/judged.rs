@@ -113,7 +113,8 @@ fn plan_begins(cluster: &Cluster, new: &Membership, change: &Change) -> Result<(
             for Expelled { run, cause } in ended {
                 let node = cluster.node(run.node);
                 let is_dead = node.run != *run || node.life == Life::Down;
-                if *cause != Cause::Silent && !is_dead {
+                let is_by_lease = matches!(cause, Cause::Silent | Cause::Apart(_));
+                if !is_by_lease && !is_dead {
                     return Err(format!("{run} is expelled for {cause:?}, and lives"));
                 }
                 if new.is_member(*run) {

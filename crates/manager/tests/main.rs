@@ -2,6 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "says how much was explored")]
 
+mod apart;
 mod chance;
 mod cluster;
 mod crowd;

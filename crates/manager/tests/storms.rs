@@ -25,14 +25,17 @@ enum Weather {
     Blind,
     /// Everything; the manager's place is doubted, with reason or without, and may last however long nobody keeps it.
     Doubts,
+    /// Two nodes don't reach each other for long, and both reach all else.
+    Apart,
 }
 
-const WEATHERS: [Weather; 5] = [
+const WEATHERS: [Weather; 6] = [
     Weather::Calm,
     Weather::Deaths,
     Weather::Rough,
     Weather::Blind,
     Weather::Doubts,
+    Weather::Apart,
 ];
 
 impl Weather {
@@ -50,7 +53,7 @@ fn storm(seed: u64, weather: Weather, planted: Option<Planted>) -> Result<(), St
         .map(|_| [-24, 0, 24][chance.below(3) as usize])
         .collect();
     let shards = 1 + chance.below(8) as u32;
-    let mut cluster = Cluster::new(&drifts, shards, planted);
+    let mut cluster = Cluster::new(&drifts, shards, planted).looking();
     if weather == Weather::Blind {
         // One that isn't the manager loses shards for balance, and may not hear of it.
         let last = cluster.nodes.last().expect("there are nodes").run;
@@ -136,6 +139,20 @@ fn fault(cluster: &mut Cluster, weather: Weather, chance: &mut Chance) {
         if chance.one_in(200) {
             cluster.place_stays ^= true;
         }
+    }
+    if weather == Weather::Apart {
+        if chance.one_in(400) {
+            let (one, other) = (
+                chance.below(nodes) as u32 + 1,
+                chance.below(nodes) as u32 + 1,
+            );
+            if one != other {
+                cluster.cuts.insert((one.min(other), one.max(other)));
+            }
+        } else if chance.one_in(1_000) {
+            cluster.cuts.clear();
+        }
+        return;
     }
     if chance.one_in(3) {
         mend(cluster, chance);

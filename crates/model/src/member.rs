@@ -15,6 +15,9 @@ pub const ATTEND: Method = Method(0x0301);
 /// Asks a member who the manager is, as far as it knows; answered with a [`KnownManager`], if it knows one.
 pub const WHO_MANAGES: Method = Method(0x0302);
 
+/// Tells the manager which members a node can't reach: an [`Unreached`], answered with nothing.
+pub const UNREACHED: Method = Method(0x0303);
+
 /// How long a node may serve after it sent the heartbeat that was answered last.
 pub const NODE_LEASE: Duration = Duration::from_secs(6);
 /// How often a node sends a heartbeat.
@@ -23,6 +26,8 @@ pub const HEARTBEAT_EVERY: Duration = Duration::from_secs(2);
 pub const MEMBERS_MAX: usize = 4_096;
 /// Most runs that one plan expels: a rack that dies is one change.
 pub const EXPELLED_MAX: usize = 64;
+/// Most members that a node says it can't reach: one that misses so many is the one that has to go.
+pub const UNREACHED_MAX: usize = 64;
 /// Most nodes with a lease, clients included.
 pub const NODES_MAX: usize = 16_384;
 
@@ -116,6 +121,9 @@ pub enum Cause {
     NewerRun,
     /// Its lease has ended by every clock.
     Silent,
+    /// It and this node couldn't reach each other although the manager heard both, and one of both had to go. Its lease
+    /// was renewed no more, and has ended by every clock.
+    Apart(NodeId),
 }
 
 /// A step of a plan. The write that stores the plan is the fence: it makes an expelled run one.
@@ -234,6 +242,13 @@ pub struct KnownManager {
     pub term: Term,
     /// Its run.
     pub run: NodeRun,
+}
+
+/// The members that a node needs, as owners of shards or as servers of NSDs, and has asked in vain for long.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Unreached {
+    /// Their runs; at most [`UNREACHED_MAX`], more aren't read. None: it reaches all that it needs again.
+    pub runs: Vec<NodeRun>,
 }
 
 /// Asks a member to answer after a time, so that the end of its connection is noticed.

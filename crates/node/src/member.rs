@@ -17,7 +17,8 @@
 //!
 //! *The lease*: `lease` says to the cluster's manager every two seconds what the node does; owners here answer
 //! nothing when the manager's last answer is too old. One of the members is the manager (`managing`): it
-//! expels nodes that have died or fallen silent, and gives their shards to others.
+//! expels nodes that have died or fallen silent, and gives their shards to others. A node that can't be reached from here
+//! although the manager hears it is reported to that (`reach`), and one of both goes.
 
 mod commands;
 mod file_systems;
@@ -29,6 +30,7 @@ mod lease;
 mod managing;
 mod owners;
 mod peers;
+mod reach;
 mod renewing;
 mod services;
 mod spaces;
@@ -58,6 +60,7 @@ use owners::ShardOwners;
 use parking_lot::Mutex;
 use peers::Peers;
 use pool::Pool;
+use reach::Reach;
 use rpc::security::{Admit, Security};
 use rpc::{Addresses, Admission, Connections, Credit, Identity, LaneView, ServedView, Server};
 use services::Services;
@@ -156,6 +159,7 @@ struct Parts {
     peers: Arc<Peers>,
     services: Arc<Services>,
     lease: Arc<RunLease>,
+    reach: Arc<Reach>,
     office: Arc<Office>,
     desk: Arc<Desk>,
     holding: Arc<Holding>,
@@ -204,6 +208,7 @@ impl Member {
         let block_bytes = block_bytes(&coordination, &nsds.pool).await?;
         let identity = Identity { cluster, run };
         let lease = Arc::new(RunLease::new(world, run));
+        let reach = Reach::new(world, &lease, &roster, run);
         let office = Arc::<Office>::default();
         let (desk, holding) = (Arc::<Desk>::default(), Holding::new(world));
         nsds.pool.share(holding.clone(), block_bytes);
@@ -237,9 +242,16 @@ impl Member {
             coordination,
             run,
             nsds,
-            peers: Peers::new(world, identity, Arc::new(addresses), services.clone()),
+            peers: Peers::new(
+                world,
+                identity,
+                Arc::new(addresses),
+                services.clone(),
+                &reach,
+            ),
             services,
             lease,
+            reach,
             office,
             desk,
             holding,
@@ -256,11 +268,14 @@ impl Member {
         ];
         let hosting = world.spawn("hosts the shards", hosting::supervise(parts.clone()));
         let mut duties = vec![hosting];
-        tasks.push(
+        tasks.extend([
             world
                 .urgent()
                 .spawn("keeps the lease", lease::keep(parts.clone())),
-        );
+            world
+                .urgent()
+                .spawn("looks whom it reaches", reach::look(parts.clone())),
+        ]);
         let managing = world.spawn("manages the cluster", managing::manage(parts.clone()));
         tasks.extend([
             world.spawn("states its room", spaces::state(parts.clone())),
@@ -372,12 +387,16 @@ impl Member {
     /// Leaves the cluster: others get the shards that are here, each once it was given up here, and the manager's
     /// place. Returns when the membership says that this run has left; it answers nothing from then on: close it.
     /// Its NSDs are away then, so a node whose data must stay readable without redundancy is drained first
-    /// ([`Member::drain_node`]). Clients of this node should have been closed before.
+    /// ([`Member::drain_node`]). Clients of this node should have been closed before. A run that
+    /// [waits to join](Self::waits_to_join) has nothing to leave.
     ///
     /// # Errors
     /// `Unavailable` if no manager has let it go within a minute: close it all the same, and others go on as after
     /// a kill.
     pub async fn leave(&self) -> Result<()> {
+        if self.waits_to_join() {
+            return Ok(());
+        }
         self.parts.lease.leave();
         let left = self.parts.world.timeout(LEAVE_MAX, self.ended()).await;
         left.map_err(|_| {
@@ -487,6 +506,20 @@ impl Member {
     #[must_use]
     pub fn lease_ends(&self) -> Instant {
         self.parts.lease.ends()
+    }
+
+    /// The members that this node needs and can't reach, and for how long; while it [waits to join](Self::waits_to_join)
+    /// those that didn't answer the last time.
+    #[must_use]
+    pub fn unreached(&self) -> Vec<(NodeId, Duration)> {
+        self.parts.reach.unreached()
+    }
+
+    /// The run before was expelled because it and another node couldn't reach each other, and this one waits until it
+    /// reaches all nodes that it needs: it is no member before, and has no lease.
+    #[must_use]
+    pub fn waits_to_join(&self) -> bool {
+        !self.parts.reach.may_join()
     }
 
     /// What this node knows of the cluster.

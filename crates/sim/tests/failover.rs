@@ -23,16 +23,21 @@ const BLOCK: usize = 4_096;
 
 /// What a program that never stops saw.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     /// Blocks that were synced.
-    synced: AtomicUsize,
+    pub(crate) synced: AtomicUsize,
     /// The longest time from one answer to the next.
-    longest: Mutex<Duration>,
-    stop: AtomicBool,
+    pub(crate) longest: Mutex<Duration>,
+    pub(crate) stop: AtomicBool,
 }
 
 /// Writes block after block, each synced, until it is stopped.
-async fn work(world: World, client: Arc<Client>, file: InodeId, seen: Arc<Seen>) -> Result<()> {
+pub(crate) async fn work(
+    world: World,
+    client: Arc<Client>,
+    file: InodeId,
+    seen: Arc<Seen>,
+) -> Result<()> {
     let mut before = world.now();
     for block in 0.. {
         if seen.stop.load(Ordering::Relaxed) {

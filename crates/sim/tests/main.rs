@@ -13,6 +13,7 @@ mod jobs;
 mod near;
 #[path = "../../shale/tests/fixture/noted.rs"]
 mod noted;
+mod partition;
 mod planted;
 mod power_cut;
 mod racks;

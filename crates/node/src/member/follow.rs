@@ -145,7 +145,7 @@ impl Parts {
                 used.remove(nsd);
             } else if used.insert(*nsd, *node) != Some(*node) {
                 let pool = &self.nsds.pool;
-                pool.add_remote_nsd(*nsd, self.peers.to(*node));
+                pool.add_remote_nsd(*nsd, self.peers.to_needed(*node));
             }
         }
     }

@@ -258,8 +258,14 @@ pub(super) async fn keep(parts: Arc<Parts>) {
             return;
         }
         let before = news_of(&known, parts.run);
-        let mut pause = AGAIN_AFTER;
-        if let Some(place) = told.map(|told| told.run).or_else(|| place_of(&known)) {
+        // The first heartbeat asks to join.
+        let may_join = parts.reach.may_join();
+        let mut pause = match may_join {
+            true => AGAIN_AFTER,
+            false => HEARTBEAT_EVERY,
+        };
+        let place = told.map(|told| told.run).or_else(|| place_of(&known));
+        if let Some(place) = place.filter(|_| may_join) {
             let sent = world.now();
             let moment = lease.moment(sent);
             lease.state.lock().sent(moment);
@@ -314,6 +320,7 @@ pub(super) async fn keep(parts: Arc<Parts>) {
                 return;
             },
             () = lease.news.notified() => {}
+            () = parts.reach.joins(), if !may_join => {}
             () = world.sleep(pause) => {}
         }
     }

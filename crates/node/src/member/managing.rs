@@ -10,18 +10,20 @@
 //! cluster stops: it gives the place up, and never looks for it again.
 
 mod place;
+mod roles;
 
 use super::{Parts, spaces};
 use coordination::Roster;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
-use manager::{Action, Event, Manager, Moment, Start};
+use manager::{Action, Event, Manager, Moment, Roles, Start};
 use model::call::{Call, Class};
-use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term};
+use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term, Unreached};
 use model::{ErrorKind, NodeId, NodeRun, ShardId};
 use parking_lot::Mutex;
 use place::{Suspicion, Won};
+use roles::roles_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,11 +59,12 @@ enum Done {
 
 type Work<'a> = FuturesUnordered<BoxFuture<'a, Done>>;
 
-/// Records of shards and runs that the manager was told of.
+/// Records of shards, runs and roles that the manager was told of.
 #[derive(Default)]
 struct Told {
     shards: BTreeMap<ShardId, u64>,
     runs: BTreeSet<NodeRun>,
+    roles: Roles,
 }
 
 impl Office {
@@ -94,6 +97,18 @@ impl Office {
     async fn retired(&self) {
         // The sender is here.
         let _ = self.is_retired.subscribe().wait_for(|it| *it).await;
+    }
+
+    /// The manager hears whom a run can't reach; false if it isn't here.
+    pub(super) fn hear_unreached(&self, from: NodeRun, unreached: Unreached, now: Moment) -> bool {
+        let mut manager = self.manager.lock();
+        let Some(manager) = manager.as_mut() else {
+            return false;
+        };
+        let runs = unreached.runs;
+        let actions = manager.on(Event::Unreached { from, runs }, now);
+        assert!(actions.is_empty(), "what follows is found at the next tick");
+        true
     }
 
     /// A manager is here.
@@ -141,6 +156,11 @@ impl Drop for Open<'_> {
 
 /// The task that makes this run the manager whenever nobody else is.
 pub(super) async fn manage(parts: Arc<Parts>) {
+    // One that can't reach others would have to expel them.
+    tokio::select! {
+        () = parts.reach.joins() => {}
+        () = parts.lease.ended() => return,
+    }
     let (office, mut suspicion) = (&parts.office, Suspicion::default());
     while !parts.lease.has_ended() && !office.is_retired() {
         let won = tokio::select! {
@@ -282,6 +302,7 @@ fn start(parts: &Parts, won: &Won, roster: &Roster, dead: Option<NodeRun>) -> St
             .map(|(shard, record)| (*shard, record.value.assigned, record.version))
             .collect(),
         newest: roster.addresses.values().map(|it| it.run).collect(),
+        roles: roles_of(roster),
         dead,
     }
 }
@@ -302,6 +323,11 @@ impl Told {
         let runs: BTreeSet<_> = roster.addresses.values().map(|it| it.run).collect();
         events.extend(runs.difference(&self.runs).map(|run| Event::Appeared(*run)));
         self.runs = runs;
+        let roles = roles_of(roster);
+        if self.roles != roles {
+            events.push(Event::Roles(roles.clone()));
+            self.roles = roles;
+        }
         events
     }
 }

@@ -51,7 +51,7 @@ impl Owners for ShardOwners {
     fn owner(&self) -> Option<OwnerWay> {
         let assigned = self.assigned();
         if let Some(run) = assigned.filter(|run| run.node != self.own.node) {
-            return Some(OwnerWay::Far(self.peers.to(run.node)));
+            return Some(OwnerWay::Far(self.peers.to_needed(run.node)));
         }
         // The record may name an earlier run of this node, which is over.
         if assigned.is_some_and(|run| run != self.own) {

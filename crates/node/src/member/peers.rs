@@ -1,5 +1,6 @@
 //! The other nodes, and this one as if it were another.
 
+use super::reach::{Needed, Reach};
 use futures::future::{BoxFuture, join_all};
 use model::call::{Answer, Call, Class, NoAnswer};
 use model::{NodeId, NodeRun, Result};
@@ -19,14 +20,23 @@ pub(super) struct Peers {
     world: World,
     identity: Identity,
     addresses: Arc<Addresses>,
-    peers: Mutex<Table>,
+    table: Mutex<Table>,
     own: Arc<dyn Remote>,
+    reach: Arc<Reach>,
 }
 
 #[derive(Default)]
 struct Table {
-    peers: BTreeMap<NodeId, Arc<Peer>>,
+    ways: BTreeMap<NodeId, Way>,
     connections: Connections,
+}
+
+/// The way to a node.
+#[derive(Clone)]
+struct Way {
+    peer: Arc<Peer>,
+    /// The same for those who need the node.
+    needed: Arc<Needed>,
 }
 
 impl Peers {
@@ -35,18 +45,20 @@ impl Peers {
         identity: Identity,
         addresses: Arc<Addresses>,
         own: Arc<dyn Service>,
+        reach: &Arc<Reach>,
     ) -> Arc<Self> {
         Arc::new(Self {
             world: world.clone(),
             identity,
             addresses,
-            peers: Mutex::default(),
+            table: Mutex::default(),
             own: Arc::new(OwnNode {
                 world: world.clone(),
                 urgent: world.urgent(),
                 run: identity.run,
                 service: own,
             }),
+            reach: reach.clone(),
         })
     }
 
@@ -57,16 +69,33 @@ impl Peers {
 
     /// The way to a node.
     pub(super) fn to(&self, node: NodeId) -> Arc<dyn Remote> {
-        let mut table = self.peers.lock();
-        let Table { peers, connections } = &mut *table;
-        let peer = peers.entry(node).or_insert_with(|| {
+        self.way(node).peer
+    }
+
+    /// The way to a node that owns a shard or serves an NSD which somebody here uses. If it doesn't answer there, it is
+    /// looked whether it can be reached at all.
+    pub(super) fn to_needed(&self, node: NodeId) -> Arc<dyn Remote> {
+        self.way(node).needed
+    }
+
+    fn way(&self, node: NodeId) -> Way {
+        let mut table = self.table.lock();
+        let Table { ways, connections } = &mut *table;
+        let way = ways.entry(node).or_insert_with(|| {
             let dial = self.addresses.clone();
             let peer = Peer::new(&self.world, self.identity, node, dial);
             let set = peer.set_connections(*connections);
             set.expect("connections are checked when they are set");
-            Arc::new(peer)
+            let peer = Arc::new(peer);
+            let needed = Needed::new(node, peer.clone(), &self.reach);
+            Way { peer, needed }
         });
-        peer.clone()
+        way.clone()
+    }
+
+    fn all(&self) -> Vec<Arc<Peer>> {
+        let table = self.table.lock();
+        table.ways.values().map(|way| way.peer.clone()).collect()
     }
 
     /// How many connections this node wants to each other one from now on.
@@ -75,11 +104,9 @@ impl Peers {
     /// `InvalidArgument`: a value is out of its range; nothing has changed.
     pub(super) fn set_connections(&self, connections: Connections) -> Result<()> {
         connections.check()?;
-        let peers: Vec<_> = {
-            let mut table = self.peers.lock();
-            table.connections = connections;
-            table.peers.values().cloned().collect()
-        };
+        // A way that is made from now on has them from the beginning.
+        self.table.lock().connections = connections;
+        let peers = self.all();
         peers
             .iter()
             .try_for_each(|peer| peer.set_connections(connections))
@@ -87,8 +114,7 @@ impl Peers {
 
     /// Further calls go over new connections, which are made as the node's security says now.
     pub(super) fn renew(&self) {
-        let peers: Vec<_> = self.peers.lock().peers.values().cloned().collect();
-        peers.iter().for_each(|peer| peer.renew());
+        self.all().iter().for_each(|peer| peer.renew());
     }
 
     /// This machine's network is a bond of so many links; 0: it isn't.
@@ -98,8 +124,8 @@ impl Peers {
 
     /// The lanes to each node that was called.
     pub(super) fn lanes(&self) -> BTreeMap<NodeId, Vec<LaneView>> {
-        let peers = self.peers.lock().peers.clone();
-        let lanes = peers.into_iter().map(|(node, peer)| (node, peer.lanes()));
+        let ways = self.table.lock().ways.clone();
+        let lanes = ways.into_iter().map(|(node, way)| (node, way.peer.lanes()));
         lanes.collect()
     }
 
@@ -110,7 +136,7 @@ impl Peers {
 
     /// Ends all connections, after the replies under way.
     pub(super) async fn close(&self, deadline: Deadline) {
-        let peers: Vec<_> = self.peers.lock().peers.values().cloned().collect();
+        let peers = self.all();
         join_all(peers.iter().map(|peer| peer.close(deadline))).await;
     }
 }

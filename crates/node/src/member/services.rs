@@ -15,7 +15,8 @@ use model::call::{Call, Reply};
 use model::jobs::JOBS;
 use model::join::{AUTHORITY_KEY, RENEW};
 use model::member::{
-    ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, WHO_MANAGES,
+    ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, UNREACHED, Unreached,
+    WHO_MANAGES,
 };
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
@@ -142,6 +143,19 @@ impl Services {
 
     /// # Errors
     /// As for heartbeats.
+    fn unreached(&self, from: NodeRun, unreached: Unreached) -> Result<()> {
+        let now = self.lease.moment(self.world.now());
+        match self.office.hear_unreached(from, unreached, now) {
+            true => Ok(()),
+            false => Err(Error::new(
+                ErrorKind::OldEpoch,
+                "this node isn't the manager",
+            )),
+        }
+    }
+
+    /// # Errors
+    /// As for heartbeats.
     fn stated(&self, from: NodeRun, statement: Statement) -> Result<Told> {
         let told = self.desk.hear(from, statement);
         told.ok_or_else(|| Error::new(ErrorKind::OldEpoch, "this node has no ledger of the pool"))
@@ -245,6 +259,10 @@ impl Service for Services {
             HEARTBEAT => {
                 let answer = call.decode().and_then(|it| self.heartbeat(from, it));
                 done(Reply::new::<HeartbeatReply>(&answer, Bytes::new()))
+            }
+            UNREACHED => {
+                let answer = call.decode().and_then(|it| self.unreached(from, it));
+                done(Reply::new::<()>(&answer, Bytes::new()))
             }
             SPACE_STATE => {
                 let answer = call.decode().and_then(|it| self.stated(from, it));

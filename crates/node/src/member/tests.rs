@@ -3,6 +3,7 @@
 mod file_systems;
 mod giving_back;
 mod stopping;
+mod reaching;
 mod urgent;
 mod waits;
 

@@ -5,6 +5,8 @@ mod away;
 pub use away::{Absence, HomeFacts};
 
 use super::stop_mark::Stop;
+mod reaching;
+
 use crate::admin::{Health, HealthEvent, MountLine};
 use fuse::WaitingRequest;
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
@@ -83,10 +85,16 @@ pub struct ClusterFacts {
     pub has_lease: bool,
     /// The cluster has a manager, as far as this node knows.
     pub has_manager: bool,
-    /// Members that were expelled, by number, with the cause.
+    /// Members that were expelled, by number, with the cause; not those of `apart`.
     pub expelled: Vec<(u32, String)>,
     /// Of NSDs that other nodes have, which one that is.
     pub homes: BTreeMap<NsdId, HomeFacts>,
+    /// Nodes that were expelled because they and another one couldn't reach each other, and that other one, in words.
+    pub apart: Vec<(String, String)>,
+    /// Nodes that this one needs and can't reach, in words, and for how many seconds.
+    pub unreached: Vec<(String, u64)>,
+    /// It was expelled for that, and joins again when it reaches all that it needs.
+    pub waits_to_join: bool,
     /// Shards that no run owns.
     pub unowned: Vec<u32>,
     /// The cluster's etcd; `None`: nobody has looked yet.
@@ -634,6 +642,7 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
                       drain` and `shale node expel`";
         events.push(event(WARNING, format!("node {node}"), what, remedy));
     }
+    events.extend(reaching::events(cluster));
     for shard in &cluster.unowned {
         let what = "no node serves it now: operations on it wait";
         let remedy = "wait some seconds; if it stays so, see `shale node list`";

@@ -181,6 +181,12 @@ impl Stage {
             .cut_one_way(&from.node, &to.node);
     }
 
+    /// No message goes from one of two nodes to the other; both reach all else.
+    pub fn cut(&self, one: usize, other: usize) {
+        let (one, other) = (self.machine(one), self.machine(other));
+        self.machines.cluster.wires().cut(&one.node, &other.node);
+    }
+
     /// All links and coordination work again.
     pub fn heal(&self) {
         for machine in &self.machines.nodes {

@@ -203,11 +203,18 @@ async fn live_in(
         serving.discard_leftovers().await;
         serving.mount_again(std::mem::take(&mut left));
         let run = here.member().run();
-        events.tell(
-            "node-joined",
-            "this node",
-            &format!("run {run} is a member"),
-        );
+        match here.member().waits_to_join() {
+            true => events.tell(
+                "node-waits",
+                "this node",
+                &format!("run {run} joins when it reaches the nodes that it needs: `shale health`"),
+            ),
+            false => events.tell(
+                "node-joined",
+                "this node",
+                &format!("run {run} is a member"),
+            ),
+        }
         let (mounting, is_ready) = mount(&serving, on_demand);
         let tending = tending::tend(serving.clone(), here.clone());
         let has_etcd = cluster.etcd.is_some();
@@ -220,11 +227,15 @@ async fn live_in(
             Ended::AsTold(force) => Some(serving.end(force).await),
             Ended::ByItself => {
                 tracing::warn!(%run, "the cluster has expelled this run; the node joins again");
+                let why = here.why_expelled();
+                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
                 events.tell(
                     "node-expelled",
                     "this node",
-                    "the cluster has expelled this run: its mounts are dead until the node has joined again, what programs \
-                     had open fails with an error, and what was written and not synced is lost",
+                    &format!(
+                        "the cluster has expelled this run{why}: its mounts are dead until the node has joined again, what \
+                         programs had open fails with an error, and what was written and not synced is lost"
+                    ),
                 );
                 front.waits(
                     "the cluster has expelled it, and it ends its mounts before it joins again",

@@ -108,9 +108,11 @@ impl InCluster {
         let expelled = standings.filter_map(|it| match it.standing {
             // Somebody wanted that.
             Standing::Expelled(_) if roster.barred.contains(&it.run.node) => None,
+            // Told apart, with another remedy.
+            Standing::Expelled(Cause::Apart(_)) => None,
             // What the membership says of nodes that were removed stays.
             Standing::Expelled(cause) if roster.addresses.contains_key(&it.run.node) => {
-                Some((it.run.node.0, cause_text(cause).to_owned()))
+                Some((it.run.node.0, cause_text(cause, &roster)))
             }
             _ => None,
         });
@@ -123,6 +125,13 @@ impl InCluster {
             has_manager: roster.manager.is_some(),
             expelled: expelled.collect(),
             homes: homes_of_others(&roster, member.run().node),
+            apart: apart(&roster),
+            unreached: member
+                .unreached()
+                .into_iter()
+                .map(|(node, time)| (place_text(&roster, node), time.as_secs()))
+                .collect(),
+            waits_to_join: member.waits_to_join(),
             unowned: unowned.map(|(shard, _)| shard.0).collect(),
             etcd: self.etcd_seen(),
             certificate: Some(self.certificate_facts()),
@@ -134,6 +143,19 @@ impl InCluster {
             still_trusting: self.known_still_trusting(),
             security_trouble: self.security_trouble(),
             stop: None,
+        }
+    }
+
+    /// Why the cluster has expelled this run, as far as this node has heard.
+    pub fn why_expelled(&self) -> Option<String> {
+        let roster = self.member().roster();
+        let members = &roster.membership.as_ref()?.value.members;
+        let known = members.get(&self.member().run().node)?;
+        match known.standing {
+            Standing::Expelled(cause) if known.run == self.member().run() => {
+                Some(cause_text(cause, &roster))
+            }
+            _ => None,
         }
     }
 
@@ -196,7 +218,7 @@ fn absence(roster: &Roster, node: NodeId) -> Option<Absence> {
             Some(Absence::Barred)
         }
         Standing::Left => Some(Absence::Left),
-        Standing::Expelled(cause) => Some(Absence::Expelled(cause_text(cause).to_owned())),
+        Standing::Expelled(cause) => Some(Absence::Expelled(cause_text(cause, roster))),
     }
 }
 
@@ -211,7 +233,7 @@ fn node_line(roster: &Roster, facts: &node::NodeFacts) -> NodeLine {
         Some(Standing::In) => ("up", None),
         Some(Standing::Leaving) => ("leaving", None),
         Some(Standing::Left) => ("down", None),
-        Some(Standing::Expelled(cause)) => ("expelled", Some(cause_text(cause))),
+        Some(Standing::Expelled(cause)) => ("expelled", Some(cause_text(cause, roster))),
     };
     let owns = |it: &coordination::ShardRecord| it.assigned.is_some_and(|run| run.node == node);
     let shards = roster.shards.iter().filter(|(_, it)| owns(&it.value));
@@ -224,7 +246,7 @@ fn node_line(roster: &Roster, facts: &node::NodeFacts) -> NodeLine {
         authority: facts.has_authority,
         etcd: facts.etcd.clone(),
         state: state.into(),
-        cause: cause.map(str::to_owned),
+        cause,
         address: address_of(roster, node),
         manager: manager_of(roster) == Some(node),
         shards: shards.map(|(shard, _)| shard.0).collect(),
@@ -233,11 +255,40 @@ fn node_line(roster: &Roster, facts: &node::NodeFacts) -> NodeLine {
 }
 
 /// What is shown of why a run was expelled.
-pub fn cause_text(cause: Cause) -> &'static str {
+pub fn cause_text(cause: Cause, roster: &Roster) -> String {
     match cause {
-        Cause::Refused => "its daemon has ended",
-        Cause::NewerRun => "its daemon started again",
-        Cause::Silent => "it was silent until its lease ended",
+        Cause::Refused => "its daemon has ended".into(),
+        Cause::NewerRun => "its daemon started again".into(),
+        Cause::Silent => "it was silent until its lease ended".into(),
+        Cause::Apart(other) => {
+            let other = place_text(roster, other);
+            format!("it and {other} couldn't reach each other, and one of both had to go")
+        }
+    }
+}
+
+/// The nodes that were expelled because they and another one couldn't reach each other, and that other one.
+fn apart(roster: &Roster) -> Vec<(String, String)> {
+    let members = roster.membership.iter();
+    let members = members.flat_map(|it| it.value.members.values());
+    let apart = members.filter_map(|it| match it.standing {
+        Standing::Expelled(Cause::Apart(other)) => {
+            let node = it.run.node;
+            let is_known = roster.addresses.contains_key(&node) && !roster.barred.contains(&node);
+            is_known.then(|| (place_text(roster, node), place_text(roster, other)))
+        }
+        _ => None,
+    });
+    apart.collect()
+}
+
+/// A node with its name and where it listens, as far as that is known.
+fn place_text(roster: &Roster, node: NodeId) -> String {
+    let name = roster.names.get(&node).cloned();
+    let known: Vec<_> = name.into_iter().chain(address_of(roster, node)).collect();
+    match known.is_empty() {
+        true => format!("node {node}"),
+        false => format!("node {node} ({})", known.join(", ")),
     }
 }
 
@@ -272,8 +323,9 @@ fn address_of(roster: &Roster, node: NodeId) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coordination::NodeAddress;
+    use coordination::{NodeAddress, Versioned};
     use model::NodeRun;
+    use model::member::{Member, Membership};
 
     #[test]
     fn a_node_that_has_nsds_is_absent_when_it_is_no_member() {
@@ -349,5 +401,44 @@ mod tests {
         };
         let expected = BTreeMap::from([(NsdId(1), known), (NsdId(4), removed)]);
         assert_eq!(homes(&roster), expected);
+    }
+
+    #[test]
+    fn two_nodes_that_could_not_reach_each_other_are_both_named() {
+        let run = |node| NodeRun {
+            node: NodeId(node),
+            incarnation: 5,
+        };
+        let listens = |node| NodeAddress {
+            run: run(node),
+            address: format!("10.0.0.{node}:7311").parse().unwrap(),
+        };
+        let gone = Member {
+            run: run(2),
+            may_own: true,
+            standing: Standing::Expelled(Cause::Apart(NodeId(3))),
+            nsds_away: true,
+        };
+        let membership = Membership {
+            members: BTreeMap::from([(NodeId(2), gone)]),
+            ..Membership::default()
+        };
+        let mut roster = Roster {
+            addresses: [2, 3].map(|it| (NodeId(it), listens(it))).into(),
+            names: BTreeMap::from([(NodeId(2), "n2".into())]),
+            membership: Some(Versioned {
+                value: membership,
+                version: 1,
+            }),
+            ..Roster::default()
+        };
+        let (two, three) = ("node 2 (n2, 10.0.0.2:7311)", "node 3 (10.0.0.3:7311)");
+        assert_eq!(apart(&roster), [(two.to_owned(), three.to_owned())]);
+        let cause = cause_text(Cause::Apart(NodeId(3)), &roster);
+        assert!(cause.contains(three), "{cause}");
+        assert!(cause_text(Cause::Apart(NodeId(9)), &roster).contains("node 9 couldn't"));
+        // Somebody wants it to stay away.
+        roster.barred.insert(NodeId(2));
+        assert!(apart(&roster).is_empty());
     }
 }
