@@ -613,6 +613,46 @@ fn a_file_that_is_made_open_and_answered_late_is_open_then_or_closed_if_nobody_w
     });
 }
 
+/// Would be broken if a program waited for as long as its owner does, which has other limits.
+#[test]
+fn a_change_that_was_done_and_is_not_answered_is_unknown_when_patience_ends() {
+    run(12, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let patience = patient().patience;
+        map.late.store(true, Ordering::Relaxed);
+        for opened in [false, true] {
+            let begun = node.world.now();
+            let made = async {
+                match opened {
+                    false => client.create(InodeId::ROOT, name("f"), new_file()).await,
+                    true => {
+                        let made = client.create_and_open(InodeId::ROOT, name("g"), new_file());
+                        made.await
+                    }
+                }
+            };
+            let made = node.world.timeout(patience * 2, made).await;
+            let unknown = made.expect("patience ends").unwrap_err();
+            assert_eq!(unknown.kind(), ErrorKind::Unknown);
+            let waited = node.world.now() - begun;
+            assert!(
+                waited >= patience && waited < patience + SECOND,
+                "{waited:?}"
+            );
+        }
+        map.late.store(false, Ordering::Relaxed);
+        // They can't be undone, and nobody has one of them open.
+        until_used(&node, 0).await;
+        for text in ["f", "g"] {
+            assert!(exists(client, text).await);
+            client.unlink(InodeId::ROOT, name(text)).await.unwrap();
+        }
+        assert_eq!(client.losses(), Losses::default());
+        node.check_and_close().await;
+    });
+}
+
 /// The next owner hasn't heard of what was done in the last moment: it isn't open there, or is opened there anew.
 #[test]
 fn what_an_owner_may_not_answer_gives_way_to_the_next_owner() {

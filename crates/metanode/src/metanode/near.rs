@@ -32,7 +32,8 @@ impl Metanode {
     /// holds. `None` if that isn't possible, and then nothing was done.
     ///
     /// What is left to wait for, if the answer isn't ready, is known to be done or not when that has been driven to its end;
-    /// dropped before, it may be either.
+    /// dropped before, it may be either. It may last as long as the shard and the node's lease let it, so who drives it says
+    /// how long that is waited for.
     pub fn ask_near(
         self: &Arc<Self>,
         request: &OwnerRequest,

@@ -10,6 +10,7 @@ use model::{Error, ErrorKind, Result};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
+use world::Deadline;
 use world::call::Asked;
 
 /// A request that concerns the book, which an owner has done and may not answer yet.
@@ -50,7 +51,8 @@ impl Calls {
         }
     }
 
-    /// A change after which the session holds what it held before.
+    /// A change after which the session holds what it held before. Once it was done its answer is waited for as long as a
+    /// program's patience lasts, whatever the owner's own limits are.
     fn change_near(
         &self,
         near: &Arc<Near>,
@@ -64,9 +66,18 @@ impl Calls {
                 Asked::Ready(answer)
             }
             Asked::Waits(rest) => {
-                let near = near.clone();
+                let calls = self.me.upgrade().expect("an owner is used through its Arc");
+                let (near, world) = (near.clone(), self.world.clone());
+                let deadline = Deadline::after(&world, self.patience);
                 Asked::Waits(Box::pin(async move {
-                    let answer = near.counts_or_unknown(rest.await);
+                    let listed = calls.list();
+                    let answered = deadline.bound(&world, rest).await;
+                    drop(listed);
+                    let answer = match answered {
+                        Ok(answered) => near.counts_or_unknown(answered),
+                        // It can't be undone. What is left to do, rounds do, or whoever meets it.
+                        Err(_) => Err(calls.late()),
+                    };
                     drop(change);
                     answer
                 }))
@@ -144,12 +155,15 @@ impl Calls {
                 // The owner that has done it is over.
                 Ok(Ok(None)) if request.is_change() => Err(lost()),
                 Ok(Ok(None)) => calls.ask(&request).await,
-                Ok(Err(_)) | Err(_) => {
-                    let text = format!("waited {:?} for {OWNER_WAIT}", calls.patience);
-                    Err(Error::new(ErrorKind::Unknown, text))
-                }
+                Ok(Err(_)) | Err(_) => Err(calls.late()),
             }
         }))
+    }
+
+    /// The error for what an owner has done and didn't answer while its program waited.
+    fn late(&self) -> Error {
+        let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
+        Error::new(ErrorKind::Unknown, text)
     }
 
     /// Waits until a request counts that its owner has done. `None`: another one follows, which is told what is held
@@ -219,7 +233,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
     use world::sim::Simulation;
-    use world::{Deadline, Instant, World};
+    use world::{Instant, World};
 
     const TENURE: Tenure = Tenure(3);
 
