@@ -32,9 +32,9 @@ mod tests;
 
 pub(crate) use memory::{Asked, Learned, Looked, LookedAt};
 
+use crate::owner::Made;
 use change::{Became, Concerned};
 use memory::{Memory, NEVER};
-use crate::owner::Made;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileName, InodeId, Operation, Reply, TokenMode, TokenObject};
 use parking_lot::Mutex;

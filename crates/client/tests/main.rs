@@ -8,6 +8,7 @@
 mod broken;
 mod crashes;
 mod created;
+mod delegated;
 mod families;
 mod kept;
 mod late;

@@ -329,11 +329,19 @@ fn who_makes_files_in_a_directory_of_its_own_asks_for_nothing_else() {
             let made = made.await.unwrap().inode;
             maker.release(made).await;
         };
-        for number in 0..20 {
+        for number in 0..40 {
             let text = format!("n{number}");
             let ((), asked) = messages(&way, make_one(&text)).await;
-            assert!(number < 10 || asked == 2, "{text}: {asked} messages");
+            // Its making, its close, and what asks for a delegation; under that nobody is asked.
+            let most = match number {
+                0..5 => u64::MAX,
+                5..20 => 5,
+                _ => 0,
+            };
+            assert!(asked <= most, "{text}: {asked} messages");
+            world.sleep(Duration::from_millis(10)).await;
         }
+        maker.fsync(directory, false).await.unwrap();
         let (shown, valid) = maker.get_attributes_to_keep(directory).await.unwrap();
         assert_eq!(shown, maker.get_attributes(directory).await.unwrap());
         assert!(valid > Duration::ZERO);

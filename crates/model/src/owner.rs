@@ -35,8 +35,8 @@ use crate::token::{
     GrantNumber, TOKEN_RANGES_MAX, TokenRecall, TokenReply, TokenRequest, TokenReturn,
 };
 use crate::{
-    Attributes, CommitNumber, Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation, Result,
-    SegmentPlace, SessionId, ShardId, Timestamp, TokenMode, TokenObject, TokenRange,
+    Attributes, CommitNumber, Error, ErrorKind, FamilyId, InodeId, LockKind, LockRange, Operation,
+    Result, SegmentPlace, SessionId, ShardId, Timestamp, TokenMode, TokenObject, TokenRange,
 };
 use serde::{Deserialize, Serialize};
 use std::time::Duration;

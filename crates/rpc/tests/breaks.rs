@@ -90,8 +90,14 @@ fn a_restarted_daemon_answers_only_what_it_was_asked() {
         // The daemon from before the restart comes back on the same wire.
         scene.kill_server();
         scene.start_server(1);
+        // A request leaves with its caller, who may not know yet that the connection has ended.
         let old = scene.ask(3, 0, ms(500)).await.unwrap_err();
-        assert!(matches!(old, NoAnswer::NotRun(_)), "{old}");
+        assert!(
+            matches!(old, NoAnswer::NotRun(_) | NoAnswer::Unknown(_)),
+            "{old}"
+        );
+        let older = scene.ask(3, 0, ms(500)).await.unwrap_err();
+        assert!(matches!(older, NoAnswer::NotRun(_)), "{older}");
         assert_eq!(scene.begun(3), 0);
         assert!(
             *scene.wire.dialed.lock() <= 12,

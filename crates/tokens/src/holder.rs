@@ -382,7 +382,9 @@ impl Holder {
     /// already, or the session has as many of these as it may.
     #[must_use]
     pub fn may_be_born(&self, objects: [TokenObject; 2]) -> bool {
-        let is_known = objects.iter().any(|object| self.objects.contains_key(object));
+        let is_known = objects
+            .iter()
+            .any(|object| self.objects.contains_key(object));
         !self.is_reclaiming && !is_known && self.born.len() < BORN_MAX
     }
 
@@ -414,12 +416,7 @@ impl Holder {
     }
 
     /// The owner knows of what was made, and has granted the object that came with it; if not, it is given back.
-    pub fn born_answered(
-        &mut self,
-        object: TokenObject,
-        grant: Option<GrantNumber>,
-        now: Moment,
-    ) {
+    pub fn born_answered(&mut self, object: TokenObject, grant: Option<GrantNumber>, now: Moment) {
         let Some(request) = self.born.remove(&object) else {
             return;
         };

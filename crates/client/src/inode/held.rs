@@ -86,9 +86,9 @@ impl Held {
         self.voids += 1;
     }
 
-    /// Whether nothing that was known has become void since that state.
-    pub(super) fn is_unvoided(&self, since: HeldState) -> bool {
-        self.voids == since.known
+    /// Whether nothing has become void since that state but what the attributes' token made void when it came.
+    pub(super) fn has_only_come(&self, since: HeldState) -> bool {
+        self.voids == since.known + 1
     }
 
     /// Whether attributes may be kept that were asked for in that state.

@@ -400,7 +400,7 @@ impl Inner {
     /// was in that state: it is empty and fully known.
     pub(crate) fn learn_born(&mut self, attributes: &Attributes, (held, grants): (HeldState, u64)) {
         let now = self.held_state();
-        if !self.held.is_unvoided(held) || !self.learn_first(attributes, now) {
+        if !self.held.has_only_come(held) || !self.learn_first(attributes, now) {
             return;
         }
         self.learn_empty();

@@ -10,7 +10,8 @@ const MISSES_MIN: u32 = 4;
 /// If they couldn't be learned, so many times as many make it worthwhile again.
 const MISSES_AGAIN: u32 = 8;
 
-/// So many names that this client has had made make it worthwhile to make them itself; after each try twice as many.
+/// So many names that this client has had made make it worthwhile to make them itself; after each try twice as many, and one
+/// less for each that it made itself.
 const MAKES_MIN: u32 = 8;
 const MAKES_MAX: u32 = 1_024;
 
@@ -178,15 +179,21 @@ impl Directory {
         is_due
     }
 
-    /// The owner has made a name for this client. Whether the client should make the next ones itself: it knows all names.
+    /// The owner has made a name for this client. Whether the client should try to make the next ones itself: it knows all
+    /// names.
     pub(super) fn note_make(&mut self) -> bool {
         self.makes = self.makes.saturating_add(1);
-        let is_due = self.makes >= self.makes_most && self.is_whole && !self.is_delegated;
+        let is_due = self.makes >= self.makes_most && self.is_whole;
         if is_due {
             self.makes = 0;
             self.makes_most = (self.makes_most * 2).min(MAKES_MAX);
         }
         is_due
+    }
+
+    /// The client has made a name itself: trying that is worthwhile again, should it end.
+    pub(super) fn note_made_here(&mut self) {
+        self.makes_most = (self.makes_most - 1).max(MAKES_MIN);
     }
 
     /// Takes a part of a listing down whose names are known.

@@ -112,12 +112,13 @@ impl Names {
             return;
         };
         let session = self.session.clone();
-        self.session.spawn("reserves numbers of inodes", async move {
-            if let Err(error) = session.owner().reserve_numbers(directory).await {
-                tracing::debug!(%directory, %error, "no numbers are reserved for what is made");
-            }
-            drop(reserving);
-        });
+        self.session
+            .spawn("reserves numbers of inodes", async move {
+                if let Err(error) = session.owner().reserve_numbers(directory).await {
+                    tracing::debug!(%directory, %error, "no numbers are reserved for what is made");
+                }
+                drop(reserving);
+            });
     }
 
     /// Asks for a delegation, in the background.

@@ -62,10 +62,8 @@ impl Book {
         if let Some((slot, _)) = makes_held(request) {
             self.under_way.remove(&slot);
         }
-        if let (
-            OwnerRequest::ExecuteStream { operations, .. },
-            Ok(OwnerReply::Streamed(done)),
-        ) = (request, reply)
+        if let (OwnerRequest::ExecuteStream { operations, .. }, Ok(OwnerReply::Streamed(done))) =
+            (request, reply)
         {
             for (operation, done) in operations.iter().zip(done) {
                 let is_held = operation.operation.makes_held() && done.is_ok();

@@ -3,9 +3,9 @@
 
 use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
+use super::stream::Made;
 use crate::known_names::KnownNames;
 use arc_swap::ArcSwap;
-use super::stream::Made;
 use model::operation::NewInode;
 use model::owner::{OwnerReply, OwnerRequest};
 use model::{Attributes, FileName, InodeId, Result, SessionId, ShardId};

@@ -359,7 +359,10 @@ mod tests {
         stream.reserved(InodeId(1), 200..201);
         let numbers = [100, 101, 200].map(InodeId);
         for inode in numbers {
-            assert_eq!(make(&mut stream, 1, inode.0).unwrap().attributes.inode, inode);
+            assert_eq!(
+                make(&mut stream, 1, inode.0).unwrap().attributes.inode,
+                inode
+            );
         }
         assert_eq!(make(&mut stream, 1, 9), None, "no number is left");
         assert!(stream.wants_numbers(InodeId(1)));
@@ -368,7 +371,10 @@ mod tests {
         assert!(stream.wants_numbers(InodeId(2)));
         assert!(stream.pass_numbers(InodeId(1), InodeId(2)));
         assert!(make(&mut stream, 1, 9).is_none());
-        assert_eq!(make(&mut stream, 2, 9).unwrap().attributes.inode, InodeId(300));
+        assert_eq!(
+            make(&mut stream, 2, 9).unwrap().attributes.inode,
+            InodeId(300)
+        );
     }
 
     #[test]

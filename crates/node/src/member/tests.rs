@@ -2,8 +2,8 @@
 
 mod file_systems;
 mod giving_back;
-mod stopping;
 mod reaching;
+mod stopping;
 mod urgent;
 mod waits;
 

@@ -49,6 +49,7 @@ impl Memory {
         let since = self.next();
         self.with(directory, |known| {
             (known.since, known.used) = (since, since);
+            known.note_made_here();
             known.forget(name.as_bytes())
         });
         let named = Named {

@@ -23,6 +23,7 @@ const STREAM_DELAY: Duration = Duration::from_millis(50);
 
 /// The session's stream, and who waits for it.
 pub(super) struct Streaming {
+    /// Locked after what is known of names, and after the tokens.
     stream: Mutex<Stream>,
     /// Whether the owner has yet to answer something. Read by every request.
     is_busy: AtomicBool,
@@ -194,13 +195,19 @@ impl Calls {
 
     /// Reserves numbers for files in a directory that is, or is about to be, delegated to the session.
     pub(in crate::owner) async fn reserve_numbers(&self, directory: InodeId) -> Result<()> {
+        // Not with the stream locked: what is known of names is locked before it.
+        let numbered = self.streaming.stream.lock().numbered();
+        let left = numbered
+            .into_iter()
+            .filter(|other| *other != directory && !self.names.is_delegated(*other));
+        let left: Vec<_> = left.collect();
         {
             let mut stream = self.streaming.stream.lock();
-            let numbered = stream.numbered().into_iter();
-            let left: Vec<_> = numbered
-                .filter(|other| *other != directory && !self.names.is_delegated(*other))
-                .collect();
-            left.into_iter().any(|other| stream.pass_numbers(other, directory));
+            for other in left {
+                if !stream.wants_numbers(directory) || stream.pass_numbers(other, directory) {
+                    break;
+                }
+            }
             if !stream.wants_numbers(directory) {
                 return Ok(());
             }
@@ -335,7 +342,11 @@ impl Calls {
         };
         // What a faulty owner leaves out counts as refused.
         let left_out = Err(ErrorKind::Corrupt.into());
-        let done: Vec<_> = done.iter().chain(std::iter::repeat(&left_out)).take(operations.len()).collect();
+        let done: Vec<_> = done
+            .iter()
+            .chain(std::iter::repeat(&left_out))
+            .take(operations.len())
+            .collect();
         for (operation, done) in operations.iter().zip(&done) {
             let waiting = self.streaming.publishes.lock().remove(&operation.number);
             if matches!(operation.operation, Operation::Publish(_)) {
@@ -367,4 +378,3 @@ impl Calls {
         self.streaming.unlock(stream);
     }
 }
-

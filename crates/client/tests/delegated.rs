@@ -1,0 +1,446 @@
+//! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
+
+use crate::names::{chmod, far, kind_of, make, messages, new_directory};
+use crate::rig::way::{RUN, Way, client_through};
+use crate::rig::{self, Node, content, new_file, run_patient as run};
+use client::{Client, Losses};
+use model::operation::RenameMode;
+use model::{ErrorKind, FileKind, InodeId, NodeId, NodeRun, SetAttributes};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use testkit::inodes::name;
+use world::World;
+
+const ROOT: InodeId = InodeId::ROOT;
+
+/// A client on another node with a directory that is delegated to it, and the names in that.
+struct Maker {
+    world: World,
+    client: Arc<Client>,
+    way: Arc<Way>,
+    directory: InodeId,
+    names: BTreeSet<String>,
+}
+
+impl Maker {
+    async fn new(world: &World, node: &Node) -> Self {
+        let (client, way) = far(world, node).await;
+        let directory = make(&client, ROOT, "d", new_directory()).await;
+        let mut maker = Self {
+            world: world.clone(),
+            client,
+            way,
+            directory,
+            names: BTreeSet::new(),
+        };
+        maker.become_alone().await;
+        maker
+    }
+
+    /// Makes files as programs do until that asks nobody.
+    async fn become_alone(&mut self) {
+        for _ in 0..60 {
+            let (_, asked) = messages(&self.way.clone(), self.make_one()).await;
+            if asked == 0 {
+                self.until_sent().await;
+                return;
+            }
+            // The delegation is asked for beside it.
+            self.world.sleep(Duration::from_millis(100)).await;
+        }
+        panic!("the directory isn't delegated");
+    }
+
+    /// Makes the next file as a program does, and closes it.
+    async fn make_one(&mut self) -> InodeId {
+        let made = self.open_one().await;
+        self.client.release(made).await;
+        made
+    }
+
+    /// Makes the next file as a program does.
+    async fn open_one(&mut self) -> InodeId {
+        let text = format!("n{}", self.names.len());
+        let client = &self.client;
+        client.lookup_to_keep(ROOT, name("d")).await.unwrap();
+        let attributes = client.get_attributes_to_keep(self.directory).await;
+        attributes.unwrap();
+        let found = client.lookup(self.directory, name(&text)).await;
+        assert_eq!(kind_of(found), ErrorKind::NotFound);
+        let made = client.create_and_open(self.directory, name(&text), new_file());
+        let made = made.await.unwrap().inode;
+        self.names.insert(text);
+        made
+    }
+
+    /// Makes so many files, for which nobody is asked.
+    async fn make_some(&mut self, count: usize) {
+        for _ in 0..count {
+            let (_, asked) = messages(&self.way.clone(), self.make_one()).await;
+            assert_eq!(asked, 0);
+        }
+    }
+
+    async fn until_sent(&self) {
+        self.client.fsync(self.directory, false).await.unwrap();
+    }
+}
+
+async fn names_of(client: &Client, directory: InodeId) -> BTreeSet<String> {
+    let all = client.read_directory(directory, 0, 10_000, true).await;
+    let entries = all.unwrap().entries.into_iter();
+    entries
+        .map(|entry| String::from_utf8(entry.name.as_bytes().to_vec()).unwrap())
+        .collect()
+}
+
+#[test]
+fn others_see_at_once_what_was_made_without_asking() {
+    run(9_900, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let directory = maker.directory;
+        let (other, _) = far(&world, &node).await;
+        for round in 0..4 {
+            maker.make_some(20).await;
+            let shown = maker.client.get_attributes(directory).await.unwrap();
+            assert_eq!(names_of(&other, directory).await, maker.names);
+            let seen = other.get_attributes(directory).await.unwrap();
+            assert_eq!((seen.mtime, seen.ctime), (shown.mtime, shown.ctime));
+            // What the other one makes is seen too, and the next files are made as before.
+            let text = format!("other{round}");
+            make(&other, directory, &text, new_file()).await;
+            let found = maker.client.lookup(directory, name(&text)).await;
+            assert_eq!(found.unwrap().links, 1);
+            other.unlink(directory, name(&text)).await.unwrap();
+            world.sleep(Duration::from_secs(2)).await;
+            maker.become_alone().await;
+        }
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// The attributes that a program was shown are those that the owner has.
+#[test]
+fn what_was_made_is_what_the_owner_makes() {
+    run(9_910, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let mut made = Vec::new();
+        for _ in 0..300 {
+            let inode = maker.open_one().await;
+            made.push(inode);
+        }
+        let client = maker.client.clone();
+        let new = || model::operation::NewInode {
+            mode: 0o6777,
+            umask: 0o027,
+            uid: 7,
+            gid: 8,
+            ..new_file()
+        };
+        let odd = client.create_and_open(maker.directory, name("odd"), new());
+        let (odd, asked) = messages(&maker.way, odd).await;
+        let odd = odd.unwrap();
+        assert_eq!(asked, 0);
+        assert_eq!((odd.mode, odd.uid, odd.gid), (0o6750, 7, 8));
+        maker.until_sent().await;
+        assert_eq!(node.client.get_attributes(odd.inode).await.unwrap(), odd);
+        client.release(odd.inode).await;
+        let distinct: BTreeSet<_> = made.iter().collect();
+        assert_eq!(distinct.len(), made.len(), "each has a number of its own");
+        for inode in made {
+            assert_eq!(node.client.get_attributes(inode).await.unwrap().links, 1);
+            client.release(inode).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Each kind of operation on what was just made, by its own client.
+#[test]
+fn what_follows_a_create_finds_it() {
+    run(9_920, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        let file = maker.make_one().await;
+        let text = name(maker.names.last().unwrap());
+        assert_eq!(client.get_attributes(file).await.unwrap().size, 0);
+        assert_eq!(
+            chmod(&client, maker.make_one().await, 0o600)
+                .await
+                .unwrap()
+                .mode,
+            0o600
+        );
+        let opened = client.open(maker.make_one().await, client::OpenFlags::default());
+        client.release(opened.await.unwrap().attributes.inode).await;
+        let linked = maker.make_one().await;
+        client.link(linked, ROOT, name("linked")).await.unwrap();
+        assert_eq!(client.get_attributes(linked).await.unwrap().links, 2);
+        maker.make_one().await;
+        client.unlink(directory, text.clone()).await.unwrap();
+        assert_eq!(
+            kind_of(client.lookup(directory, text).await),
+            ErrorKind::NotFound
+        );
+        // A directory with something that its owner hasn't heard of isn't empty.
+        world.sleep(Duration::from_secs(2)).await;
+        maker.become_alone().await;
+        for text in names_of(&client, directory).await {
+            client.unlink(directory, name(&text)).await.unwrap();
+        }
+        maker.make_one().await;
+        let removed = client.remove_directory(ROOT, name("d")).await;
+        assert_eq!(kind_of(removed), ErrorKind::NotEmpty);
+        maker.make_one().await;
+        let moved = client.rename(ROOT, name("d"), ROOT, name("moved"), RenameMode::NoReplace);
+        moved.await.unwrap();
+        assert_eq!(names_of(&node.client, directory).await.len(), 2);
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+#[test]
+fn others_remove_and_move_a_directory_behind_what_was_made_in_it() {
+    run(9_930, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (other, _) = far(&world, &node).await;
+        let directory = maker.directory;
+        for text in maker.names.clone() {
+            maker.client.unlink(directory, name(&text)).await.unwrap();
+        }
+        world.sleep(Duration::from_secs(2)).await;
+        maker.become_alone().await;
+        for text in names_of(&maker.client, directory).await {
+            maker.client.unlink(directory, name(&text)).await.unwrap();
+        }
+        let made = maker.make_one().await;
+        let removed = other.remove_directory(ROOT, name("d")).await;
+        assert_eq!(kind_of(removed), ErrorKind::NotEmpty);
+        let found = names_of(&other, directory).await;
+        assert_eq!(found.len(), 1);
+        assert_eq!(other.get_attributes(made).await.unwrap().links, 1);
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// A file that is open, or closed again, and whose name another client removes.
+#[test]
+fn a_file_that_was_made_here_is_open_until_it_is_closed() {
+    run(9_940, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (other, _) = far(&world, &node).await;
+        let directory = maker.directory;
+        let inodes = async || other.usage(ROOT).await.unwrap().inodes;
+        let there = inodes().await;
+        let opened = maker.open_one().await;
+        maker.make_some(3).await;
+        for text in names_of(&other, directory).await {
+            other.unlink(directory, name(&text)).await.unwrap();
+        }
+        let client = maker.client.clone();
+        client.write(opened, 0, &content(1, 70_000)).await.unwrap();
+        client.fsync(opened, false).await.unwrap();
+        assert!(rig::read(&client, opened, 0, 70_000).await == content(1, 70_000));
+        client.release(opened).await;
+        for _ in 0..300 {
+            if inodes().await < there {
+                break;
+            }
+            world.sleep(Duration::from_millis(100)).await;
+        }
+        assert!(inodes().await < there, "what was open is released");
+        client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// What is written to a file that was just made asks nobody, and is stored with one message.
+#[test]
+fn what_is_written_to_a_new_file_goes_with_what_makes_it() {
+    run(9_950, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let client = maker.client.clone();
+        for (round, length) in [100, 4_000, 20_000, 300_000].into_iter().enumerate() {
+            let bytes = content(round as u64, length);
+            let file = maker.open_one().await;
+            let (written, asked) = messages(&maker.way, client.write(file, 0, &bytes)).await;
+            written.unwrap();
+            assert_eq!(asked, 0, "of {length} bytes");
+            let (synced, asked) = messages(&maker.way, client.fsync(file, false)).await;
+            synced.unwrap();
+            assert!(
+                asked == 1 || length > 100_000,
+                "{asked} messages for {length} bytes"
+            );
+            assert!(rig::read(&node.client, file, 0, length).await == bytes);
+            client.write(file, 10, b"more").await.unwrap();
+            client.release(file).await;
+            assert_eq!(rig::read(&node.client, file, 10, 4).await, b"more");
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// The owner ends before it has heard of what was made, or before its answer comes.
+#[test]
+fn the_next_owner_hears_of_what_was_made() {
+    for (seed, is_deaf) in [(9_960, false), (9_961, true)] {
+        run(seed, move |world, node| async move {
+            let way = Way::new(&world, &node.metanode, 0);
+            let map = crate::rig::way::Map::to(&way);
+            let owner = map.remote_owner();
+            let session = owner.open_session(&world).await.unwrap();
+            let client = Client::new(
+                world.clone(),
+                owner,
+                node.pool.clone(),
+                session,
+                rig::patient(),
+            );
+            world.sleep(Duration::from_secs(3)).await;
+            let directory = make(&client, ROOT, "d", new_directory()).await;
+            let mut maker = Maker {
+                world: world.clone(),
+                client,
+                way: way.clone(),
+                directory,
+                names: BTreeSet::new(),
+            };
+            maker.become_alone().await;
+            match is_deaf {
+                true => way.deaf.store(true, Ordering::Relaxed),
+                false => way.cut.store(true, Ordering::Relaxed),
+            }
+            let opened = maker.open_one().await;
+            maker.make_some(30).await;
+            world.sleep(Duration::from_millis(500)).await;
+            node.metanode.sync().await.unwrap();
+            let run = NodeRun {
+                node: NodeId(2),
+                ..RUN
+            };
+            let next = node.next_owner(run).await;
+            next.start_background();
+            let next_way = Way::new(&world, &next, 0);
+            map.move_to(&next_way);
+            way.cut.store(false, Ordering::Relaxed);
+            way.deaf.store(false, Ordering::Relaxed);
+            maker.until_sent().await;
+            let other = client_through(&node, &next_way).await;
+            assert_eq!(names_of(&other, directory).await, maker.names);
+            // What is open is in use there.
+            for text in &maker.names {
+                other.unlink(directory, name(text)).await.unwrap();
+            }
+            world.sleep(Duration::from_secs(30)).await;
+            maker.client.write(opened, 0, b"still").await.unwrap();
+            maker.client.fsync(opened, false).await.unwrap();
+            maker.client.release(opened).await;
+            assert_eq!(maker.client.losses(), Losses::default());
+            maker.client.close().await.unwrap();
+            other.close().await.unwrap();
+            next.close().await.unwrap();
+        });
+    }
+}
+
+/// The owner doesn't hear of a client for long, and ends its session: what it had made and not synced is lost, and
+/// who syncs hears of it.
+#[test]
+fn what_was_made_and_not_synced_is_lost_with_the_session_and_a_sync_says_so() {
+    run(9_970, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        let synced = names_of(&client, directory).await;
+        maker.become_alone().await;
+        let synced_too = maker.names.difference(&synced).cloned().collect::<Vec<_>>();
+        maker.until_sent().await;
+        maker.way.cut.store(true, Ordering::Relaxed);
+        let opened = maker.open_one().await;
+        // Another client wants the directory, and waits until the session has ended.
+        let seen = names_of(&node.client, directory).await;
+        assert!(synced.iter().chain(&synced_too).all(|it| seen.contains(it)));
+        world.sleep(Duration::from_secs(20)).await;
+        maker.way.cut.store(false, Ordering::Relaxed);
+        let found = client
+            .lookup(directory, name(maker.names.last().unwrap()))
+            .await;
+        drop(found);
+        assert_eq!(client.losses().sessions, 1);
+        assert_eq!(
+            kind_of(client.fsync(ROOT, false).await),
+            ErrorKind::SessionEnded
+        );
+        client.fsync(ROOT, false).await.unwrap();
+        assert_eq!(names_of(&client, directory).await, seen);
+        client.release(opened).await;
+        let after = make(&client, directory, "after", new_file()).await;
+        assert_eq!(
+            node.client.get_attributes(after).await.unwrap().kind,
+            FileKind::File
+        );
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// What the client can't know by itself keeps it from making files.
+#[test]
+fn a_directory_that_passes_an_access_list_on_is_not_delegated() {
+    run(9_980, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        // Version 2; user, group, others: rwx, r-x, nothing.
+        let entry = |tag: u16, may: u16| {
+            [tag.to_le_bytes(), may.to_le_bytes(), [0xff; 2], [0xff; 2]].concat()
+        };
+        let list = [
+            2_u32.to_le_bytes().to_vec(),
+            entry(1, 7),
+            entry(4, 5),
+            entry(32, 0),
+        ]
+        .concat();
+        let default = "system.posix_acl_default".as_bytes();
+        let mode = model::operation::XattrMode::Set;
+        maker.make_some(1).await;
+        node.client
+            .set_xattr(directory, default, &list, mode)
+            .await
+            .unwrap();
+        for _ in 0..40 {
+            let inode = maker.make_one().await;
+            let shown = client.get_attributes(inode).await.unwrap();
+            assert_eq!(shown.mode & 0o007, 0, "{:o}", shown.mode);
+            world.sleep(Duration::from_millis(100)).await;
+        }
+        node.client.remove_xattr(directory, default).await.unwrap();
+        world.sleep(Duration::from_secs(2)).await;
+        maker.become_alone().await;
+        maker.make_some(100).await;
+        // A group is passed on by the client as by the owner.
+        let set = SetAttributes {
+            mode: Some(0o2755),
+            gid: Some(77),
+            ..SetAttributes::default()
+        };
+        client.set_attributes(directory, set).await.unwrap();
+        maker.become_alone().await;
+        maker.make_some(1).await;
+        let text = name(&format!("n{}", maker.names.len() - 1));
+        let found = node.client.lookup(directory, text).await;
+        assert_eq!(found.unwrap().gid, 77);
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
