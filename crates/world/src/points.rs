@@ -51,6 +51,8 @@ points! {
     BeforeAnswer,
     /// An operation has what it needs; it hasn't run.
     OperationClaimed,
+    /// The same of an operation that its client has answered already.
+    StreamClaimed,
     /// An operation has run, and others may see what it did; it isn't durable.
     OperationRun,
     /// The record of a session is durable; nobody knows it.

@@ -142,7 +142,7 @@ impl Metanode {
         let (operation, number) = (&streamed.operation, streamed.number);
         // At once for who holds the delegation. Kept until the tokens of what is made are given.
         let _claim = self.claim(operation, stamp.session, Some(deadline)).await?;
-        self.world.at(Point::OperationClaimed).await;
+        self.world.at(Point::StreamClaimed).await;
         let answer = self.host.run_as(operation, stamp, false).await;
         // Nothing is waited for between this and what is taken down: a request that is given up does both or neither.
         let error = match answer {
