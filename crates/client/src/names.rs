@@ -78,6 +78,24 @@ impl Names {
         }
     }
 
+    /// Makes an inode, and doesn't open it.
+    pub(crate) async fn create(
+        &self,
+        directory: InodeId,
+        name: FileName,
+        new: NewInode,
+    ) -> Result<Attributes> {
+        if let Some(known) = self.known() {
+            return Box::pin(self.create_known(known, (directory, name), new, false)).await;
+        }
+        let create = Operation::Create {
+            directory,
+            name,
+            new,
+        };
+        self.entry(create).await
+    }
+
     /// Makes an inode and opens it, in one step: whoever removes its name meanwhile leaves it to the program.
     pub(crate) async fn create_and_open(
         &self,
@@ -87,7 +105,7 @@ impl Names {
     ) -> Result<Attributes> {
         if let Some(known) = self.known() {
             // Boxed: a client that asks by a function call pays nothing for it.
-            return Box::pin(self.create_known(known, directory, name, new)).await;
+            return Box::pin(self.create_known(known, (directory, name), new, true)).await;
         }
         let create = Operation::CreateHeld {
             directory,

@@ -176,17 +176,18 @@ impl Owner {
         }
     }
 
-    /// Makes a regular file and holds it, in a directory that is delegated to the session: the owner hears of it later.
-    /// `None`: it must be asked.
+    /// Makes a regular file in a directory that is delegated to the session, and holds it if its program `opens` it: the
+    /// owner hears of it later. `None`: it must be asked.
     pub(crate) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
+        opens: bool,
     ) -> Option<Made> {
         match self {
             Self::Here(_) => None,
-            Self::There(owner) => owner.make_here(directory, name, new),
+            Self::There(owner) => owner.make_here(directory, name, new, opens),
         }
     }
 

@@ -72,12 +72,7 @@ impl Client {
         name: FileName,
         new: NewInode,
     ) -> Result<Attributes> {
-        let create = Operation::Create {
-            directory,
-            name,
-            new,
-        };
-        self.names.entry(create).await
+        self.names.create(directory, name, new).await
     }
 
     /// Makes a file and opens it (O_CREAT), in one step: a name that another client removes meanwhile leaves the

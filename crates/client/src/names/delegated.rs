@@ -7,7 +7,9 @@
 
 use super::Names;
 use crate::inode::HeldState;
-use crate::known_names::KnownNames;
+use crate::known_names::{KnownNames, LookedAt};
+use crate::session::Session;
+use crate::tokens::Tokens;
 use bytes::Bytes;
 use model::operation::NewInode;
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Result};
@@ -46,29 +48,45 @@ impl Drop for Prepared {
     }
 }
 
+/// How often a directory's attributes are asked for: tokens are asked for from the second time on.
+const LEARN_ROUNDS: usize = 2;
+
 /// The extended attribute that is passed on to what is made in a directory.
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 impl Names {
-    /// Makes a file and opens it: here, or at the owner.
+    /// Makes an inode, and opens it if it shall: here, or at the owner.
     pub(super) async fn create_known(
         &self,
         known: &Arc<KnownNames>,
-        directory: InodeId,
-        name: FileName,
+        (directory, name): (InodeId, FileName),
         new: NewInode,
+        opens: bool,
     ) -> Result<Attributes> {
         self.session.check_open()?;
-        if let Some(made) = self.make_here(directory, &name, &new).await? {
+        let is_file = new.kind == FileKind::File;
+        if is_file && let Some(made) = self.make_here(directory, &name, &new, opens).await? {
             return Ok(made);
         }
-        let create = Operation::CreateHeld {
-            directory,
-            name,
-            new,
+        let made = match opens {
+            true => {
+                let create = Operation::CreateHeld {
+                    directory,
+                    name,
+                    new,
+                };
+                self.make_and_open(create).await
+            }
+            false => {
+                let create = Operation::Create {
+                    directory,
+                    name,
+                    new,
+                };
+                self.entry(create).await
+            }
         };
-        let made = self.make_and_open(create).await;
-        if made.is_ok() && known.wants_delegation(directory) {
+        if is_file && made.is_ok() && known.wants_delegation(directory) {
             self.delegate(known, directory);
         }
         made
@@ -79,27 +97,29 @@ impl Names {
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
+        opens: bool,
     ) -> Result<Option<Attributes>> {
-        if new.kind != FileKind::File {
-            return Ok(None);
-        }
         let grants = self.rights.grants();
         let (standing, owner) = (self.session.standing(), self.session.owner());
         let maker = self.session.id();
         let held = HeldState::of_new(standing);
-        let Some(made) = owner.make_here(directory, name, new) else {
+        let Some(made) = owner.make_here(directory, name, new, opens) else {
             return Ok(None);
         };
         if owner.wants_numbers(directory) {
             self.reserve(directory);
         }
-        let opened = self.opens.hold_new(&made.attributes, maker, grants, held);
-        opened.await?;
+        if opens {
+            let opened = self.opens.hold_new(&made.attributes, maker, grants, held);
+            opened.await?;
+        }
         // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows.
         if !standing.is_current()
             && let Err(error) = owner.until_streamed(made.number).await
         {
-            self.opens.release(made.attributes.inode).await;
+            if opens {
+                self.opens.release(made.attributes.inode).await;
+            }
             let text = "the session ended before its owner said what became of the file";
             return Err(Error::new(ErrorKind::Unknown, error.to_string()).while_doing(text));
         }
@@ -128,6 +148,9 @@ impl Names {
         };
         let (session, tokens, known) = (self.session.clone(), self.tokens.clone(), known.clone());
         self.session.spawn("asks for a delegation", async move {
+            if !learn_directory(&session, &tokens, &known, directory).await {
+                return;
+            }
             let asked = known.begin();
             let default = Operation::GetXattr {
                 inode: directory,
@@ -149,4 +172,33 @@ impl Names {
             drop(asking);
         });
     }
+}
+
+/// Asks for a directory's attributes until they are known under its tokens. Whether they are.
+async fn learn_directory(
+    session: &Session,
+    tokens: &Tokens,
+    known: &Arc<KnownNames>,
+    directory: InodeId,
+) -> bool {
+    for _ in 0..LEARN_ROUNDS {
+        let wanted = match known.look_at(directory, session.standing().now()) {
+            LookedAt::Known(..) => return true,
+            LookedAt::Unknown(wanted) => wanted,
+        };
+        for object in wanted {
+            if !tokens.claim_to_know(known, object).await {
+                return false;
+            }
+        }
+        let asked = known.begin();
+        let Ok(attributes) = session.attributes(directory).await else {
+            return false;
+        };
+        let _learned = known.learn_attributes(&attributes, asked);
+    }
+    matches!(
+        known.look_at(directory, session.standing().now()),
+        LookedAt::Known(..)
+    )
 }

@@ -94,14 +94,15 @@ impl RemoteOwner {
         calls.has_lost_answers().await
     }
 
-    /// Makes a regular file and holds it, under a delegation; also says for which session. `None`: the owner must be asked.
+    /// As [`Calls::make_here`].
     pub(super) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
+        opens: bool,
     ) -> Option<Made> {
-        self.calls.load().make_here(directory, name, new)
+        self.calls.load().make_here(directory, name, new, opens)
     }
 
     /// Whether numbers should be reserved for files in a delegated directory.

@@ -115,13 +115,13 @@ impl Stream {
 
     // Operations.
 
-    /// Makes a regular file in a directory that has these attributes, and its own name in `above`, and holds it.
-    /// `None`: it must be sent.
+    /// Makes a regular file in a directory that has these attributes, and its own name in `above`; holds it if its program
+    /// `opens` it. `None`: it must be sent.
     pub(super) fn make(
         &mut self,
         (directory, above): (&Attributes, Option<InodeId>),
-        name: &FileName,
-        new: &NewInode,
+        (name, new): (&FileName, &NewInode),
+        opens: bool,
         now: Timestamp,
     ) -> Option<Made> {
         if self.is_over || self.queue.len() >= UNSENT_MAX {
@@ -134,10 +134,17 @@ impl Stream {
         let operation = Streamed {
             number: self.last,
             now,
-            operation: Operation::CreateHeld {
-                directory: inode,
-                name: name.clone(),
-                new: new.clone(),
+            operation: match opens {
+                true => Operation::CreateHeld {
+                    directory: inode,
+                    name: name.clone(),
+                    new: new.clone(),
+                },
+                false => Operation::Create {
+                    directory: inode,
+                    name: name.clone(),
+                    new: new.clone(),
+                },
             },
             fresh: Fresh {
                 inode: Some(number),
@@ -344,7 +351,8 @@ mod tests {
     fn make(stream: &mut Stream, above: u64, at: u64) -> Option<Made> {
         let new = new_inode(FileKind::File);
         let directory = directory(above);
-        stream.make((&directory, Some(ABOVE)), &name(at), &new, Timestamp(1))
+        let (directory, text) = ((&directory, Some(ABOVE)), name(at));
+        stream.make(directory, (&text, &new), true, Timestamp(1))
     }
 
     fn look(inode: InodeId) -> OwnerRequest {

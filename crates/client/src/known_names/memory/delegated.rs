@@ -6,7 +6,7 @@
 
 use super::by_number::is_root;
 use super::{Asked, MADE, Memory};
-use crate::known_names::directory::Named;
+use crate::known_names::directory::{Directory, Named};
 use model::{Attributes, FileKind, FileName, InodeId, TokenObject};
 
 impl Memory {
@@ -70,12 +70,10 @@ impl Memory {
         Some(made)
     }
 
-    /// The owner has made a name for this client. Whether it should ask for a delegation of the directory: it knows
-    /// all that it needs.
+    /// The owner has made a name for this client. Whether it should ask for a delegation of the directory.
     pub(in crate::known_names) fn wants_delegation(&mut self, directory: InodeId) -> bool {
-        let is_known = self.known_directory(directory).is_some();
         let known = self.directories.get_mut(&directory);
-        known.is_some_and(|known| known.note_make() && is_known)
+        known.is_some_and(Directory::note_make)
     }
 
     /// Whether a directory is delegated.

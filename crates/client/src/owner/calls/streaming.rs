@@ -106,18 +106,19 @@ impl Calls {
         is_busy && self.streaming.stream.lock().close(*inode)
     }
 
-    /// Makes a regular file and holds it, if its directory is delegated to the session and nothing needs to be asked.
+    /// Makes a regular file, and holds it if its program `opens` it, if its directory is delegated to the session and nothing needs to be asked.
     pub(in crate::owner) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
+        opens: bool,
     ) -> Option<Made> {
         let now = self.world.wall();
         let mut begins = false;
         let made = self.names.make(directory, name, |directory, above| {
             let mut stream = self.streaming.stream.lock();
-            let made = stream.make((directory, above), name, new, now);
+            let made = stream.make((directory, above), (name, new), opens, now);
             begins = stream.begin_sending();
             self.streaming.unlock(stream);
             made
