@@ -7,7 +7,8 @@
 //! *The two reach each other before that*: its lease is renewed again, and nothing has happened.
 //!
 //! One goes at a time, and nobody for [`HOLD_OFF`] afterwards. Who had to go lately goes again, so that a link that comes
-//! and goes doesn't cost each of its two ends in turn.
+//! and goes doesn't cost each of its two ends in turn. Several that had to go lately because of the same node count against
+//! that one, also when they are back.
 
 use model::member::{Cause, Membership, NODE_LEASE, Standing, UNREACHED_MAX};
 use model::{FailureGroupId, Moment, NodeId, NodeRun};
@@ -50,8 +51,8 @@ pub(crate) struct Apart {
     reports: BTreeMap<NodeRun, Report>,
     /// The run that goes, and one that it is apart from.
     going: Option<(NodeRun, NodeRun)>,
-    /// When a run of these nodes had to go last.
-    went: BTreeMap<NodeId, Moment>,
+    /// When a run of these nodes had to go last, and from which node it was apart.
+    went: BTreeMap<NodeId, (Moment, NodeId)>,
     /// Nobody has to go before.
     not_before: Moment,
 }
@@ -132,7 +133,7 @@ impl Apart {
     pub(crate) fn advance(&mut self, view: &View<'_>, now: Moment) {
         self.reports
             .retain(|_, report| now < report.at.plus(REPORT_LASTS));
-        self.went.retain(|_, went| now < went.plus(REMEMBERED));
+        self.went.retain(|_, (at, _)| now < at.plus(REMEMBERED));
         let pairs = self.pairs(view);
         // They reach each other again, or one of them is gone.
         self.going = self.going.filter(|(run, other)| {
@@ -147,7 +148,7 @@ impl Apart {
             return;
         };
         self.going = Some((run, other));
-        self.went.insert(run.node, now);
+        self.went.insert(run.node, (now, other.node));
         self.not_before = now.plus(HOLD_OFF);
     }
 
@@ -185,8 +186,19 @@ impl View<'_> {
 
     /// Who goes, and one that it is apart from; nobody if each may be needed. The same whoever asks, and in which order
     /// reports came.
-    fn choose(&self, pairs: &Pairs, went: &BTreeMap<NodeId, Moment>) -> Option<(NodeRun, NodeRun)> {
-        let missed = |run: &NodeRun| pairs.apart[run].len() + self.gone_for(run.node);
+    fn choose(
+        &self,
+        pairs: &Pairs,
+        went: &BTreeMap<NodeId, (Moment, NodeId)>,
+    ) -> Option<(NodeRun, NodeRun)> {
+        let missed = |run: &NodeRun| {
+            let mut all = self.gone_for(run.node);
+            // Also those that are back: whoever is broken, or lies, would cost one node after the other.
+            let lately = went.iter().filter(|(_, (_, other))| *other == run.node);
+            all.extend(lately.map(|(node, _)| *node));
+            all.extend(pairs.apart[run].iter().map(|other| other.node));
+            all.len()
+        };
         let most = pairs.apart.keys().map(missed).max()?;
         let mut candidates: Vec<NodeRun> = pairs.apart.keys().copied().collect();
         candidates.retain(|run| missed(run) == most);
@@ -206,10 +218,10 @@ impl View<'_> {
     }
 
     /// The nodes that had to go because they were apart from this one, and aren't back.
-    fn gone_for(&self, node: NodeId) -> usize {
+    fn gone_for(&self, node: NodeId) -> BTreeSet<NodeId> {
         let members = self.record.members.values();
         let gone = members.filter(|member| apart_from(member.standing) == Some(node));
-        gone.count()
+        gone.map(|member| member.run.node).collect()
     }
 
     /// The cluster goes on without the run, as far as the manager knows.

@@ -10,6 +10,7 @@ mod object;
 #[cfg(test)]
 mod tests;
 
+use crate::pieces::Piece;
 use crate::{Moment, Pieces, Planted};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
@@ -223,12 +224,13 @@ impl Holder {
         known.map_or_else(Pieces::default, Object::usable)
     }
 
-    /// All that may be used now.
+    /// All that may be used now, but for what its owner can't know yet ([`Holder::born`]).
     #[must_use]
     pub fn usable_now(&self, now: Moment) -> Vec<(TokenObject, TokenRange, TokenMode)> {
         let objects = self.objects.iter().filter(|_| self.is_current(now));
         let pieces = objects.flat_map(|(object, known)| {
-            let usable: Vec<_> = known.usable().iter().collect();
+            let is_granted = |it: &Piece| it.number.count > 0;
+            let usable: Vec<_> = known.usable().iter().filter(is_granted).collect();
             usable.into_iter().map(|it| (*object, it.range, it.mode))
         });
         pieces.collect()

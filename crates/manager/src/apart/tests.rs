@@ -211,6 +211,24 @@ fn a_link_that_comes_and_goes_costs_the_same_node_each_time_and_not_often() {
     assert!(went.iter().all(|(_, node)| *node == went[0].1), "{went:?}");
 }
 
+/// Would be broken if an owner that is broken, or lies, cost one client after the other, each of which is soon back.
+#[test]
+fn whoever_cost_a_node_that_is_back_goes_itself_for_the_next_one() {
+    let scene = Scene::of(6).owners(&[2]).servers(&[2]);
+    let mut apart = Apart::begin(&scene.record, at(100));
+    let mut went = Vec::new();
+    for second in 100..400 {
+        // For a minute of each, and of the first one once more.
+        let missed = [5, 5, 4, 3][((second - 100) / 60).min(3) as usize];
+        apart.hear(run(2), vec![run(missed)], at(second));
+        let before = apart.going();
+        apart.advance(&scene.view(), at(second));
+        let going = apart.going().filter(|going| before != Some(*going));
+        went.extend(going.map(|going| going.node.0));
+    }
+    assert_eq!(went, [5, 2, 2]);
+}
+
 #[test]
 fn a_report_counts_for_as_long_as_a_lease_and_a_new_manager_waits_for_others() {
     let scene = Scene::of(5);

@@ -110,7 +110,7 @@ impl Relay {
     }
 }
 
-/// The request that another node passes on.
+/// The request that another node passes on; that run is its extension.
 fn request_of(from: NodeRun, command: &[u8]) -> Result<Request<Body>> {
     let passed: Passed = serde_json::from_slice(command)
         .map_err(|error| wrong(format!("node {from} passes on no request: {error}")))?;
@@ -131,6 +131,7 @@ fn request_of(from: NodeRun, command: &[u8]) -> Result<Request<Body>> {
         .method(method)
         .uri(Uri::from(path))
         .header("content-type", "application/json")
+        .extension(from)
         .body(Body::from(body))
         .map_err(|error| wrong(error.to_string()))
 }
@@ -240,8 +241,8 @@ fn response_of(node: u32, answer: &[u8]) -> Result<Response> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::Json;
     use axum::routing::{get, post};
+    use axum::{Extension, Json};
     use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
     use tokio::runtime::Runtime;
     use tokio::sync::Notify;
@@ -309,6 +310,15 @@ mod tests {
                 let refused = refused.expect_err(&format!("{command:?}"));
                 assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
             }
+        });
+    }
+
+    #[test]
+    fn whoever_answers_knows_which_run_has_asked() {
+        let who = post(async |Extension(from): Extension<NodeRun>| Json(from));
+        with_relay(Router::new().route("/v1/who", who), async |relay| {
+            let answered = ask(&relay, "POST", "/v1/who").await;
+            assert_eq!(answered.body, serde_json::to_value(run()).unwrap());
         });
     }
 

@@ -8,14 +8,14 @@ use crate::admin::{
     stopping::{StopCluster, TakeStep},
 };
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::to_bytes,
     extract::{Path, Query, State},
     http::StatusCode,
     response::{IntoResponse, Response},
     routing::{any, delete, get, patch, post},
 };
-use model::{Error, ErrorKind, NsdId, Result};
+use model::{Error, ErrorKind, NodeRun, NsdId, Result};
 use node::Removal;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -291,8 +291,19 @@ async fn stop_cluster(
     answer(to_its_end(serving, "cluster stop", stop).await)
 }
 
-async fn take_step(State(serving): State<Arc<Serving>>, Json(body): Json<TakeStep>) -> Response {
-    let take = move |serving: Arc<Serving>| async move { serving.take_step(body).await };
+async fn take_step(
+    State(serving): State<Arc<Serving>>,
+    Extension(from): Extension<NodeRun>,
+    Json(body): Json<TakeStep>,
+) -> Response {
+    let take = move |serving: Arc<Serving>| async move {
+        // As another one it could keep that one, and people there, from stopping the cluster, or from letting it go on.
+        if body.by != (from.node.0, from.incarnation) {
+            let text = format!("{from} asks for a step of a stop in another node's name");
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
+        serving.take_step(body).await
+    };
     answer(to_its_end(serving, "a step of a stop", take).await)
 }
 

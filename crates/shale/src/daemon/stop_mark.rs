@@ -21,6 +21,8 @@ pub struct StopMark {
     now: watch::Sender<Option<Stop>>,
     /// The mounts that were ended for it.
     unmounted: Mutex<Vec<(PathBuf, Options)>>,
+    /// Held while mounts are ended for it, or made again: whoever wants them back waits until all have ended.
+    pub mounting: tokio::sync::Mutex<()>,
     /// Held while this node's people stop the cluster.
     pub driving: tokio::sync::Mutex<()>,
 }

@@ -3,6 +3,7 @@
 use super::{Mounts, OneMount};
 use crate::daemon::users::who_uses;
 use crate::options::Options;
+use futures::future::join_all;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,15 +18,15 @@ impl Mounts {
     /// Who uses the mounts, a sentence for each that is used, as far as this process may see. Ends nothing.
     pub async fn uses(&self) -> Vec<String> {
         let list: Vec<Arc<OneMount>> = self.list.lock().clone();
-        let mut uses = Vec::new();
-        for one in list.iter().filter(|one| one.mount.is_attached()) {
+        let attached = list.into_iter().filter(|one| one.mount.is_attached());
+        // At the same time: each look may be stuck, and a node that takes long counts as one that gives no answer.
+        let looking = attached.map(|one| async move {
             let bound = one.mount.copies();
-            if !bound.is_empty() {
-                uses.push(by_bind_mounts(&bound));
-            }
-            uses.extend(self.users_of(&one.mount.place()).await);
-        }
-        uses
+            let bound = (!bound.is_empty()).then(|| by_bind_mounts(&bound));
+            let users = self.users_of(&one.mount.place()).await;
+            bound.into_iter().chain(users).collect::<Vec<_>>()
+        });
+        join_all(looking).await.concat()
     }
 
     /// The mounts that are served, with their options.

@@ -35,6 +35,10 @@ const ENDED_MAX: Duration = Duration::from_secs(60);
 /// How often.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// For how long a node is asked again to go on that gives no answer, and the pause before: nobody else asks it.
+const RESUME_FOR: Duration = Duration::from_secs(30);
+const RESUME_AGAIN: Duration = Duration::from_secs(1);
+
 /// How long a node may take for a step: somewhat longer than all that has a deadline there.
 const fn patience(step: StopStep) -> Duration {
     Duration::from_secs(match step {
@@ -146,6 +150,20 @@ impl Drive {
     }
 
     async fn ask_there(&self, node: u32, asked: TakeStep) -> Outcome {
+        let world = self.here.member().world();
+        let deadline = Deadline::after(world, RESUME_FOR);
+        loop {
+            let outcome = self.ask_once(node, asked).await;
+            // A connection that broke may be why the cluster goes on, and breaks what is asked next as well.
+            let is_again = asked.step == StopStep::Resume && matches!(outcome, Outcome::Silent(_));
+            if !is_again || deadline.has_passed(world) {
+                return outcome;
+            }
+            world.sleep(RESUME_AGAIN).await;
+        }
+    }
+
+    async fn ask_once(&self, node: u32, asked: TakeStep) -> Outcome {
         let member = self.here.member();
         let patience = patience(asked.step);
         let said = ask_node::<StepTaken>(member, NodeId(node), PATH, &asked, patience);

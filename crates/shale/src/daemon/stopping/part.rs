@@ -57,6 +57,7 @@ impl Serving {
 
     /// Ends all mounts, or none.
     async fn unmount_all(&self, by: NodeRun, force: bool) -> Result<Vec<String>> {
+        let _alone = self.stop.mounting.lock().await;
         let how = match force {
             true => Unmount::Forced,
             false => Unmount::IfIdle,
@@ -84,6 +85,8 @@ impl Serving {
 
     /// Makes the mounts again that were ended.
     async fn mount_all_again(&self) -> Result<()> {
+        // Whoever asked for the end of the mounts may have waited for it no longer: what has yet to end would stay away.
+        let _alone = self.stop.mounting.lock().await;
         if self.stop.now().is_none() {
             return Ok(());
         }

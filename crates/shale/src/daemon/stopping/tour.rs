@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// What can be done about a node that gave no answer.
 const SILENT_REMEDY: &str =
-    "`shale down` there, or `shale down --kill` if its daemon doesn't answer there either";
+    "`shale down` there, or `shale down --kill` if its daemon doesn't answer there either; `--force` stops the others without it";
 /// What can be done about a node that goes on.
 const UP_REMEDY: &str = "`shale down` there";
 /// What can be done about a node that wasn't seen to have ended.
@@ -121,7 +121,8 @@ impl Tour {
                 Outcome::Silent(why) => {
                     place.troubles.push(in_words(step, why));
                     place.silent_at.get_or_insert(step);
-                    self.force || !may_go_back
+                    // It may be slow only, with something to make durable.
+                    self.force || !(may_go_back || step == StopStep::Look)
                 }
             };
             if !goes_on {
@@ -334,8 +335,11 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_never_answered_is_left_out_and_named_and_one_that_objects_is_heard() {
-        let mut tour = three(false);
+    fn a_node_that_never_answered_is_left_out_if_that_is_forced_and_one_that_objects_is_heard() {
+        let mut slow = three(false);
+        let next = slow.take_in(StopStep::Look, all([taken(), taken(), silent()]));
+        assert_eq!(next, Next::Back, "it may have something that isn't durable");
+        let mut tour = three(true);
         let next = tour.take_in(StopStep::Look, all([taken(), taken(), silent()]));
         assert_eq!(next, Next::GoOn);
         let asked = [tour.asked(), tour.reached()];
