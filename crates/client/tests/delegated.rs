@@ -394,6 +394,53 @@ fn what_was_made_and_not_synced_is_lost_with_the_session_and_a_sync_says_so() {
     });
 }
 
+/// Files are made while their directory's group is changed. Would be broken if the change overtook some that were answered:
+/// the owner would make them otherwise than programs were shown.
+#[test]
+fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
+    run(9_990, |world, node| async move {
+        let maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        // Then there is time between a batch and its answer.
+        maker.way.slow_ms.store(40, Ordering::Relaxed);
+        let set = SetAttributes {
+            mode: Some(0o2755),
+            gid: Some(77),
+            ..SetAttributes::default()
+        };
+        let changing = async {
+            world.sleep(Duration::from_millis(20)).await;
+            client.set_attributes(directory, set).await.unwrap();
+        };
+        let making = async {
+            let mut made = Vec::new();
+            for at in 0..200 {
+                let text = name(&format!("while{at}"));
+                let new = client.create_and_open(directory, text, new_file());
+                made.push(new.await.unwrap());
+                world.sleep(Duration::from_millis(1)).await;
+            }
+            made
+        };
+        let ((), made) = futures::future::join(changing, making).await;
+        maker.way.slow_ms.store(0, Ordering::Relaxed);
+        maker.until_sent().await;
+        let in_group = made.iter().filter(|it| it.gid == 77).count();
+        assert!(
+            in_group > 0 && in_group < made.len(),
+            "{in_group} of {} were made after the change",
+            made.len()
+        );
+        for shown in made {
+            let is = node.client.get_attributes(shown.inode).await.unwrap();
+            assert_eq!((is.mode, is.gid), (shown.mode, shown.gid));
+            client.release(shown.inode).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
 /// What the client can't know by itself keeps it from making files.
 #[test]
 fn a_directory_that_passes_an_access_list_on_is_not_delegated() {

@@ -136,6 +136,7 @@ impl Calls {
     }
 
     /// Publishes bytes of a file that was made here in one message with what makes it. `None`: the owner is asked as always.
+    /// Who asks has begun the change.
     ///
     /// # Errors
     /// As those of any publish.
@@ -161,7 +162,6 @@ impl Calls {
         };
         self.send_if(begins);
         let _listed = self.list();
-        let _change = self.names.begin_change(operation);
         let done = match deadline.bound(&self.world, told).await {
             Ok(Ok(done)) => done,
             // The session has ended.
