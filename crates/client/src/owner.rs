@@ -176,14 +176,14 @@ impl Owner {
         }
     }
 
-    /// Makes a regular file and holds it, in a directory that is delegated to the session: the owner hears of it later.
-    /// `None`: it must be asked.
+    /// Makes a regular file and holds it, in a directory that is delegated to the session: the owner hears of it later. Also
+    /// says which session that is. `None`: the owner must be asked.
     pub(crate) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
-    ) -> Option<Made> {
+    ) -> Option<(Made, SessionId)> {
         match self {
             Self::Here(_) => None,
             Self::There(owner) => owner.make_here(directory, name, new),
@@ -217,11 +217,12 @@ impl Owner {
         }
     }
 
-    /// As [`Owner::all_streamed`], up to an operation's number.
-    pub(crate) async fn until_streamed(&self, number: u64) -> Result<()> {
+    /// As [`Owner::all_streamed`], up to the number of an operation of that session. `SessionEnded` also if another session has
+    /// followed.
+    pub(crate) async fn until_streamed(&self, session: SessionId, number: u64) -> Result<()> {
         match self {
             Self::Here(_) => Ok(()),
-            Self::There(owner) => owner.until_streamed(number).await,
+            Self::There(owner) => owner.until_streamed(session, number).await,
         }
     }
 

@@ -15,6 +15,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// What a program waits for if tokens ran out while its file was made.
+const STREAM_WAIT: &str = "the owner of the metadata, which hasn't heard of a new file";
+
 /// Most directories for which something is asked in the background at the same time.
 const PREPARING_MAX: usize = 64;
 
@@ -85,9 +88,8 @@ impl Names {
         }
         let grants = self.rights.grants();
         let (standing, owner) = (self.session.standing(), self.session.owner());
-        let maker = self.session.id();
         let held = HeldState::of_new(standing);
-        let Some(made) = owner.make_here(directory, name, new) else {
+        let Some((made, maker)) = owner.make_here(directory, name, new) else {
             return Ok(None);
         };
         if owner.wants_numbers(directory) {
@@ -95,13 +97,16 @@ impl Names {
         }
         let opened = self.opens.hold_new(&made.attributes, maker, grants, held);
         opened.await?;
-        // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows.
-        if !standing.is_current()
-            && let Err(error) = owner.until_streamed(made.number).await
-        {
-            self.opens.release(made.attributes.inode).await;
-            let text = "the session ended before its owner said what became of the file";
-            return Err(Error::new(ErrorKind::Unknown, error.to_string()).while_doing(text));
+        // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows. If another
+        // session has begun, what the one before had made may be lost.
+        if self.session.id() != maker || !standing.is_current() {
+            let streamed = owner.until_streamed(maker, made.number);
+            let told = self.session.within_patience(STREAM_WAIT, streamed).await;
+            if let Err(error) = told.and_then(|told| told) {
+                self.opens.release(made.attributes.inode).await;
+                let text = "the owner hasn't said what became of a file that was made";
+                return Err(Error::new(ErrorKind::Unknown, error.to_string()).while_doing(text));
+            }
         }
         Ok(Some(made.attributes))
     }

@@ -100,7 +100,7 @@ impl RemoteOwner {
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
-    ) -> Option<Made> {
+    ) -> Option<(Made, SessionId)> {
         self.calls.load().make_here(directory, name, new)
     }
 
@@ -121,10 +121,10 @@ impl RemoteOwner {
         calls.all_streamed().await
     }
 
-    /// As [`RemoteOwner::all_streamed`], up to a number.
-    pub(super) async fn until_streamed(&self, number: u64) -> Result<()> {
+    /// As [`RemoteOwner::all_streamed`], up to a number of a session's.
+    pub(super) async fn until_streamed(&self, session: SessionId, number: u64) -> Result<()> {
         let calls = self.calls.load_full();
-        calls.until_streamed(number).await
+        calls.until_streamed_of(session, number).await
     }
 
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.

@@ -368,4 +368,23 @@ mod tests {
         });
         ran.finished();
     }
+
+    /// Would be broken if who has made a file waited for a number that a later session may never reach.
+    #[test]
+    fn what_another_session_made_is_not_waited_for() {
+        let ran = Simulation::new(3).run(|world| async move {
+            let (calls, _owner, waiting, tell) = held(&world);
+            let Some(Asked::Waits(waiting)) = waiting else {
+                panic!("it can't be answered yet");
+            };
+            tell.send(done()).unwrap();
+            assert_eq!(waiting.await, Ok(OwnerReply::Done));
+            let told = calls.until_streamed_of(SessionId(2), 1);
+            let Ok(told) = world.timeout(Duration::from_secs(1), told).await else {
+                panic!("it is waited for");
+            };
+            assert_eq!(told.unwrap_err().kind(), ErrorKind::SessionEnded);
+        });
+        ran.finished();
+    }
 }

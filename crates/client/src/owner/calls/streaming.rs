@@ -8,7 +8,7 @@ use crate::owner::book::made_by;
 use crate::owner::stream::{Made, Stream};
 use model::operation::{NewInode, Ranked};
 use model::owner::{OwnerCall, OwnerReply, OwnerRequest, StreamDone, Tenure};
-use model::{Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result};
+use model::{Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -106,13 +106,15 @@ impl Calls {
         is_busy && self.streaming.stream.lock().close(*inode)
     }
 
-    /// Makes a regular file and holds it, if its directory is delegated to the session and nothing needs to be asked.
+    /// Makes a regular file and holds it, if its directory is delegated to the session and nothing needs to be asked. Also says
+    /// which session that is.
     pub(in crate::owner) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
-    ) -> Option<Made> {
+    ) -> Option<(Made, SessionId)> {
+        let session = self.session.get().copied()?;
         let now = self.world.wall();
         let mut begins = false;
         let made = self.names.make(directory, name, |directory, above| {
@@ -123,7 +125,7 @@ impl Calls {
             made
         });
         self.send_if(begins);
-        made
+        Some((made?, session))
     }
 
     fn send_if(&self, begins: bool) {
@@ -271,8 +273,23 @@ impl Calls {
         }
     }
 
+    /// As [`Calls::until_streamed`], with the number of an operation of that session.
+    ///
+    /// # Errors
+    /// `SessionEnded` also if another session has followed: it has numbers of its own.
+    pub(in crate::owner) async fn until_streamed_of(
+        &self,
+        session: SessionId,
+        number: u64,
+    ) -> Result<()> {
+        match self.session.get() == Some(&session) {
+            true => self.until_streamed(number).await,
+            false => Err(super::ended(session)),
+        }
+    }
+
     /// Waits until the owner has answered up to a number.
-    pub(in crate::owner) async fn until_streamed(&self, number: u64) -> Result<()> {
+    async fn until_streamed(&self, number: u64) -> Result<()> {
         let _listed = self.list();
         let mut answered = self.streaming.answered.subscribe();
         {
