@@ -79,10 +79,12 @@ impl Stream {
         left < RESERVED_MIN && runs < RUNS_MAX && !self.is_over
     }
 
-    /// A directory is delegated no longer: the next one gets the rest of its numbers. Whether it had any.
+    /// A directory is delegated no longer: the next one of its fileset gets the rest of its numbers. Whether it had any.
     pub(super) fn pass_numbers(&mut self, from: InodeId, to: InodeId) -> bool {
-        let same = from.fileset() == to.fileset();
-        let Some(runs) = self.numbers.remove(&from).filter(|_| same) else {
+        if from.fileset() != to.fileset() {
+            return false;
+        }
+        let Some(runs) = self.numbers.remove(&from) else {
             return false;
         };
         self.numbers.entry(to).or_default().extend(runs);
@@ -321,7 +323,7 @@ const EXTENT_BYTES: usize = 256;
 mod tests {
     use super::*;
     use model::operation::Stamp;
-    use model::{FileKind, SessionId};
+    use model::{FileKind, FilesetId, SessionId};
     use testkit::inodes::{attributes, new_inode};
 
     const SESSION: SessionId = SessionId(3);
@@ -370,6 +372,8 @@ mod tests {
         assert!(!stream.wants_numbers(InodeId(1)));
         assert!(stream.wants_numbers(InodeId(2)));
         assert!(stream.pass_numbers(InodeId(1), InodeId(2)));
+        let elsewhere = InodeId::new(FilesetId(9), InodeNumber(2));
+        assert!(!stream.pass_numbers(InodeId(2), elsewhere));
         assert!(make(&mut stream, 1, 9).is_none());
         assert_eq!(
             make(&mut stream, 2, 9).unwrap().attributes.inode,
