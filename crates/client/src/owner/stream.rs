@@ -185,10 +185,13 @@ impl Stream {
     }
 
     /// Publishes bytes of a file that was made here, behind what makes it: the operation's number, for which somebody waits.
-    /// `None`: the owner is asked as always.
+    /// `None`: the owner is asked as always. So it is if such bytes of the file are on their way already: who has lost patience
+    /// and tries again would add the same ones, as long as the owner is away.
     pub(super) fn publish(&mut self, publish: &Publish, now: Timestamp) -> Option<u64> {
         let is_small = bytes_of(publish) <= PUBLISHED_MAX;
-        if self.is_over || !is_small || !self.made.contains_key(&publish.inode) {
+        let inode = publish.inode;
+        let is_first = self.made.contains_key(&inode) && !self.published.contains_key(&inode);
+        if self.is_over || !is_small || !is_first {
             return None;
         }
         self.last += 1;
@@ -200,7 +203,7 @@ impl Stream {
             with_tokens: false,
         };
         self.queue.push_back((operation, None));
-        self.published.insert(publish.inode, self.last);
+        self.published.insert(inode, self.last);
         self.want(self.last);
         Some(self.last)
     }
@@ -457,6 +460,8 @@ mod tests {
         assert_eq!(stream.publish(&publish(inode), Timestamp(1)), None);
         make(&mut stream, 1, 0);
         assert_eq!(stream.publish(&publish(inode), Timestamp(1)), Some(2));
+        let again = stream.publish(&publish(inode), Timestamp(1));
+        assert_eq!(again, None, "it is on its way");
         assert!(stream.is_urgent(), "somebody waits");
         assert_eq!(stream.needs(&look(inode)), Some(2));
         assert!(stream.close(inode), "what makes it hasn't gone");
