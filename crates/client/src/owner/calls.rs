@@ -273,7 +273,10 @@ impl Calls {
 
     /// Whether everything that the session was answered is durable for sure.
     fn is_all_durable(&self) -> bool {
-        self.nearby.current().is_none() && !self.is_over.load(Ordering::Acquire)
+        // In this order: an owner that has just ended is judged first.
+        self.nearby.current().is_none()
+            && !self.nearby.has_lost()
+            && !self.is_over.load(Ordering::Acquire)
     }
 
     async fn take_slot(&self, is_publish: bool, deadline: Deadline) -> Result<Slot> {
