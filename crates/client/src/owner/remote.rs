@@ -60,8 +60,11 @@ impl RemoteOwner {
 
     /// The session that asks this is the client's from now on; the one before is over.
     pub(super) fn follow(&self, calls: Arc<Calls>) {
-        let before = self.calls.swap(calls);
+        let before = self.calls.swap(calls.clone());
         before.close();
+        if before.take_refused() {
+            calls.note_refused();
+        }
     }
 
     /// Asks an owner in this process, on this thread; `None` if there is none, or it would have to wait: then nothing was

@@ -261,6 +261,11 @@ impl Calls {
         self.streaming.has_refused.swap(false, Ordering::AcqRel)
     }
 
+    /// The owner has refused something of the session before, and no program that syncs has heard of it.
+    pub(in crate::owner) fn note_refused(&self) {
+        self.streaming.has_refused.store(true, Ordering::Release);
+    }
+
     /// Waits until the owner has made durable everything that was done here until now, or the session has ended.
     ///
     /// # Errors
@@ -372,7 +377,7 @@ impl Calls {
             } else if let Err(error) = done {
                 let inode = operation.fresh.inode;
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
-                self.streaming.has_refused.store(true, Ordering::Release);
+                self.note_refused();
             }
         }
         // Before anybody goes on who waits for them.
