@@ -123,6 +123,36 @@ fn others_see_at_once_what_was_made_without_asking() {
     });
 }
 
+/// Would be broken if who looks at the directory, and not into it, didn't wait for what was made there.
+#[test]
+fn others_see_the_times_of_the_directory_as_its_maker_does() {
+    run(9_905, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let directory = maker.directory;
+        let (other, _) = far(&world, &node).await;
+        for is_by_name in [false, true, false] {
+            maker.make_some(5).await;
+            let (shown, asked) = {
+                let known = maker.client.get_attributes_to_keep(directory);
+                messages(&maker.way, known).await
+            };
+            let (shown, _) = shown.unwrap();
+            assert_eq!(asked, 0, "its maker knows them");
+            let seen = match is_by_name {
+                false => other.get_attributes(directory).await,
+                true => other.lookup(ROOT, name("d")).await,
+            };
+            let seen = seen.unwrap();
+            assert_eq!((seen.mtime, seen.ctime), (shown.mtime, shown.ctime));
+            world.sleep(Duration::from_secs(2)).await;
+            maker.become_alone().await;
+        }
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
 /// The attributes that a program was shown are those that the owner has.
 #[test]
 fn what_was_made_is_what_the_owner_makes() {
