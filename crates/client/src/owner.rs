@@ -206,18 +206,19 @@ impl Owner {
         }
     }
 
-    /// Waits until the owner has made durable all that was made here until now, or the session has ended.
+    /// Waits until the owner has made durable what was made here with a file or directory, or in one whose name is in it, until
+    /// now, or the session has ended.
     ///
     /// # Errors
     /// `SessionEnded`: then what it hadn't heard of is lost.
-    pub(crate) async fn all_streamed(&self) -> Result<()> {
+    pub(crate) async fn streamed(&self, inode: InodeId) -> Result<()> {
         match self {
             Self::Here(_) => Ok(()),
-            Self::There(owner) => owner.all_streamed().await,
+            Self::There(owner) => owner.streamed(inode).await,
         }
     }
 
-    /// As [`Owner::all_streamed`], up to the number of an operation of that session. `SessionEnded` also if another session has
+    /// As [`Owner::streamed`], up to the number of an operation of that session. `SessionEnded` also if another session has
     /// followed.
     pub(crate) async fn until_streamed(&self, session: SessionId, number: u64) -> Result<()> {
         match self {

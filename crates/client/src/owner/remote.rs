@@ -118,13 +118,14 @@ impl RemoteOwner {
         calls.reserve_numbers(directory).await
     }
 
-    /// Waits until the owner has made durable everything that was done here until now, or the session has ended.
-    pub(super) async fn all_streamed(&self) -> Result<()> {
+    /// Waits until the owner has made durable what was done here with a file or directory, or in one whose name is in it, until
+    /// now, or the session has ended.
+    pub(super) async fn streamed(&self, inode: InodeId) -> Result<()> {
         let calls = self.calls.load_full();
-        calls.all_streamed().await
+        calls.streamed(inode).await
     }
 
-    /// As [`RemoteOwner::all_streamed`], up to a number of a session's.
+    /// As [`RemoteOwner::streamed`], up to a number of a session's.
     pub(super) async fn until_streamed(&self, session: SessionId, number: u64) -> Result<()> {
         let calls = self.calls.load_full();
         calls.until_streamed_of(session, number).await

@@ -231,14 +231,17 @@ impl Stream {
             Concern::All => Some(self.last),
             Concern::Inodes(inodes) => {
                 let inodes = inodes.into_iter().flatten();
-                let of = |inode| {
-                    let of_directory = self.directories.get(&inode).max(self.above.get(&inode));
-                    let of_file = self.made.get(&inode).max(self.published.get(&inode));
-                    of_file.max(of_directory)
-                };
-                inodes.filter_map(of).max().copied()
+                inodes.filter_map(|inode| self.concerned(inode)).max()
             }
         }
+    }
+
+    /// The number of the newest operation that has to do with a file or directory, or with a directory whose name is in it;
+    /// `None` if the owner has answered all of them.
+    pub(super) fn concerned(&self, inode: InodeId) -> Option<u64> {
+        let of_directory = self.directories.get(&inode).max(self.above.get(&inode));
+        let of_file = self.made.get(&inode).max(self.published.get(&inode));
+        of_file.max(of_directory).copied()
     }
 
     /// The number of the newest operation; `None` if the owner has answered all.

@@ -266,12 +266,13 @@ impl Calls {
         self.streaming.has_refused.store(true, Ordering::Release);
     }
 
-    /// Waits until the owner has made durable everything that was done here until now, or the session has ended.
+    /// Waits until the owner has made durable what was done here with a file or directory, or in one whose name is in it, until
+    /// now, or the session has ended.
     ///
     /// # Errors
     /// `SessionEnded`: then what it hadn't answered is lost.
-    pub(in crate::owner) async fn all_streamed(&self) -> Result<()> {
-        let newest = self.streaming.stream.lock().newest();
+    pub(in crate::owner) async fn streamed(&self, inode: InodeId) -> Result<()> {
+        let newest = self.streaming.stream.lock().concerned(inode);
         match newest {
             Some(number) => self.until_streamed(number).await,
             None => Ok(()),
