@@ -177,14 +177,14 @@ impl Owner {
     }
 
     /// Makes a regular file in a directory that is delegated to the session, and holds it if its program `opens` it: the
-    /// owner hears of it later. `None`: it must be asked.
+    /// owner hears of it later. Also says which session that is. `None`: the owner must be asked.
     pub(crate) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
         opens: bool,
-    ) -> Option<Made> {
+    ) -> Option<(Made, SessionId)> {
         match self {
             Self::Here(_) => None,
             Self::There(owner) => owner.make_here(directory, name, new, opens),
@@ -207,22 +207,24 @@ impl Owner {
         }
     }
 
-    /// Waits until the owner has made durable all that was made here until now, or the session has ended.
+    /// Waits until the owner has made durable what was made here with a file or directory, or in one whose name is in it, until
+    /// now, or the session has ended.
     ///
     /// # Errors
     /// `SessionEnded`: then what it hadn't heard of is lost.
-    pub(crate) async fn all_streamed(&self) -> Result<()> {
+    pub(crate) async fn streamed(&self, inode: InodeId) -> Result<()> {
         match self {
             Self::Here(_) => Ok(()),
-            Self::There(owner) => owner.all_streamed().await,
+            Self::There(owner) => owner.streamed(inode).await,
         }
     }
 
-    /// As [`Owner::all_streamed`], up to an operation's number.
-    pub(crate) async fn until_streamed(&self, number: u64) -> Result<()> {
+    /// As [`Owner::streamed`], up to the number of an operation of that session. `SessionEnded` also if another session has
+    /// followed.
+    pub(crate) async fn until_streamed(&self, session: SessionId, number: u64) -> Result<()> {
         match self {
             Self::Here(_) => Ok(()),
-            Self::There(owner) => owner.until_streamed(number).await,
+            Self::There(owner) => owner.until_streamed(session, number).await,
         }
     }
 

@@ -123,6 +123,36 @@ fn others_see_at_once_what_was_made_without_asking() {
     });
 }
 
+/// Would be broken if who looks at the directory, and not into it, didn't wait for what was made there.
+#[test]
+fn others_see_the_times_of_the_directory_as_its_maker_does() {
+    run(9_905, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let directory = maker.directory;
+        let (other, _) = far(&world, &node).await;
+        for is_by_name in [false, true, false] {
+            maker.make_some(5).await;
+            let (shown, asked) = {
+                let known = maker.client.get_attributes_to_keep(directory);
+                messages(&maker.way, known).await
+            };
+            let (shown, _) = shown.unwrap();
+            assert_eq!(asked, 0, "its maker knows them");
+            let seen = match is_by_name {
+                false => other.get_attributes(directory).await,
+                true => other.lookup(ROOT, name("d")).await,
+            };
+            let seen = seen.unwrap();
+            assert_eq!((seen.mtime, seen.ctime), (shown.mtime, shown.ctime));
+            world.sleep(Duration::from_secs(2)).await;
+            maker.become_alone().await;
+        }
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
 /// The attributes that a program was shown are those that the owner has.
 #[test]
 fn what_was_made_is_what_the_owner_makes() {
@@ -231,32 +261,38 @@ fn others_remove_and_move_a_directory_behind_what_was_made_in_it() {
     });
 }
 
-/// A file that is open, or closed again, and whose name another client removes.
+/// Files that are open, or closed again, and whose names another client removes. Would be broken if one that is open went
+/// with its name, or stayed after its close.
 #[test]
 fn a_file_that_was_made_here_is_open_until_it_is_closed() {
     run(9_940, |world, node| async move {
+        let inodes = async || node.client.usage(ROOT).await.unwrap().inodes;
+        let become_so_many = async |count: u64| {
+            for _ in 0..300 {
+                if inodes().await == count {
+                    return;
+                }
+                world.sleep(Duration::from_millis(100)).await;
+            }
+            panic!("{} inodes, not {count}", inodes().await);
+        };
+        let others = inodes().await;
         let mut maker = Maker::new(&world, &node).await;
         let (other, _) = far(&world, &node).await;
         let directory = maker.directory;
-        let inodes = async || other.usage(ROOT).await.unwrap().inodes;
-        let there = inodes().await;
         let opened = maker.open_one().await;
         maker.make_some(3).await;
         for text in names_of(&other, directory).await {
             other.unlink(directory, name(&text)).await.unwrap();
         }
+        // The directory, and what is open.
+        become_so_many(others + 2).await;
         let client = maker.client.clone();
         client.write(opened, 0, &content(1, 70_000)).await.unwrap();
         client.fsync(opened, false).await.unwrap();
         assert!(rig::read(&client, opened, 0, 70_000).await == content(1, 70_000));
         client.release(opened).await;
-        for _ in 0..300 {
-            if inodes().await < there {
-                break;
-            }
-            world.sleep(Duration::from_millis(100)).await;
-        }
-        assert!(inodes().await < there, "what was open is released");
+        become_so_many(others + 1).await;
         client.close().await.unwrap();
         other.close().await.unwrap();
         node.check_and_close().await;
@@ -389,6 +425,53 @@ fn what_was_made_and_not_synced_is_lost_with_the_session_and_a_sync_says_so() {
             node.client.get_attributes(after).await.unwrap().kind,
             FileKind::File
         );
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Files are made while their directory's group is changed. Would be broken if the change overtook some that were answered:
+/// the owner would make them otherwise than programs were shown.
+#[test]
+fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
+    run(9_990, |world, node| async move {
+        let maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        // Then there is time between a batch and its answer.
+        maker.way.slow_ms.store(40, Ordering::Relaxed);
+        let set = SetAttributes {
+            mode: Some(0o2755),
+            gid: Some(77),
+            ..SetAttributes::default()
+        };
+        let changing = async {
+            world.sleep(Duration::from_millis(20)).await;
+            client.set_attributes(directory, set).await.unwrap();
+        };
+        let making = async {
+            let mut made = Vec::new();
+            for at in 0..200 {
+                let text = name(&format!("while{at}"));
+                let new = client.create_and_open(directory, text, new_file());
+                made.push(new.await.unwrap());
+                world.sleep(Duration::from_millis(1)).await;
+            }
+            made
+        };
+        let ((), made) = futures::future::join(changing, making).await;
+        maker.way.slow_ms.store(0, Ordering::Relaxed);
+        maker.until_sent().await;
+        let in_group = made.iter().filter(|it| it.gid == 77).count();
+        assert!(
+            in_group > 0 && in_group < made.len(),
+            "{in_group} of {} were made after the change",
+            made.len()
+        );
+        for shown in made {
+            let is = node.client.get_attributes(shown.inode).await.unwrap();
+            assert_eq!((is.mode, is.gid), (shown.mode, shown.gid));
+            client.release(shown.inode).await;
+        }
         client.close().await.unwrap();
         node.check_and_close().await;
     });

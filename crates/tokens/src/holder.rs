@@ -582,6 +582,8 @@ impl Holder {
     /// The session has ended: nothing is held any more. Operations that wait are to be given up.
     pub fn lose_all(&mut self) {
         self.usable_until = Moment::default();
+        // What the owner has said before, and comes only now, grants nothing.
+        self.born.clear();
         for (object, known) in &mut self.objects {
             let ranges: Vec<TokenRange> = known.pieces.iter().map(|piece| piece.range).collect();
             known.lose(TokenRange::ALL);

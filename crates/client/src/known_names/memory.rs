@@ -65,6 +65,8 @@ struct Inode {
     since: u64,
     /// Nobody else changes its attributes.
     is_exact: bool,
+    /// Nor may anybody else look at them.
+    is_alone: bool,
     was_used: bool,
     known: Option<Box<KnownAttributes>>,
     /// Of a directory that has no default ACL: [`Inode::since`] when that was asked.
@@ -536,14 +538,17 @@ impl Memory {
             }
             (TokenObject::Inode(inode), Some(mode)) => {
                 let is_exact = mode != TokenMode::SharedWrite;
+                let is_alone = mode == TokenMode::Exclusive;
                 let since = self.next();
                 let known = self.inodes.entry(inode).or_insert(Inode {
                     since,
                     is_exact,
+                    is_alone,
                     was_used: true,
                     known: None,
                     plain: None,
                 });
+                known.is_alone = is_alone;
                 if known.is_exact != is_exact {
                     known.is_exact = is_exact;
                     known.since = since;

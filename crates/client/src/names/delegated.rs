@@ -17,6 +17,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// What a program waits for if tokens ran out while its file was made.
+const STREAM_WAIT: &str = "the owner of the metadata, which hasn't heard of a new file";
+
 /// Most directories for which something is asked in the background at the same time.
 const PREPARING_MAX: usize = 64;
 
@@ -101,9 +104,8 @@ impl Names {
     ) -> Result<Option<Attributes>> {
         let grants = self.rights.grants();
         let (standing, owner) = (self.session.standing(), self.session.owner());
-        let maker = self.session.id();
         let held = HeldState::of_new(standing);
-        let Some(made) = owner.make_here(directory, name, new, opens) else {
+        let Some((made, maker)) = owner.make_here(directory, name, new, opens) else {
             return Ok(None);
         };
         if owner.wants_numbers(directory) {
@@ -113,15 +115,18 @@ impl Names {
             let opened = self.opens.hold_new(&made.attributes, maker, grants, held);
             opened.await?;
         }
-        // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows.
-        if !standing.is_current()
-            && let Err(error) = owner.until_streamed(made.number).await
-        {
-            if opens {
-                self.opens.release(made.attributes.inode).await;
+        // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows. If another
+        // session has begun, what the one before had made may be lost.
+        if self.session.id() != maker || !standing.is_current() {
+            let streamed = owner.until_streamed(maker, made.number);
+            let told = self.session.within_patience(STREAM_WAIT, streamed).await;
+            if let Err(error) = told.and_then(|told| told) {
+                if opens {
+                    self.opens.release(made.attributes.inode).await;
+                }
+                let text = "the owner hasn't said what became of a file that was made";
+                return Err(Error::new(ErrorKind::Unknown, error.to_string()).while_doing(text));
             }
-            let text = "the session ended before its owner said what became of the file";
-            return Err(Error::new(ErrorKind::Unknown, error.to_string()).while_doing(text));
         }
         Ok(Some(made.attributes))
     }

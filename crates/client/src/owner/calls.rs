@@ -209,6 +209,11 @@ impl Calls {
             return Ok(OwnerReply::Done);
         }
         let deadline = Deadline::after(&self.world, self.patience);
+        // Before it is looked what must go first: nothing is made here any more that the request would overtake.
+        let change = match request {
+            OwnerRequest::Execute { operation, .. } => self.names.begin_change(operation),
+            _ => None,
+        };
         if self.is_behind_stream(request) {
             if request.is_publish()
                 && let Some(answer) = Box::pin(self.publish_streamed(request, deadline)).await
@@ -247,10 +252,7 @@ impl Calls {
         let mut taken = Taken {
             owner: self.me.upgrade().expect("an owner is used through its Arc"),
             slot: Some(slot),
-            change: match &call.request {
-                OwnerRequest::Execute { operation, .. } => self.names.begin_change(operation),
-                _ => None,
-            },
+            change,
             undecided: Some(call),
         };
         let call = taken.undecided.as_mut().expect("just put there");
@@ -271,7 +273,10 @@ impl Calls {
 
     /// Whether everything that the session was answered is durable for sure.
     fn is_all_durable(&self) -> bool {
-        self.nearby.current().is_none() && !self.is_over.load(Ordering::Acquire)
+        // In this order: an owner that has just ended is judged first.
+        self.nearby.current().is_none()
+            && !self.nearby.has_lost()
+            && !self.is_over.load(Ordering::Acquire)
     }
 
     async fn take_slot(&self, is_publish: bool, deadline: Deadline) -> Result<Slot> {

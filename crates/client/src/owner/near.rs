@@ -134,6 +134,11 @@ impl Nearby {
         !past.has_lost
     }
 
+    /// Whether an owner that the session isn't with any more had answered what may be lost.
+    pub(super) fn has_lost(&self) -> bool {
+        self.past.lock().has_lost
+    }
+
     /// As [`Nearby::end`], whatever was durable.
     pub(super) fn lose(&self, tenure: Tenure) {
         let _ = self.end(tenure);
@@ -218,7 +223,9 @@ mod tests {
                     Some(Ok(OwnerReply::Done))
                 );
             }
+            assert!(!nearby.has_lost());
             assert_eq!(nearby.end(FIRST), goes_on);
+            assert_eq!(nearby.has_lost(), !goes_on);
             assert_eq!(nearby.end(FIRST), goes_on, "and it stays so");
             assert!(nearby.current().is_none());
             assert!(nearby.meet(&way, FIRST).is_none(), "it is over");

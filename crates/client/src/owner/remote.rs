@@ -60,8 +60,11 @@ impl RemoteOwner {
 
     /// The session that asks this is the client's from now on; the one before is over.
     pub(super) fn follow(&self, calls: Arc<Calls>) {
-        let before = self.calls.swap(calls);
+        let before = self.calls.swap(calls.clone());
         before.close();
+        if before.take_refused() {
+            calls.note_refused();
+        }
     }
 
     /// Asks an owner in this process, on this thread; `None` if there is none, or it would have to wait: then nothing was
@@ -101,7 +104,7 @@ impl RemoteOwner {
         name: &FileName,
         new: &NewInode,
         opens: bool,
-    ) -> Option<Made> {
+    ) -> Option<(Made, SessionId)> {
         self.calls.load().make_here(directory, name, new, opens)
     }
 
@@ -116,16 +119,17 @@ impl RemoteOwner {
         calls.reserve_numbers(directory).await
     }
 
-    /// Waits until the owner has made durable everything that was done here until now, or the session has ended.
-    pub(super) async fn all_streamed(&self) -> Result<()> {
+    /// Waits until the owner has made durable what was done here with a file or directory, or in one whose name is in it, until
+    /// now, or the session has ended.
+    pub(super) async fn streamed(&self, inode: InodeId) -> Result<()> {
         let calls = self.calls.load_full();
-        calls.all_streamed().await
+        calls.streamed(inode).await
     }
 
-    /// As [`RemoteOwner::all_streamed`], up to a number.
-    pub(super) async fn until_streamed(&self, number: u64) -> Result<()> {
+    /// As [`RemoteOwner::streamed`], up to a number of a session's.
+    pub(super) async fn until_streamed(&self, session: SessionId, number: u64) -> Result<()> {
         let calls = self.calls.load_full();
-        calls.until_streamed(number).await
+        calls.until_streamed_of(session, number).await
     }
 
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.

@@ -79,10 +79,12 @@ impl Stream {
         left < RESERVED_MIN && runs < RUNS_MAX && !self.is_over
     }
 
-    /// A directory is delegated no longer: the next one gets the rest of its numbers. Whether it had any.
+    /// A directory is delegated no longer: the next one of its fileset gets the rest of its numbers. Whether it had any.
     pub(super) fn pass_numbers(&mut self, from: InodeId, to: InodeId) -> bool {
-        let same = from.fileset() == to.fileset();
-        let Some(runs) = self.numbers.remove(&from).filter(|_| same) else {
+        if from.fileset() != to.fileset() {
+            return false;
+        }
+        let Some(runs) = self.numbers.remove(&from) else {
             return false;
         };
         self.numbers.entry(to).or_default().extend(runs);
@@ -190,10 +192,13 @@ impl Stream {
     }
 
     /// Publishes bytes of a file that was made here, behind what makes it: the operation's number, for which somebody waits.
-    /// `None`: the owner is asked as always.
+    /// `None`: the owner is asked as always. So it is if such bytes of the file are on their way already: who has lost patience
+    /// and tries again would add the same ones, as long as the owner is away.
     pub(super) fn publish(&mut self, publish: &Publish, now: Timestamp) -> Option<u64> {
         let is_small = bytes_of(publish) <= PUBLISHED_MAX;
-        if self.is_over || !is_small || !self.made.contains_key(&publish.inode) {
+        let inode = publish.inode;
+        let is_first = self.made.contains_key(&inode) && !self.published.contains_key(&inode);
+        if self.is_over || !is_small || !is_first {
             return None;
         }
         self.last += 1;
@@ -205,7 +210,7 @@ impl Stream {
             with_tokens: false,
         };
         self.queue.push_back((operation, None));
-        self.published.insert(publish.inode, self.last);
+        self.published.insert(inode, self.last);
         self.want(self.last);
         Some(self.last)
     }
@@ -233,14 +238,17 @@ impl Stream {
             Concern::All => Some(self.last),
             Concern::Inodes(inodes) => {
                 let inodes = inodes.into_iter().flatten();
-                let of = |inode| {
-                    let of_directory = self.directories.get(&inode).max(self.above.get(&inode));
-                    let of_file = self.made.get(&inode).max(self.published.get(&inode));
-                    of_file.max(of_directory)
-                };
-                inodes.filter_map(of).max().copied()
+                inodes.filter_map(|inode| self.concerned(inode)).max()
             }
         }
+    }
+
+    /// The number of the newest operation that has to do with a file or directory, or with a directory whose name is in it;
+    /// `None` if the owner has answered all of them.
+    pub(super) fn concerned(&self, inode: InodeId) -> Option<u64> {
+        let of_directory = self.directories.get(&inode).max(self.above.get(&inode));
+        let of_file = self.made.get(&inode).max(self.published.get(&inode));
+        of_file.max(of_directory).copied()
     }
 
     /// The number of the newest operation; `None` if the owner has answered all.
@@ -328,7 +336,7 @@ const EXTENT_BYTES: usize = 256;
 mod tests {
     use super::*;
     use model::operation::Stamp;
-    use model::{FileKind, SessionId};
+    use model::{FileKind, FilesetId, SessionId};
     use testkit::inodes::{attributes, new_inode};
 
     const SESSION: SessionId = SessionId(3);
@@ -378,6 +386,8 @@ mod tests {
         assert!(!stream.wants_numbers(InodeId(1)));
         assert!(stream.wants_numbers(InodeId(2)));
         assert!(stream.pass_numbers(InodeId(1), InodeId(2)));
+        let elsewhere = InodeId::new(FilesetId(9), InodeNumber(2));
+        assert!(!stream.pass_numbers(InodeId(2), elsewhere));
         assert!(make(&mut stream, 1, 9).is_none());
         assert_eq!(
             make(&mut stream, 2, 9).unwrap().attributes.inode,
@@ -461,6 +471,8 @@ mod tests {
         assert_eq!(stream.publish(&publish(inode), Timestamp(1)), None);
         make(&mut stream, 1, 0);
         assert_eq!(stream.publish(&publish(inode), Timestamp(1)), Some(2));
+        let again = stream.publish(&publish(inode), Timestamp(1));
+        assert_eq!(again, None, "it is on its way");
         assert!(stream.is_urgent(), "somebody waits");
         assert_eq!(stream.needs(&look(inode)), Some(2));
         assert!(stream.close(inode), "what makes it hasn't gone");

@@ -29,12 +29,14 @@ impl Tokens {
         if let TokenObject::Bytes(inode) = object {
             self.drop_rest(inode, &ranges, keep).await;
         }
-        // Made under a delegation, which this may be, or which rests on this.
+        // Made under a delegation, which this may be, or which rests on this. Not all: what is stuck in another directory isn't
+        // what the recall is about, and the session ends if it lasts.
         let world = self.session.world();
-        if !matches!(object, TokenObject::Bytes(_)) && !world.has_planted(Planted::ReturnUnstreamed)
+        if let TokenObject::Inode(inode) | TokenObject::Directory(inode) = object
+            && !world.has_planted(Planted::ReturnUnstreamed)
         {
             // If the session has ended, nothing goes back.
-            let _ended = self.session.owner().all_streamed().await;
+            let _ended = self.session.owner().streamed(inode).await;
         }
         if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
             && let Some(state) = self.pages.find_inode(inode)

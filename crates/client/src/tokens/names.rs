@@ -150,33 +150,39 @@ impl Tokens {
         self.has_claimed(known, object, begun)
     }
 
-    /// Asks for the delegation of a directory, unless others want it too. True if the client has had it: nothing is in use
-    /// now.
+    /// Asks for the delegation of a directory, unless others want it too: for its names and its attributes. True if the client
+    /// has had both: nothing is in use now.
     pub(crate) async fn claim_delegation(
         &self,
         known: &Arc<KnownNames>,
         directory: InodeId,
     ) -> bool {
-        let object = TokenObject::Directory(directory);
-        let want = Want {
-            object,
-            mode: TokenMode::Exclusive,
-            range: TokenRange::ALL,
-            desired: TokenRange::ALL,
-            can_ship: true,
-        };
-        let begun = match self.try_claim(want) {
-            Ok(Try::Begun(begun)) => begun,
-            Ok(Try::Waits(waiting)) => {
-                let waited = self.wait(want, waiting.turn());
-                match self.session.world().timeout(CLAIM_MAX, waited).await {
-                    Ok(Ok(Some(Go::Begin(begun)))) => begun,
-                    _ => return false,
+        for object in [
+            TokenObject::Inode(directory),
+            TokenObject::Directory(directory),
+        ] {
+            let want = Want {
+                object,
+                mode: TokenMode::Exclusive,
+                range: TokenRange::ALL,
+                desired: TokenRange::ALL,
+                can_ship: true,
+            };
+            let begun = match self.try_claim(want) {
+                Ok(Try::Begun(begun)) => begun,
+                Ok(Try::Waits(waiting)) => {
+                    let waited = self.wait(want, waiting.turn());
+                    match self.session.world().timeout(CLAIM_MAX, waited).await {
+                        Ok(Ok(Some(Go::Begin(begun)))) => begun,
+                        _ => return false,
+                    }
                 }
-            }
-            _ => return false,
-        };
-        self.has_claimed(known, object, Some(begun))
+                _ => return false,
+            };
+            // Before the next one is asked for: nobody waits for what this client waits with.
+            self.has_claimed(known, object, Some(begun));
+        }
+        true
     }
 
     /// Asks for shared tokens of inodes that are about to be listed with their attributes, so that these can be

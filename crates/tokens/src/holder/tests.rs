@@ -325,6 +325,23 @@ fn a_session_that_ended_has_nothing() {
     assert!(!holder.may_use(&want(Shared), at(1)));
 }
 
+/// Would be broken if the client's next session used what the owner had granted to the one before.
+#[test]
+fn an_answer_that_comes_after_the_end_of_the_session_grants_nothing() {
+    let bytes = TokenObject::Bytes(InodeId(7));
+    let mut holder = holder();
+    assert!(holder.may_be_born([INODE, bytes]));
+    holder.born([INODE, bytes]);
+    assert!(holder.may_use(&want(Exclusive), at(1)));
+    holder.lose_all();
+    holder.take_actions();
+    for (object, count) in [(INODE, 1), (bytes, 2)] {
+        holder.born_answered(object, Some(number(count)), at(2));
+        assert!(holder.usable(object).is_empty());
+    }
+    assert!(holder.take_actions().is_empty());
+}
+
 #[test]
 fn what_is_released_is_flushed_and_returned() {
     let mut holder = holder();

@@ -1,8 +1,9 @@
 //! What is known of directories in which the client makes names itself. Pure.
 //!
-//! It does so under the exclusive token of the directory, as long as it knows everything that the owner would look at: that
-//! the name is free, the directory's attributes (so it holds the tokens of the inode, and of the directory with its name:
-//! whoever removes or moves that name waits for these), and that no default ACL is passed on.
+//! It does so under the exclusive tokens of the directory and of its inode, as long as it knows everything that the owner would
+//! look at: that the name is free, the directory's attributes (so it holds the token of the directory with its name: whoever
+//! removes or moves that name waits for it), and that no default ACL is passed on. The inode's is exclusive because each name
+//! changes the directory's times: who looks only at these, by number or as an entry, needs nothing else.
 
 use super::by_number::is_root;
 use super::{Asked, MADE, Memory};
@@ -33,7 +34,7 @@ impl Memory {
         }
         let held = self.inodes.get_mut(&directory)?;
         held.was_used = true;
-        if held.plain != Some(held.since) {
+        if !held.is_alone || held.plain != Some(held.since) {
             return None;
         }
         let (attributes, above) = match is_root(directory) {

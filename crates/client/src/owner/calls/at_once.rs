@@ -34,7 +34,15 @@ impl Calls {
     ) -> Option<Asked<'static, Result<OwnerReply>>> {
         let near = self.nearby.current();
         let near = near.as_ref()?;
-        if request.session() != self.session.get().copied() || self.is_behind_stream(request) {
+        if request.session() != self.session.get().copied() {
+            return None;
+        }
+        // Before it is looked what must go first: nothing is made here any more that the request would overtake.
+        let change = match request.is_change() {
+            true => self.begin(request),
+            false => None,
+        };
+        if self.is_behind_stream(request) {
             return None;
         }
         match request {
@@ -45,8 +53,8 @@ impl Calls {
                 };
                 near.counts(answered, false).map(Asked::Ready)
             }
-            request if Book::concerns(request) => self.hold_near(near, request),
-            OwnerRequest::Execute { .. } => self.change_near(near, request),
+            request if Book::concerns(request) => self.hold_near(near, request, change),
+            OwnerRequest::Execute { .. } => self.change_near(near, request, change),
             _ => None,
         }
     }
@@ -57,8 +65,8 @@ impl Calls {
         &self,
         near: &Arc<Near>,
         request: &OwnerRequest,
+        change: Option<OwnChange>,
     ) -> Option<Asked<'static, Result<OwnerReply>>> {
-        let change = self.begin(request);
         Some(match near.owner.ask(request)? {
             Asked::Ready(answered) => {
                 let answer = near.counts_or_unknown(answered);
@@ -90,8 +98,8 @@ impl Calls {
         &self,
         near: &Arc<Near>,
         request: &OwnerRequest,
+        change: Option<OwnChange>,
     ) -> Option<Asked<'static, Result<OwnerReply>>> {
-        let change = self.begin(request);
         let (rest, reclaims, sharing) = {
             let mut book = self.book.lock();
             if near.is_over() {
@@ -357,6 +365,25 @@ mod tests {
             world.sleep(Duration::from_secs(1)).await;
             assert_eq!(owner.asked.load(Ordering::Relaxed), 2, "it was closed");
             assert!(calls.book.lock().parts()[0].holds.is_empty());
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if who has made a file waited for a number that a later session may never reach.
+    #[test]
+    fn what_another_session_made_is_not_waited_for() {
+        let ran = Simulation::new(3).run(|world| async move {
+            let (calls, _owner, waiting, tell) = held(&world);
+            let Some(Asked::Waits(waiting)) = waiting else {
+                panic!("it can't be answered yet");
+            };
+            tell.send(done()).unwrap();
+            assert_eq!(waiting.await, Ok(OwnerReply::Done));
+            let told = calls.until_streamed_of(SessionId(2), 1);
+            let Ok(told) = world.timeout(Duration::from_secs(1), told).await else {
+                panic!("it is waited for");
+            };
+            assert_eq!(told.unwrap_err().kind(), ErrorKind::SessionEnded);
         });
         ran.finished();
     }

@@ -8,7 +8,7 @@ use crate::owner::book::made_by;
 use crate::owner::stream::{Made, Stream};
 use model::operation::{NewInode, Ranked};
 use model::owner::{OwnerCall, OwnerReply, OwnerRequest, StreamDone, Tenure};
-use model::{Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result};
+use model::{Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -106,14 +106,16 @@ impl Calls {
         is_busy && self.streaming.stream.lock().close(*inode)
     }
 
-    /// Makes a regular file, and holds it if its program `opens` it, if its directory is delegated to the session and nothing needs to be asked.
+    /// Makes a regular file, and holds it if its program `opens` it, if its directory is delegated to the session and nothing
+    /// needs to be asked. Also says which session that is.
     pub(in crate::owner) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
         opens: bool,
-    ) -> Option<Made> {
+    ) -> Option<(Made, SessionId)> {
+        let session = self.session.get().copied()?;
         let now = self.world.wall();
         let mut begins = false;
         let made = self.names.make(directory, name, |directory, above| {
@@ -124,7 +126,7 @@ impl Calls {
             made
         });
         self.send_if(begins);
-        made
+        Some((made?, session))
     }
 
     fn send_if(&self, begins: bool) {
@@ -137,6 +139,7 @@ impl Calls {
     }
 
     /// Publishes bytes of a file that was made here in one message with what makes it. `None`: the owner is asked as always.
+    /// Who asks has begun the change.
     ///
     /// # Errors
     /// As those of any publish.
@@ -162,7 +165,6 @@ impl Calls {
         };
         self.send_if(begins);
         let _listed = self.list();
-        let _change = self.names.begin_change(operation);
         let done = match deadline.bound(&self.world, told).await {
             Ok(Ok(done)) => done,
             // The session has ended.
@@ -260,20 +262,41 @@ impl Calls {
         self.streaming.has_refused.swap(false, Ordering::AcqRel)
     }
 
-    /// Waits until the owner has made durable everything that was done here until now, or the session has ended.
+    /// The owner has refused something of the session before, and no program that syncs has heard of it.
+    pub(in crate::owner) fn note_refused(&self) {
+        self.streaming.has_refused.store(true, Ordering::Release);
+    }
+
+    /// Waits until the owner has made durable what was done here with a file or directory, or in one whose name is in it, until
+    /// now, or the session has ended.
     ///
     /// # Errors
     /// `SessionEnded`: then what it hadn't answered is lost.
-    pub(in crate::owner) async fn all_streamed(&self) -> Result<()> {
-        let newest = self.streaming.stream.lock().newest();
+    pub(in crate::owner) async fn streamed(&self, inode: InodeId) -> Result<()> {
+        let newest = self.streaming.stream.lock().concerned(inode);
         match newest {
             Some(number) => self.until_streamed(number).await,
             None => Ok(()),
         }
     }
 
+    /// As [`Calls::until_streamed`], with the number of an operation of that session.
+    ///
+    /// # Errors
+    /// `SessionEnded` also if another session has followed: it has numbers of its own.
+    pub(in crate::owner) async fn until_streamed_of(
+        &self,
+        session: SessionId,
+        number: u64,
+    ) -> Result<()> {
+        match self.session.get() == Some(&session) {
+            true => self.until_streamed(number).await,
+            false => Err(super::ended(session)),
+        }
+    }
+
     /// Waits until the owner has answered up to a number.
-    pub(in crate::owner) async fn until_streamed(&self, number: u64) -> Result<()> {
+    async fn until_streamed(&self, number: u64) -> Result<()> {
         let _listed = self.list();
         let mut answered = self.streaming.answered.subscribe();
         {
@@ -356,7 +379,7 @@ impl Calls {
             } else if let Err(error) = done {
                 let inode = operation.fresh.inode;
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
-                self.streaming.has_refused.store(true, Ordering::Release);
+                self.note_refused();
             }
         }
         // Before anybody goes on who waits for them.
