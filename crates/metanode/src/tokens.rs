@@ -379,6 +379,22 @@ impl Tokens {
         granter.note_published(session, inode, now);
     }
 
+    /// What a session had made in these directories is durable: progress, if others want them back.
+    pub(crate) fn note_streamed(
+        &self,
+        session: SessionId,
+        directories: impl Iterator<Item = InodeId>,
+    ) {
+        if self.alone.is_on() {
+            return;
+        }
+        let now = self.now();
+        let granter = &mut self.state.lock().granter;
+        for directory in directories {
+            granter.note_streamed(session, directory, now);
+        }
+    }
+
     /// For how long the session's tokens may be used after an answer that leaves now.
     ///
     /// # Errors

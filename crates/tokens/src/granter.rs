@@ -341,6 +341,19 @@ impl Granter {
         }
     }
 
+    /// Something that a session had done in a directory under its delegation is durable. If it is to give back the
+    /// directory, or its attributes, that is progress.
+    pub fn note_streamed(&mut self, session: SessionId, directory: InodeId, now: Moment) {
+        for object in [
+            TokenObject::Directory(directory),
+            TokenObject::Inode(directory),
+        ] {
+            if let Some(known) = self.objects.get_mut(&object) {
+                known.note_progress(session, now);
+            }
+        }
+    }
+
     /// The owner wants to run an operation for a session, which needs this. [`Action::Run`] says
     /// when it may. `None` if too much of the session waits.
     ///

@@ -210,15 +210,19 @@ impl Calls {
         }
         let deadline = Deadline::after(&self.world, self.patience);
         // Before it is looked what must go first: nothing is made here any more that the request would overtake.
-        let change = match request {
+        let mut change = match request {
             OwnerRequest::Execute { operation, .. } => self.names.begin_change(operation),
             _ => None,
         };
         if self.is_behind_stream(request) {
             if request.is_publish()
-                && let Some(answer) = Box::pin(self.publish_streamed(request, deadline)).await
+                && let Some(answer) =
+                    Box::pin(self.publish_streamed(request, &mut change, deadline)).await
             {
                 return answer;
+            }
+            if let (OwnerRequest::Execute { operation, .. }, None) = (request, &change) {
+                change = self.names.begin_change(operation);
             }
             match Box::pin(self.behind_stream(request, deadline)).await {
                 // What can't be told in time is lost with the session, whose end isn't put off.

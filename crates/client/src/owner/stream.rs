@@ -19,7 +19,9 @@ use world::Map;
 
 /// Most operations that the owner hasn't heard of. More are sent by those who want them done. An operation takes some
 /// 300 bytes and a name.
-const UNSENT_MAX: usize = 8_192;
+const UNSENT_MAX: usize = 2_048;
+/// Most bytes of publishes among them. More are sent by themselves.
+const UNSENT_BYTES_MAX: usize = 4 << 20;
 /// Most bytes of a publish that goes with what makes its file.
 const PUBLISHED_MAX: usize = 64 << 10;
 /// When a batch has so many bytes of publishes it is full: a message takes more than that and one more.
@@ -51,6 +53,8 @@ pub(super) struct Stream {
     sent: u64,
     /// The number up to which somebody waits for them.
     wanted: u64,
+    /// Bytes of publishes in the queue.
+    bytes: usize,
     /// Those after `done`, each with the attributes of the file that it makes, if it makes one.
     queue: VecDeque<(Streamed, Option<Attributes>)>,
     /// Which of them makes a file, and which is the newest one that publishes its bytes.
@@ -195,7 +199,8 @@ impl Stream {
     /// `None`: the owner is asked as always. So it is if such bytes of the file are on their way already: who has lost patience
     /// and tries again would add the same ones, as long as the owner is away.
     pub(super) fn publish(&mut self, publish: &Publish, now: Timestamp) -> Option<u64> {
-        let is_small = bytes_of(publish) <= PUBLISHED_MAX;
+        let bytes = bytes_of(publish);
+        let is_small = bytes <= PUBLISHED_MAX && self.bytes + bytes <= UNSENT_BYTES_MAX;
         let inode = publish.inode;
         let is_first = self.made.contains_key(&inode) && !self.published.contains_key(&inode);
         if self.is_over || !is_small || !is_first {
@@ -210,6 +215,7 @@ impl Stream {
             with_tokens: false,
         };
         self.queue.push_back((operation, None));
+        self.bytes += bytes;
         self.published.insert(inode, self.last);
         self.want(self.last);
         Some(self.last)
@@ -297,6 +303,9 @@ impl Stream {
         for (done, attributes) in self.queue.drain(..count) {
             if let Some(made) = attributes {
                 self.made.remove(&made.inode);
+            }
+            if let Operation::Publish(publish) = &done.operation {
+                self.bytes -= bytes_of(publish);
             }
             self.done = done.number;
         }

@@ -104,6 +104,9 @@ impl Metanode {
         // The next request of the session may share this commit.
         drop(stream);
         self.sync().await?;
+        let mut directories: Vec<_> = operations.iter().filter_map(directory_of).collect();
+        directories.dedup();
+        self.tokens.note_streamed(session, directories.into_iter());
         Ok(OwnerReply::Streamed(done))
     }
 
@@ -251,6 +254,16 @@ impl Metanode {
 /// Whether an operation of a stream was applied just now: of one that was answered before no answer is known.
 fn is_new(ranked: &Ranked) -> bool {
     ranked.reply != Reply::Done
+}
+
+/// The directory in which an operation of a stream makes a file.
+fn directory_of(streamed: &Streamed) -> Option<InodeId> {
+    match &streamed.operation {
+        Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
+            Some(*directory)
+        }
+        _ => None,
+    }
 }
 
 /// The file that an operation of a stream makes or changes; `None` if there is no such number.

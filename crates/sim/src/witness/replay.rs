@@ -153,8 +153,7 @@ impl Replay<'_> {
                         is_new = true;
                         continue;
                     }
-                    Err(why) if at.changes >= self.stuck.0 => { if std::env::var("WITNESS").is_ok() { eprintln!("after {} changes: {}", at.changes, &why[..why.len().min(300)]) }; self.stuck = (at.changes, why) }
-                    Err(why) if std::env::var("WITNESS").is_ok() => eprintln!("after {} changes: {}", at.changes, &why[..why.len().min(300)]),
+                    Err(why) if at.changes >= self.stuck.0 => self.stuck = (at.changes, why),
                     Err(_) => {}
                 }
             }

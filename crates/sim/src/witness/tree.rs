@@ -141,7 +141,13 @@ impl Tree {
             }
             gone |= source != inode && is_gone(source);
         }
-        (gone && kind == ErrorKind::NotFound) || self.refusals(&event.call).contains(&kind)
+        // A number that was answered and lost with its owner may have been given to a directory.
+        let is_of_content = !event.call.is_of_tree();
+        let is_directory =
+            inode.is_some_and(|inode| self.alive(inode).is_some() && self.is_directory(inode));
+        (gone && kind == ErrorKind::NotFound)
+            || (is_of_content && is_directory && kind == ErrorKind::IsDirectory)
+            || self.refusals(&event.call).contains(&kind)
     }
 
     fn refusals_of_rename(

@@ -4,11 +4,14 @@
 //! closed soon goes as one operation and many go in one message. It ends when all is answered, and with the session.
 
 use super::{Calls, OWNER_WAIT, Outcome, PAUSE_MAX, PAUSE_MIN};
+use crate::known_names::OwnChange;
 use crate::owner::book::made_by;
 use crate::owner::stream::{Made, Stream};
 use model::operation::{NewInode, Ranked};
 use model::owner::{OwnerCall, OwnerReply, OwnerRequest, StreamDone, Tenure};
-use model::{Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result, SessionId};
+use model::{
+    Advice, Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result, SessionId,
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -29,8 +32,8 @@ pub(super) struct Streaming {
     is_busy: AtomicBool,
     /// The number up to which the owner has answered; [`OVER`] once the session has ended.
     answered: watch::Sender<u64>,
-    /// Who waits for what became of a publish, by its number.
-    publishes: Mutex<BTreeMap<u64, oneshot::Sender<Result<StreamDone>>>>,
+    /// Who waits for what became of a publish, by its number, and the change that it is until then.
+    publishes: Mutex<BTreeMap<u64, (oneshot::Sender<Result<StreamDone>>, Option<OwnChange>)>>,
     /// It should be sent at once.
     hurry: Notify,
     /// The owner has refused what a program was told is done, and no program that syncs has heard of it.
@@ -139,13 +142,14 @@ impl Calls {
     }
 
     /// Publishes bytes of a file that was made here in one message with what makes it. `None`: the owner is asked as always.
-    /// Who asks has begun the change.
+    /// Who asks has begun the `change`, which then lasts until the owner has answered.
     ///
     /// # Errors
     /// As those of any publish.
     pub(super) async fn publish_streamed(
         &self,
         request: &OwnerRequest,
+        change: &mut Option<OwnChange>,
         deadline: Deadline,
     ) -> Option<Result<OwnerReply>> {
         let OwnerRequest::Execute { operation, .. } = request else {
@@ -158,7 +162,8 @@ impl Calls {
             let mut stream = self.streaming.stream.lock();
             let number = stream.publish(publish, self.world.wall())?;
             let (tell, told) = oneshot::channel();
-            self.streaming.publishes.lock().insert(number, tell);
+            let waiting = (tell, change.take());
+            self.streaming.publishes.lock().insert(number, waiting);
             let begins = stream.begin_sending();
             self.streaming.unlock(stream);
             (told, begins)
@@ -353,6 +358,12 @@ impl Calls {
                 self.streaming.end();
                 return;
             }
+            let advice = error.kind().advice();
+            if !matches!(advice, Advice::Retry | Advice::RefreshMap | Advice::Wait) {
+                // It would be refused for ever, and so would all that waits for it.
+                self.note_streamed(&call.request, &[]);
+                continue;
+            }
             tracing::warn!(%error, "what was done here can't be told to the owner yet");
             self.world.sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -375,7 +386,7 @@ impl Calls {
             let waiting = self.streaming.publishes.lock().remove(&operation.number);
             if matches!(operation.operation, Operation::Publish(_)) {
                 // Nobody may wait any more: it is tried again later.
-                let _told = waiting.map(|tell| tell.send((*done).clone()));
+                let _told = waiting.map(|(tell, _change)| tell.send((*done).clone()));
             } else if let Err(error) = done {
                 let inode = operation.fresh.inode;
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");

@@ -6,8 +6,7 @@ use crate::admin::stopping::{ClusterStopped, StepTaken, StopStep, StoppedNode};
 use std::collections::BTreeMap;
 
 /// What can be done about a node that gave no answer.
-const SILENT_REMEDY: &str =
-    "`shale down` there, or `shale down --kill` if its daemon doesn't answer there either; `--force` stops the others without it";
+const SILENT_REMEDY: &str = "`shale down` there, or `shale down --kill` if its daemon doesn't answer there either; `--force` stops the others without it";
 /// What can be done about a node that goes on.
 const UP_REMEDY: &str = "`shale down` there";
 /// What can be done about a node that wasn't seen to have ended.
