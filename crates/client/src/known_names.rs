@@ -32,7 +32,6 @@ mod tests;
 
 pub(crate) use memory::{Asked, Learned, Looked, LookedAt};
 
-use crate::owner::Made;
 use change::{Became, Concerned};
 use memory::{Memory, NEVER};
 use model::operation::DirectoryEntry;
@@ -253,21 +252,19 @@ impl KnownNames {
     }
 
     /// Makes a name in a directory that is delegated, if all is known that it takes: `make` gets the directory's attributes,
-    /// and the directory that has its name, and says what it made. It is called with everything locked.
-    pub(crate) fn make(
+    /// and the directory that has its name, and says where the name leads to and what the directory's attributes are
+    /// afterwards. It is called with everything locked.
+    pub(crate) fn make<T>(
         &self,
         directory: InodeId,
         name: &FileName,
-        make: impl FnOnce(&Attributes, Option<InodeId>) -> Option<Made>,
-    ) -> Option<Made> {
+        make: impl FnOnce(&Attributes, Option<InodeId>) -> Option<(InodeId, Attributes, T)>,
+    ) -> Option<T> {
         let mut memory = self.memory.lock();
         if self.gate.load(Ordering::SeqCst) != 0 {
             return None;
         }
-        memory.make(directory, name, |attributes, above| {
-            let made = make(attributes, above)?;
-            Some((made.attributes.inode, made.directory, made))
-        })
+        memory.make(directory, name, make)
     }
 
     /// The owner has made a name for this client. Whether the client should ask for a delegation.

@@ -6,12 +6,14 @@
 //! more than programs have calls under way. The shell sends requests again until they are answered or
 //! nobody waits for them.
 
+mod asked;
 mod object;
 #[cfg(test)]
 mod tests;
 
 use crate::pieces::Piece;
 use crate::{Moment, Pieces, Planted};
+use asked::{Asked, Requests};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
 use model::{InodeId, Result, TokenMode, TokenObject, TokenRange};
@@ -117,13 +119,6 @@ pub enum Action {
     },
 }
 
-/// A request to which no reply has come.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Asked {
-    wants: TokenRequest,
-    waits: BTreeSet<WaitNumber>,
-}
-
 /// A recall of what hasn't come yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Early {
@@ -139,7 +134,7 @@ pub struct Holder {
     /// A new owner hasn't said yet which tokens are lost.
     is_reclaiming: bool,
     objects: BTreeMap<TokenObject, Object>,
-    asked: BTreeMap<u64, Asked>,
+    asked: Requests,
     /// Objects of what the session has made and its owner hasn't heard of: it has them alone, and the owner's answer to
     /// what makes them is the one to this request.
     born: BTreeMap<TokenObject, u64>,
@@ -163,7 +158,7 @@ impl Holder {
             usable_until: Moment::default(),
             is_reclaiming: false,
             objects: BTreeMap::new(),
-            asked: BTreeMap::new(),
+            asked: Requests::default(),
             born: BTreeMap::new(),
             waits: BTreeMap::new(),
             uses: BTreeMap::new(),
@@ -316,7 +311,7 @@ impl Holder {
     /// # Errors
     /// `InvalidArgument` for what no sound daemon answers; then the request has no answer yet.
     pub fn answered(&mut self, request: u64, reply: TokenReply, now: Moment) -> Result<()> {
-        let Some(asked) = self.asked.get(&request) else {
+        let Some(asked) = self.asked.get(request) else {
             return Ok(());
         };
         let object = asked.wants.object;
@@ -339,10 +334,10 @@ impl Holder {
                     known.grant(&ranges, mode, number);
                     self.actions.push(Action::Changed(object));
                 }
-                self.asked.remove(&request);
+                self.asked.remove(request);
             }
             TokenReply::Ship | TokenReply::TooMany => {
-                let waits = self.asked.remove(&request).map(|asked| asked.waits);
+                let waits = self.asked.remove(request).map(|asked| asked.waits);
                 for wait in waits.unwrap_or_default() {
                     self.end_wait(wait);
                     self.actions.push(match reply {
@@ -442,7 +437,7 @@ impl Holder {
     /// A request has no answer and isn't sent again. If the owner has granted what it asked for, it hears
     /// that this session doesn't have it when it wants it back.
     pub fn unanswered(&mut self, request: u64, now: Moment) {
-        let Some(asked) = self.asked.remove(&request) else {
+        let Some(asked) = self.asked.remove(request) else {
             return;
         };
         self.actions.push(Action::Stop { request });
@@ -522,7 +517,7 @@ impl Holder {
         // Said with all that is held.
         self.born.clear();
         let mut dropped = Vec::new();
-        for (request, asked) in std::mem::take(&mut self.asked) {
+        for (request, asked) in self.asked.take() {
             self.actions.push(Action::Stop { request });
             if asked.waits.is_empty() {
                 dropped.push(asked.wants.object);
@@ -571,9 +566,9 @@ impl Holder {
     /// The new owner has answered everything that was said of what is held. Now it is asked for more.
     pub fn end_reclaim(&mut self) {
         self.is_reclaiming = false;
-        for (request, asked) in &self.asked {
+        for (request, asked) in self.asked.iter() {
             self.actions.push(Action::Ask {
-                request: *request,
+                request,
                 wants: asked.wants.clone(),
             });
         }
@@ -620,7 +615,9 @@ impl Holder {
     }
 
     fn is_asked_for(&self, wait: WaitNumber) -> bool {
-        self.asked.values().any(|asked| asked.waits.contains(&wait))
+        self.asked
+            .iter()
+            .any(|(_, asked)| asked.waits.contains(&wait))
     }
 
     /// Whether what is wanted is being given back.
@@ -636,21 +633,19 @@ impl Holder {
     }
 
     fn is_asked(&self, object: TokenObject) -> bool {
-        let mut asked = self.asked.values();
-        asked.any(|asked| asked.wants.object == object)
+        self.asked.concern(object)
     }
 
     /// Waits for the answer of a request that asks for enough, or makes one.
     fn ask(&mut self, wait: WaitNumber, want: Want) {
-        let same = self.asked.values_mut().find(|asked| {
-            let wants = &asked.wants;
+        let same = self.asked.waits_mut().find(|(_, wants, _)| {
             wants.object == want.object
                 && wants.mode.covers(want.mode)
                 && wants.can_ship == want.can_ship
                 && crate::pieces::contain(&wants.required, want.range)
         });
-        if let Some(same) = same {
-            same.waits.insert(wait);
+        if let Some((_, _, waits)) = same {
+            waits.insert(wait);
             return;
         }
         let request = self.next();
@@ -683,13 +678,13 @@ impl Holder {
     /// An operation waits for no answer any more; stops requests for which nobody does.
     fn stop_asking(&mut self, wait: WaitNumber) {
         let mut idle = Vec::new();
-        for (request, asked) in &mut self.asked {
-            if asked.waits.remove(&wait) && asked.waits.is_empty() {
-                idle.push(*request);
+        for (request, _, waits) in self.asked.waits_mut() {
+            if waits.remove(&wait) && waits.is_empty() {
+                idle.push(request);
             }
         }
         for request in idle {
-            let object = self.asked.remove(&request).map(|asked| asked.wants.object);
+            let object = self.asked.remove(request).map(|asked| asked.wants.object);
             self.actions.push(Action::Stop { request });
             object.into_iter().for_each(|object| self.tidy(object));
         }
@@ -712,8 +707,8 @@ impl Holder {
                 let number = self.begin(&want);
                 self.actions.push(Action::Begin(wait, number));
                 // The answer is still waited for: it may bring a grant.
-                for asked in self.asked.values_mut() {
-                    asked.waits.remove(&wait);
+                for (_, _, waits) in self.asked.waits_mut() {
+                    waits.remove(&wait);
                 }
             } else if self.is_asked_for(wait) {
                 // Its answer will say.

@@ -132,6 +132,11 @@ impl RemoteOwner {
         calls.until_streamed_of(session, number).await
     }
 
+    /// Whether the owner has yet to hear of something that was made here.
+    pub(super) fn is_streaming(&self) -> bool {
+        self.calls.load().is_streaming()
+    }
+
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
     pub(super) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {
         self.calls.load().ask_for_tokens(inode)

@@ -12,6 +12,9 @@ use model::{InodeId, SessionId, TokenObject};
 impl Tokens {
     /// Takes the tokens of an inode that was just made, if they come with what makes it.
     pub(super) fn claim_born(&self, state: &InodeRef) {
+        if !self.session.owner().is_streaming() {
+            return;
+        }
         let inode = state.id();
         // Before it is asked whether anything has been done with it.
         let before = state.lock().before_born();

@@ -126,7 +126,8 @@ impl Calls {
             let made = stream.make((directory, above), (name, new), opens, now);
             begins = stream.begin_sending();
             self.streaming.unlock(stream);
-            made
+            let made = made?;
+            Some((made.attributes.inode, made.directory, made))
         });
         self.send_if(begins);
         Some((made?, session))
@@ -194,10 +195,14 @@ impl Calls {
         }
     }
 
+    /// Whether the owner has yet to answer something of the stream.
+    pub(in crate::owner) fn is_streaming(&self) -> bool {
+        self.streaming.is_busy.load(Ordering::Acquire)
+    }
+
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
     pub(in crate::owner) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {
-        let is_busy = self.streaming.is_busy.load(Ordering::Acquire);
-        let mut stream = is_busy.then(|| self.streaming.stream.lock())?;
+        let mut stream = self.is_streaming().then(|| self.streaming.stream.lock())?;
         stream.ask_for_tokens(inode)
     }
 
