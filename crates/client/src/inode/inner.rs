@@ -403,6 +403,10 @@ impl Inner {
         if !self.held.has_only_come(held) || !self.learn_first(attributes, now) {
             return;
         }
+        // The owner may date the file earlier than this client, whose clock is ahead: its answers count all the same.
+        if let Some(known) = &mut self.known {
+            known.ctime = Timestamp::default();
+        }
         self.learn_empty();
         if self.grants == grants {
             self.learn_plain(Plain::of(attributes, false), now);
@@ -682,6 +686,23 @@ mod tests {
             let seen = (made.size, made.written, made.generation);
             assert_eq!(seen, (30, Timestamp(7), 3));
             assert_eq!(inner.size(), Some(100_000), "programs see it all the same");
+        });
+        ended.finished();
+    }
+
+    /// Would be broken if answers of an owner whose clock is behind were taken for old ones: the file would stay empty.
+    #[test]
+    fn the_owners_attributes_of_a_file_that_was_made_here_count_whatever_clocks_say() {
+        let ended = Simulation::new(2).run(|world| async move {
+            let standing = Standing::new(world.clone(), SessionId(1), false);
+            let mut inner = Inner::new(Blocks::new(1 << 16, 16 << 20), standing);
+            let before = inner.before_born();
+            inner.set_held_attributes(Some(TokenMode::Exclusive));
+            inner.learn_born(&attributes(0, 3_600, 0), before);
+            assert_eq!(inner.size(), Some(0));
+            let asked = inner.held_state();
+            inner.learn(&attributes(0, 1, 100), asked);
+            assert_eq!(inner.size(), Some(100));
         });
         ended.finished();
     }
