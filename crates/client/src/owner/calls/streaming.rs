@@ -32,12 +32,18 @@ pub(super) struct Streaming {
     is_busy: AtomicBool,
     /// The number up to which the owner has answered; [`OVER`] once the session has ended.
     answered: watch::Sender<u64>,
-    /// Who waits for what became of a publish, by its number, and the change that it is until then.
-    publishes: Mutex<BTreeMap<u64, (oneshot::Sender<Result<StreamDone>>, Option<OwnChange>)>>,
+    /// Publishes that the owner hasn't answered, by their numbers.
+    publishes: Mutex<BTreeMap<u64, Publishing>>,
     /// It should be sent at once.
     hurry: Notify,
     /// The owner has refused what a program was told is done, and no program that syncs has heard of it.
     has_refused: AtomicBool,
+}
+
+/// Who waits for what became of a publish, and the change that it is until then.
+struct Publishing {
+    tell: oneshot::Sender<Result<StreamDone>>,
+    _change: Option<OwnChange>,
 }
 
 /// Nothing is answered any more.
@@ -163,8 +169,11 @@ impl Calls {
             let mut stream = self.streaming.stream.lock();
             let number = stream.publish(publish, self.world.wall())?;
             let (tell, told) = oneshot::channel();
-            let waiting = (tell, change.take());
-            self.streaming.publishes.lock().insert(number, waiting);
+            let publishing = Publishing {
+                tell,
+                _change: change.take(),
+            };
+            self.streaming.publishes.lock().insert(number, publishing);
             let begins = stream.begin_sending();
             self.streaming.unlock(stream);
             (told, begins)
@@ -391,7 +400,9 @@ impl Calls {
             let waiting = self.streaming.publishes.lock().remove(&operation.number);
             if matches!(operation.operation, Operation::Publish(_)) {
                 // Nobody may wait any more: it is tried again later.
-                let _told = waiting.map(|(tell, _change)| tell.send((*done).clone()));
+                if let Some(publishing) = waiting {
+                    let _told = publishing.tell.send((*done).clone());
+                }
             } else if let Err(error) = done {
                 let inode = operation.fresh.inode;
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
