@@ -78,41 +78,31 @@ impl Names {
         }
     }
 
-    /// Makes an inode, and doesn't open it.
+    /// Makes an inode. If its program `opens` it, in one step: whoever removes its name meanwhile leaves it to the program.
     pub(crate) async fn create(
         &self,
-        directory: InodeId,
-        name: FileName,
+        entry: (InodeId, FileName),
         new: NewInode,
+        opens: bool,
     ) -> Result<Attributes> {
-        if let Some(known) = self.known() {
-            return Box::pin(self.create_known(known, (directory, name), new, false)).await;
+        match self.known() {
+            // Boxed: a client that asks by a function call pays nothing for it.
+            Some(known) => Box::pin(self.create_known(known, entry, new, opens)).await,
+            None => self.create_at_owner(entry, new, opens).await,
         }
-        let create = Operation::Create {
-            directory,
-            name,
-            new,
-        };
-        self.entry(create).await
     }
 
-    /// Makes an inode and opens it, in one step: whoever removes its name meanwhile leaves it to the program.
-    pub(crate) async fn create_and_open(
+    async fn create_at_owner(
         &self,
-        directory: InodeId,
-        name: FileName,
+        (directory, name): (InodeId, FileName),
         new: NewInode,
+        opens: bool,
     ) -> Result<Attributes> {
-        if let Some(known) = self.known() {
-            // Boxed: a client that asks by a function call pays nothing for it.
-            return Box::pin(self.create_known(known, (directory, name), new, true)).await;
+        let create = Operation::create(directory, name, new, opens);
+        match opens {
+            true => self.make_and_open(create).await,
+            false => self.entry(create).await,
         }
-        let create = Operation::CreateHeld {
-            directory,
-            name,
-            new,
-        };
-        self.make_and_open(create).await
     }
 
     /// Makes a file without a name and opens it.

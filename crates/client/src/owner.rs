@@ -191,14 +191,6 @@ impl Owner {
         }
     }
 
-    /// Whether numbers should be reserved for files in a directory that is delegated.
-    pub(crate) fn wants_numbers(&self, directory: InodeId) -> bool {
-        match self {
-            Self::Here(_) => false,
-            Self::There(owner) => owner.wants_numbers(directory),
-        }
-    }
-
     /// Reserves numbers for files in a directory that is delegated, or is about to be.
     pub(crate) async fn reserve_numbers(&self, directory: InodeId) -> Result<()> {
         match self {

@@ -252,6 +252,23 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Makes an inode under a new name; held by the session if its program `opens` it.
+    #[must_use]
+    pub fn create(directory: InodeId, name: FileName, new: NewInode, opens: bool) -> Self {
+        match opens {
+            true => Self::CreateHeld {
+                directory,
+                name,
+                new,
+            },
+            false => Self::Create {
+                directory,
+                name,
+                new,
+            },
+        }
+    }
+
     /// Whether the operation changes no records.
     #[must_use]
     pub fn is_read(&self) -> bool {

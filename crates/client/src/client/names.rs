@@ -72,7 +72,7 @@ impl Client {
         name: FileName,
         new: NewInode,
     ) -> Result<Attributes> {
-        self.names.create(directory, name, new).await
+        self.names.create((directory, name), new, false).await
     }
 
     /// Makes a file and opens it (O_CREAT), in one step: a name that another client removes meanwhile leaves the
@@ -86,7 +86,7 @@ impl Client {
         name: FileName,
         new: NewInode,
     ) -> Result<Attributes> {
-        self.names.create_and_open(directory, name, new).await
+        self.names.create((directory, name), new, true).await
     }
 
     /// O_TMPFILE: makes a file without a name and opens it. `link` gives it a name; the last

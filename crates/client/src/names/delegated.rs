@@ -71,24 +71,7 @@ impl Names {
         if is_file && let Some(made) = self.make_here(directory, &name, &new, opens).await? {
             return Ok(made);
         }
-        let made = match opens {
-            true => {
-                let create = Operation::CreateHeld {
-                    directory,
-                    name,
-                    new,
-                };
-                self.make_and_open(create).await
-            }
-            false => {
-                let create = Operation::Create {
-                    directory,
-                    name,
-                    new,
-                };
-                self.entry(create).await
-            }
-        };
+        let made = self.create_at_owner((directory, name), new, opens).await;
         if is_file && made.is_ok() && known.wants_delegation(directory) {
             self.delegate(known, directory);
         }
@@ -108,7 +91,7 @@ impl Names {
         let Some((made, maker)) = owner.make_here(directory, name, new, opens) else {
             return Ok(None);
         };
-        if owner.wants_numbers(directory) {
+        if made.wants_numbers {
             self.reserve(directory);
         }
         if opens {

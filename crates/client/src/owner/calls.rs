@@ -210,10 +210,11 @@ impl Calls {
         }
         let deadline = Deadline::after(&self.world, self.patience);
         // Before it is looked what must go first: nothing is made here any more that the request would overtake.
-        let mut change = match request {
+        let begin = || match request {
             OwnerRequest::Execute { operation, .. } => self.names.begin_change(operation),
             _ => None,
         };
+        let mut change = begin();
         if self.is_behind_stream(request) {
             if request.is_publish()
                 && let Some(answer) =
@@ -221,9 +222,7 @@ impl Calls {
             {
                 return answer;
             }
-            if let (OwnerRequest::Execute { operation, .. }, None) = (request, &change) {
-                change = self.names.begin_change(operation);
-            }
+            change = change.or_else(begin);
             match Box::pin(self.behind_stream(request, deadline)).await {
                 // What can't be told in time is lost with the session, whose end isn't put off.
                 Err(error) if !is_end(request) => return Err(error),
@@ -273,6 +272,11 @@ impl Calls {
             change.note(operation, &ranked.reply);
         }
         decided
+    }
+
+    /// The error for a request that wasn't answered while its program waited.
+    fn late(&self, kind: ErrorKind) -> Error {
+        Error::new(kind, format!("waited {:?} for {OWNER_WAIT}", self.patience))
     }
 
     /// Whether everything that the session was answered is durable for sure.

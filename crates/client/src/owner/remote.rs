@@ -108,11 +108,6 @@ impl RemoteOwner {
         self.calls.load().make_here(directory, name, new, opens)
     }
 
-    /// Whether numbers should be reserved for files in a delegated directory.
-    pub(super) fn wants_numbers(&self, directory: InodeId) -> bool {
-        self.calls.load().wants_numbers(directory)
-    }
-
     /// Reserves numbers for files in a directory.
     pub(super) async fn reserve_numbers(&self, directory: InodeId) -> Result<()> {
         let calls = self.calls.load_full();

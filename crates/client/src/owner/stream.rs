@@ -40,6 +40,8 @@ pub(crate) struct Made {
     pub(crate) directory: Attributes,
     /// The operation's number.
     pub(crate) number: u64,
+    /// More numbers should be reserved for the directory.
+    pub(crate) wants_numbers: bool,
 }
 
 /// The operations of a session that its owner hasn't answered, in their order.
@@ -140,18 +142,7 @@ impl Stream {
         let operation = Streamed {
             number: self.last,
             now,
-            operation: match opens {
-                true => Operation::CreateHeld {
-                    directory: inode,
-                    name: name.clone(),
-                    new: new.clone(),
-                },
-                false => Operation::Create {
-                    directory: inode,
-                    name: name.clone(),
-                    new: new.clone(),
-                },
-            },
+            operation: Operation::create(inode, name.clone(), new.clone(), opens),
             fresh: Fresh {
                 inode: Some(number),
                 data: None,
@@ -166,32 +157,32 @@ impl Stream {
             attributes,
             directory,
             number: self.last,
+            wants_numbers: self.wants_numbers(inode),
         })
+    }
+
+    /// The operation that makes a file, if it hasn't gone, and the file's attributes.
+    fn unsent(&mut self, inode: InodeId) -> Option<&mut (Streamed, Option<Attributes>)> {
+        let number = self.made.get(&inode).copied()?;
+        let may_change = number > self.sent && !self.is_over;
+        let at = (number - self.done - 1) as usize;
+        self.queue.get_mut(at).filter(|_| may_change)
     }
 
     /// A file is closed. If its operation hasn't gone, it is made without being held: true, and nobody need hear of it.
     pub(super) fn close(&mut self, inode: InodeId) -> bool {
-        let Some(number) = self.made.get(&inode).copied() else {
+        let Some((made, _)) = self.unsent(inode) else {
             return false;
         };
-        let at = (number - self.done - 1) as usize;
-        if number <= self.sent || self.is_over {
-            return false;
-        }
-        let made = &mut self.queue[at].0.operation;
         let Operation::CreateHeld {
             directory,
             name,
             new,
-        } = made
+        } = &made.operation
         else {
             return false;
         };
-        *made = Operation::Create {
-            directory: *directory,
-            name: name.clone(),
-            new: new.clone(),
-        };
+        made.operation = Operation::create(*directory, name.clone(), new.clone(), false);
         true
     }
 
@@ -224,12 +215,7 @@ impl Stream {
     /// A program is about to use a file that was made here. If its operation hasn't gone, it asks for the tokens from now on:
     /// the file's attributes; nothing has been done with it.
     pub(super) fn ask_for_tokens(&mut self, inode: InodeId) -> Option<Attributes> {
-        let number = self.made.get(&inode).copied()?;
-        if number <= self.sent || self.is_over {
-            return None;
-        }
-        let at = (number - self.done - 1) as usize;
-        let (made, attributes) = self.queue.get_mut(at)?;
+        let (made, attributes) = self.unsent(inode)?;
         let is_new = !std::mem::replace(&mut made.with_tokens, true);
         attributes.filter(|_| is_new)
     }

@@ -1,12 +1,12 @@
 //! What a session asks an owner in its own process on the thread that asks, if that is possible (`owner/near.rs`).
 
-use super::{Calls, OWNER_WAIT, left_undone};
+use super::{Calls, left_undone};
 use crate::known_names::OwnChange;
 use crate::owner::book::Book;
 use crate::owner::near::{Near, lost};
 use futures::future::{BoxFuture, Either, select};
 use model::owner::{NearAnswer, OwnerReply, OwnerRequest};
-use model::{Error, ErrorKind, Result};
+use model::{ErrorKind, Result};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::{OwnedRwLockReadGuard, oneshot};
@@ -84,7 +84,7 @@ impl Calls {
                     let answer = match answered {
                         Ok(answered) => near.counts_or_unknown(answered),
                         // It can't be undone. What is left to do, rounds do, or whoever meets it.
-                        Err(_) => Err(calls.late()),
+                        Err(_) => Err(calls.late(ErrorKind::Unknown)),
                     };
                     drop(change);
                     answer
@@ -163,15 +163,9 @@ impl Calls {
                 // The owner that has done it is over.
                 Ok(Ok(None)) if request.is_change() => Err(lost()),
                 Ok(Ok(None)) => calls.ask(&request).await,
-                Ok(Err(_)) | Err(_) => Err(calls.late()),
+                Ok(Err(_)) | Err(_) => Err(calls.late(ErrorKind::Unknown)),
             }
         }))
-    }
-
-    /// The error for what an owner has done and didn't answer while its program waited.
-    fn late(&self) -> Error {
-        let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
-        Error::new(ErrorKind::Unknown, text)
     }
 
     /// Waits until a request counts that its owner has done. `None`: another one follows, which is told what is held

@@ -3,14 +3,15 @@
 //! A task sends it: at once if somebody waits for it or much is there, else after [`STREAM_DELAY`], so that a file that is
 //! closed soon goes as one operation and many go in one message. It ends when all is answered, and with the session.
 
-use super::{Calls, OWNER_WAIT, Outcome, PAUSE_MAX, PAUSE_MIN};
+use super::{Calls, Outcome, PAUSE_MAX, PAUSE_MIN};
 use crate::known_names::OwnChange;
 use crate::owner::book::made_by;
 use crate::owner::stream::{Made, Stream};
-use model::operation::{NewInode, Ranked};
+use model::limits::RESERVED_MAX;
+use model::operation::{NewInode, Ranked, Stamp};
 use model::owner::{OwnerCall, OwnerReply, OwnerRequest, StreamDone, Tenure};
 use model::{
-    Advice, Attributes, Error, ErrorKind, FileName, InodeId, Operation, Reply, Result, SessionId,
+    Advice, Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, SessionId,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -63,7 +64,7 @@ impl Default for Streaming {
 }
 
 impl Streaming {
-    /// Locks the stream; says what follows from it when it is unlocked with [`Streaming::unlock`].
+    /// Unlocks the stream, which may have changed, and says what follows from that.
     fn unlock(&self, stream: MutexGuard<'_, Stream>) {
         self.is_busy
             .store(stream.newest().is_some(), Ordering::Release);
@@ -184,10 +185,7 @@ impl Calls {
             Ok(Ok(done)) => done,
             // The session has ended.
             Ok(Err(_)) => return Some(Err(super::ended(request.session().unwrap_or_default()))),
-            Err(_) => {
-                let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
-                return Some(Err(Error::new(ErrorKind::Unknown, text)));
-            }
+            Err(_) => return Some(Err(self.late(ErrorKind::Unknown))),
         };
         match done {
             Err(error) => Some(Err(error)),
@@ -237,10 +235,10 @@ impl Calls {
         let session = self.session.get().copied().unwrap_or_default();
         let operation = Operation::Reserve {
             inode: directory,
-            inodes: model::limits::RESERVED_MAX,
+            inodes: RESERVED_MAX,
             data: 0,
         };
-        let stamp = model::operation::Stamp::own(self.world.wall(), session);
+        let stamp = Stamp::own(self.world.wall(), session);
         let request = OwnerRequest::Execute { operation, stamp };
         match self.ask(&request).await? {
             OwnerReply::Operation(ranked) => {
@@ -254,11 +252,6 @@ impl Calls {
         }
     }
 
-    /// Whether more numbers should be reserved for a directory.
-    pub(in crate::owner) fn wants_numbers(&self, directory: InodeId) -> bool {
-        self.streaming.stream.lock().wants_numbers(directory)
-    }
-
     /// Waits until the owner knows what a request is about.
     pub(super) async fn behind_stream(
         &self,
@@ -268,10 +261,7 @@ impl Calls {
         if let Some(number) = self.streaming.needs(request) {
             let waiting = self.until_streamed(number);
             let in_time = deadline.bound(&self.world, waiting).await;
-            in_time.unwrap_or_else(|_| {
-                let text = format!("waited {:?} for {OWNER_WAIT}", self.patience);
-                Err(Error::new(ErrorKind::Unavailable, text))
-            })?;
+            in_time.unwrap_or_else(|_| Err(self.late(ErrorKind::Unavailable)))?;
         }
         Ok(())
     }
