@@ -1,11 +1,11 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
-use crate::rig::way::{RUN, Way, client_through};
+use crate::rig::way::{Way, client_through, next_on_another_node};
 use crate::rig::{self, Node, content, new_file, run_patient as run};
 use client::{Client, Losses};
 use model::operation::RenameMode;
-use model::{ErrorKind, FileKind, InodeId, NodeId, NodeRun, SetAttributes};
+use model::{ErrorKind, FileKind, InodeId, SetAttributes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -255,6 +255,15 @@ fn others_remove_and_move_a_directory_behind_what_was_made_in_it() {
         let found = names_of(&other, directory).await;
         assert_eq!(found.len(), 1);
         assert_eq!(other.get_attributes(made).await.unwrap().links, 1);
+        world.sleep(Duration::from_secs(2)).await;
+        maker.become_alone().await;
+        maker.make_some(1).await;
+        let moved = other.rename(ROOT, name("d"), ROOT, name("moved"), RenameMode::NoReplace);
+        moved.await.unwrap();
+        let last = name(&format!("n{}", maker.names.len() - 1));
+        assert_eq!(other.lookup(directory, last).await.unwrap().links, 1);
+        let found = maker.client.lookup(ROOT, name("d")).await;
+        assert_eq!(kind_of(found), ErrorKind::NotFound);
         maker.client.close().await.unwrap();
         other.close().await.unwrap();
         node.check_and_close().await;
@@ -361,13 +370,7 @@ fn the_next_owner_hears_of_what_was_made() {
             maker.make_some(30).await;
             world.sleep(Duration::from_millis(500)).await;
             node.metanode.sync().await.unwrap();
-            let run = NodeRun {
-                node: NodeId(2),
-                ..RUN
-            };
-            let next = node.next_owner(run).await;
-            next.start_background();
-            let next_way = Way::new(&world, &next, 0);
+            let (next, next_way) = next_on_another_node(&node).await;
             map.move_to(&next_way);
             way.cut.store(false, Ordering::Relaxed);
             way.deaf.store(false, Ordering::Relaxed);

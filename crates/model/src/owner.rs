@@ -193,6 +193,27 @@ pub struct Streamed {
     pub with_tokens: bool,
 }
 
+impl Streamed {
+    /// The directory in which it makes a file; `None` if it makes none.
+    #[must_use]
+    pub fn directory(&self) -> Option<InodeId> {
+        match &self.operation {
+            Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
+                Some(*directory)
+            }
+            _ => None,
+        }
+    }
+
+    /// The file that it makes; `None` if it makes none, or there is no such number.
+    #[must_use]
+    pub fn made(&self) -> Option<InodeId> {
+        let (directory, number) = (self.directory()?, self.fresh.inode?);
+        let is_possible = number.0 < (1 << InodeId::NUMBER_BITS);
+        is_possible.then(|| InodeId::new(directory.fileset(), number))
+    }
+}
+
 /// Most operations in one [`OwnerRequest::ExecuteStream`].
 pub const STREAMED_MAX: usize = 256;
 

@@ -121,6 +121,18 @@ impl Map {
     }
 }
 
+/// The shard's next owner, on another node, and the way to it; the one before doesn't know.
+pub async fn next_on_another_node(node: &Node) -> (Arc<Metanode>, Arc<Way>) {
+    let run = NodeRun {
+        node: NodeId(2),
+        ..RUN
+    };
+    let next = node.next_owner(run).await;
+    next.start_background();
+    let way = Way::new(&node.world, &next, 0);
+    (next, way)
+}
+
 /// A client on another node, whose messages go this way.
 pub async fn client_through(node: &Node, way: &Arc<Way>) -> Arc<Client> {
     client_with(node, way, super::patient()).await

@@ -104,7 +104,7 @@ impl Metanode {
         // The next request of the session may share this commit.
         drop(stream);
         self.sync().await?;
-        let mut directories: Vec<_> = operations.iter().filter_map(directory_of).collect();
+        let mut directories: Vec<_> = operations.iter().filter_map(Streamed::directory).collect();
         directories.dedup();
         self.tokens.note_streamed(session, directories.into_iter());
         Ok(OwnerReply::Streamed(done))
@@ -241,7 +241,7 @@ impl Metanode {
     }
 
     fn done(&self, streamed: &Streamed, session: SessionId, rank: Rank) -> StreamDone {
-        let made = concerned(streamed).filter(|_| streamed.with_tokens);
+        let made = streamed.made().filter(|_| streamed.with_tokens);
         let tokens = made.and_then(|inode| self.tokens.grant_made(session, inode));
         StreamDone {
             rank,
@@ -256,26 +256,11 @@ fn is_new(ranked: &Ranked) -> bool {
     ranked.reply != Reply::Done
 }
 
-/// The directory in which an operation of a stream makes a file.
-fn directory_of(streamed: &Streamed) -> Option<InodeId> {
-    match &streamed.operation {
-        Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
-            Some(*directory)
-        }
-        _ => None,
-    }
-}
-
 /// The file that an operation of a stream makes or changes; `None` if there is no such number.
 fn concerned(streamed: &Streamed) -> Option<InodeId> {
     match &streamed.operation {
-        Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
-            let number = streamed.fresh.inode?;
-            let is_possible = number.0 < (1 << InodeId::NUMBER_BITS);
-            is_possible.then(|| InodeId::new(directory.fileset(), number))
-        }
         Operation::Publish(publish) => Some(publish.inode),
-        _ => None,
+        _ => streamed.made(),
     }
 }
 

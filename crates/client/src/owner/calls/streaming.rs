@@ -5,7 +5,6 @@
 
 use super::{Calls, Outcome, PAUSE_MAX, PAUSE_MIN};
 use crate::known_names::OwnChange;
-use crate::owner::book::made_by;
 use crate::owner::stream::{Made, Stream};
 use model::limits::RESERVED_MAX;
 use model::operation::{NewInode, Ranked, Stamp};
@@ -394,7 +393,7 @@ impl Calls {
                     let _told = publishing.tell.send((*done).clone());
                 }
             } else if let Err(error) = done {
-                let inode = operation.fresh.inode;
+                let inode = operation.made();
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
                 self.note_refused();
             }
@@ -403,7 +402,7 @@ impl Calls {
         if let Some(tokens) = self.tokens.get().and_then(Weak::upgrade) {
             let session = self.session.get().copied().unwrap_or_default();
             for (operation, done) in operations.iter().zip(done) {
-                if let Some(inode) = made_by(operation).filter(|_| operation.with_tokens) {
+                if let Some(inode) = operation.made().filter(|_| operation.with_tokens) {
                     let grants = done.as_ref().ok().and_then(|done| done.tokens);
                     tokens.born(session, inode, grants);
                 }
