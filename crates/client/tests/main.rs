@@ -24,6 +24,7 @@ mod random;
 mod renewed;
 mod returning;
 mod rig;
+mod scattered;
 mod semantics;
 mod sharing;
 mod space;

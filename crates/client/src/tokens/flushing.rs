@@ -5,6 +5,7 @@ use crate::inode::InodeRef;
 use crate::kernels::Expired;
 use crate::session::Losses;
 use futures::future::{Either, join_all, select};
+use model::token::TokenRecall;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::pin::pin;
 use std::sync::Arc;
@@ -16,6 +17,20 @@ use world::{Planted, Point};
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Tokens {
+    /// A recall of bytes, with what goes back beside them.
+    pub(super) fn widened(&self, recall: TokenRecall) -> TokenRecall {
+        let state = match recall.object {
+            TokenObject::Bytes(inode) => self.pages.find_inode(inode),
+            TokenObject::Inode(_) | TokenObject::Directory(_) => None,
+        };
+        let now = self.session.now();
+        let ranges = state.map(|state| state.lock().widen(&recall, now));
+        TokenRecall {
+            ranges: ranges.unwrap_or_else(|| recall.ranges.clone()),
+            ..recall
+        }
+    }
+
     /// Carries a recall out.
     pub(super) async fn flush(
         self: Arc<Self>,
