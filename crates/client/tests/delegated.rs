@@ -20,18 +20,25 @@ struct Maker {
     world: World,
     client: Arc<Client>,
     way: Arc<Way>,
+    /// The directory's name in the root.
+    text: String,
     directory: InodeId,
     names: BTreeSet<String>,
 }
 
 impl Maker {
     async fn new(world: &World, node: &Node) -> Self {
-        let (client, way) = far(world, node).await;
-        let directory = make(&client, ROOT, "d", new_directory()).await;
+        Self::of(world, far(world, node).await, "d").await
+    }
+
+    /// One with a new directory of this name.
+    async fn of(world: &World, (client, way): (Arc<Client>, Arc<Way>), text: &str) -> Self {
+        let directory = make(&client, ROOT, text, new_directory()).await;
         let mut maker = Self {
             world: world.clone(),
             client,
             way,
+            text: text.to_owned(),
             directory,
             names: BTreeSet::new(),
         };
@@ -64,7 +71,8 @@ impl Maker {
     async fn open_one(&mut self) -> InodeId {
         let text = format!("n{}", self.names.len());
         let client = &self.client;
-        client.lookup_to_keep(ROOT, name("d")).await.unwrap();
+        let above = client.lookup_to_keep(ROOT, name(&self.text));
+        above.await.unwrap();
         let attributes = client.get_attributes_to_keep(self.directory).await;
         attributes.unwrap();
         let found = client.lookup(self.directory, name(&text)).await;
@@ -349,6 +357,7 @@ fn the_next_owner_hears_of_what_was_made() {
                 world: world.clone(),
                 client,
                 way: way.clone(),
+                text: "d".to_owned(),
                 directory,
                 names: BTreeSet::new(),
             };
@@ -471,6 +480,31 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             let is = node.client.get_attributes(shown.inode).await.unwrap();
             assert_eq!((is.mode, is.gid), (shown.mode, shown.gid));
             client.release(shown.inode).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Each directory keeps the rest of the numbers that were reserved for it, and a session may reserve no more than for some.
+#[test]
+fn files_are_made_here_in_more_directories_than_have_numbers() {
+    run(9_995, |world, node| async move {
+        let (client, way) = far(&world, &node).await;
+        let mut makers = Vec::new();
+        for at in 0..56 {
+            let both = (client.clone(), way.clone());
+            let mut maker = Maker::of(&world, both, &format!("d{at}")).await;
+            maker.make_some(2).await;
+            makers.push(maker);
+        }
+        // Later ones have taken its numbers over.
+        let first = &mut makers[0];
+        first.become_alone().await;
+        first.make_some(2).await;
+        client.fsync(ROOT, false).await.unwrap();
+        for maker in &makers {
+            assert_eq!(names_of(&node.client, maker.directory).await, maker.names);
         }
         client.close().await.unwrap();
         node.check_and_close().await;
