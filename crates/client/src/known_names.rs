@@ -151,8 +151,8 @@ impl KnownNames {
         memory.show_entry(directory, name.as_bytes(), learned)
     }
 
-    /// Whether all names of a directory should be learned now.
-    pub(crate) fn wants_names(&self, directory: InodeId) -> bool {
+    /// Whether all names of a directory should be learned now, and in how many parts at most.
+    pub(crate) fn wants_names(&self, directory: InodeId) -> Option<u32> {
         self.memory.lock().wants_names(directory)
     }
 
@@ -216,16 +216,17 @@ impl KnownNames {
             .collect()
     }
 
-    /// The owner has listed a part of a directory.
+    /// The owner has listed a part of a directory. Returns whether all parts up to this one are known as a listing: the
+    /// directory's token was held and this client has changed nothing in it since the first one was asked for.
     pub(crate) fn learn_listing(
         &self,
         directory: InodeId,
         after: u64,
         (entries, is_end): (&[DirectoryEntry], bool),
         asked: Asked,
-    ) {
+    ) -> bool {
         let mut memory = self.memory.lock();
-        memory.learn_listing(directory, after, entries, is_end, asked);
+        memory.learn_listing(directory, after, entries, is_end, asked)
     }
 
     /// What may be used of an object is this now.

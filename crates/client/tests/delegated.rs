@@ -34,16 +34,26 @@ impl Maker {
     /// One with a new directory of this name.
     async fn of(world: &World, (client, way): (Arc<Client>, Arc<Way>), text: &str) -> Self {
         let directory = make(&client, ROOT, text, new_directory()).await;
-        let mut maker = Self {
+        let mut maker = Self::at(world, (client, way), text, directory);
+        maker.become_alone().await;
+        maker
+    }
+
+    /// One whose directory is there, and isn't delegated.
+    fn at(
+        world: &World,
+        (client, way): (Arc<Client>, Arc<Way>),
+        text: &str,
+        directory: InodeId,
+    ) -> Self {
+        Self {
             world: world.clone(),
             client,
             way,
             text: text.to_owned(),
             directory,
             names: BTreeSet::new(),
-        };
-        maker.become_alone().await;
-        maker
+        }
     }
 
     /// Makes files as programs do until that asks nobody.
@@ -353,14 +363,7 @@ fn the_next_owner_hears_of_what_was_made() {
             );
             world.sleep(Duration::from_secs(3)).await;
             let directory = make(&client, ROOT, "d", new_directory()).await;
-            let mut maker = Maker {
-                world: world.clone(),
-                client,
-                way: way.clone(),
-                text: "d".to_owned(),
-                directory,
-                names: BTreeSet::new(),
-            };
+            let mut maker = Maker::at(&world, (client, way.clone()), "d", directory);
             maker.become_alone().await;
             match is_deaf {
                 true => way.deaf.store(true, Ordering::Relaxed),
@@ -482,6 +485,32 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             client.release(shown.inode).await;
         }
         client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// It has more names than one message tells.
+#[test]
+fn a_large_directory_with_the_files_of_others_is_delegated_as_well() {
+    run(9_996, |world, node| async move {
+        let directory = make(&node.client, ROOT, "d", new_directory()).await;
+        for number in 0..3_000 {
+            make(&node.client, directory, &format!("f{number}"), new_file()).await;
+        }
+        let mut maker = Maker::at(&world, far(&world, &node).await, "d", directory);
+        maker.become_alone().await;
+        maker.make_some(20).await;
+        // What was there before is known.
+        for number in [0, 1_500, 2_999] {
+            let taken = name(&format!("f{number}"));
+            let again = maker.client.create(directory, taken, new_file()).await;
+            assert_eq!(kind_of(again), ErrorKind::Exists);
+        }
+        maker.until_sent().await;
+        for text in &maker.names {
+            node.client.lookup(directory, name(text)).await.unwrap();
+        }
+        maker.client.close().await.unwrap();
         node.check_and_close().await;
     });
 }

@@ -9,6 +9,8 @@ use world::Map;
 const MISSES_MIN: u32 = 4;
 /// If they couldn't be learned, so many times as many make it worthwhile again.
 const MISSES_AGAIN: u32 = 8;
+/// Most parts in which the names of a directory are learned: more names than that can't be kept.
+const PARTS_MAX: u32 = 64;
 
 /// So many names that this client has had made make it worthwhile to make them itself; after each try twice as many, and one
 /// less for each that it made itself.
@@ -169,14 +171,14 @@ impl Directory {
         self.misses = self.misses.saturating_add(1);
     }
 
-    /// Whether all its names should be learned, because programs look for many that are missing. If yes, not soon
-    /// again.
-    pub(super) fn wants_names(&mut self) -> bool {
+    /// Whether all its names should be learned, because programs look for many that are missing, and in how many parts at
+    /// most: the more they look, the more that may cost. If yes, not soon again.
+    pub(super) fn wants_names(&mut self) -> Option<u32> {
         let is_due = self.misses >= self.misses_most && !self.is_whole && !self.is_too_large;
-        if is_due {
+        is_due.then(|| {
             self.misses_most = self.misses.saturating_mul(MISSES_AGAIN);
-        }
-        is_due
+            (self.misses / MISSES_MIN).min(PARTS_MAX)
+        })
     }
 
     /// The owner has made a name for this client. Whether the client should try to make the next ones itself: it knows all
@@ -221,6 +223,12 @@ impl Directory {
         listing.to = listing.to.max(last);
         listing.is_complete = is_end;
         self.is_whole |= is_end;
+    }
+
+    /// Whether what is known of a listing goes to a position.
+    pub(super) fn is_listed_to(&self, position: u64) -> bool {
+        let listing = self.listing.as_ref();
+        listing.is_some_and(|it| it.is_complete || it.to >= position)
     }
 
     /// Whether what is known of a listing goes to its end.

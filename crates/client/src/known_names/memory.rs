@@ -337,10 +337,11 @@ impl Memory {
         Some(Learned(self.last))
     }
 
-    /// Whether all names of a directory should be learned: programs look for many that are missing.
-    pub(super) fn wants_names(&mut self, directory: InodeId) -> bool {
+    /// Whether all names of a directory should be learned, and in how many parts at most: programs look for many that are
+    /// missing.
+    pub(super) fn wants_names(&mut self, directory: InodeId) -> Option<u32> {
         let known = self.directories.get_mut(&directory);
-        known.is_some_and(Directory::wants_names)
+        known.and_then(Directory::wants_names)
     }
 
     /// Whether a name is still known as it was learned then, and the attributes that came with it: then kernels may
@@ -398,6 +399,7 @@ impl Memory {
         }
     }
 
+    /// Returns whether the listing is known from its beginning to the end of this part.
     pub(super) fn learn_listing(
         &mut self,
         directory: InodeId,
@@ -405,9 +407,9 @@ impl Memory {
         entries: &[DirectoryEntry],
         is_end: bool,
         asked: Asked,
-    ) {
+    ) -> bool {
         if !self.may_learn(TokenObject::Directory(directory), asked) {
-            return;
+            return false;
         }
         for entry in entries {
             let name = entry.name.as_bytes();
@@ -429,6 +431,9 @@ impl Memory {
         }
         self.with(directory, |known| known.put_listing(after, entries, is_end));
         self.make_room(directory);
+        let last = entries.last().map_or(after, |entry| entry.position);
+        let known = self.directories.get(&directory);
+        known.is_some_and(|known| known.is_listed_to(last))
     }
 
     fn put(&mut self, directory: InodeId, name: &[u8], named: Option<Named>) {
