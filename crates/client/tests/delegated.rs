@@ -79,10 +79,15 @@ impl Maker {
 
     /// Makes the next file as a program does.
     async fn open_one(&mut self) -> InodeId {
+        let above = self.client.lookup_to_keep(ROOT, name(&self.text));
+        above.await.unwrap();
+        self.open_in_place().await
+    }
+
+    /// Makes the next file as a program does that works in the directory: nobody looks for that by its name.
+    async fn open_in_place(&mut self) -> InodeId {
         let text = format!("n{}", self.names.len());
         let client = &self.client;
-        let above = client.lookup_to_keep(ROOT, name(&self.text));
-        above.await.unwrap();
         let attributes = client.get_attributes_to_keep(self.directory).await;
         attributes.unwrap();
         let found = client.lookup(self.directory, name(&text)).await;
@@ -91,6 +96,28 @@ impl Maker {
         let made = made.await.unwrap().inode;
         self.names.insert(text);
         made
+    }
+
+    /// The same, closed. How many messages that took.
+    async fn make_in_place(&mut self) -> u64 {
+        let way = self.way.clone();
+        let making = async {
+            let made = self.open_in_place().await;
+            self.client.release(made).await;
+        };
+        messages(&way, making).await.1
+    }
+
+    /// Makes files as a program does that works in the directory, a hundred a second, until that asks nobody.
+    async fn become_alone_in_place(&mut self) {
+        for _ in 0..400 {
+            if self.make_in_place().await == 0 {
+                self.until_sent().await;
+                return;
+            }
+            self.world.sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the directory isn't delegated");
     }
 
     /// Makes so many files, for which nobody is asked.
@@ -485,6 +512,52 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             client.release(shown.inode).await;
         }
         client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if it were only tried again after twice as many files each time, or when a program looks for the directory
+/// by its name.
+#[test]
+fn a_directory_is_delegated_again_soon_after_others_have_made_one_beside_it() {
+    run(9_997, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (other, _) = far(&world, &node).await;
+        for round in 0..4 {
+            maker.make_some(20).await;
+            make(&other, ROOT, &format!("beside{round}"), new_directory()).await;
+            assert!(maker.make_in_place().await > 0);
+            maker.become_alone_in_place().await;
+        }
+        assert_eq!(names_of(&other, maker.directory).await, maker.names);
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// One works below the directory of the other, which is delegated. Would be broken if it took that away for a delegation of its
+/// own.
+#[test]
+fn who_asks_for_a_delegation_takes_nothing_from_others() {
+    run(9_998, |world, node| async move {
+        let mut above = Maker::new(&world, &node).await;
+        let (client, way) = far(&world, &node).await;
+        let directory = make(&client, above.directory, "below", new_directory()).await;
+        world.sleep(Duration::from_secs(2)).await;
+        let found = client.lookup_to_keep(above.directory, name("below"));
+        found.await.unwrap();
+        let mut below = Maker::at(&world, (client, way), "below", directory);
+        above.become_alone().await;
+        for _ in 0..200 {
+            assert!(below.make_in_place().await > 0);
+            above.make_some(1).await;
+            world.sleep(Duration::from_millis(25)).await;
+        }
+        above.client.close().await.unwrap();
+        below.become_alone_in_place().await;
+        assert_eq!(names_of(&node.client, directory).await, below.names);
+        below.client.close().await.unwrap();
         node.check_and_close().await;
     });
 }
