@@ -7,6 +7,7 @@ mod book;
 mod calls;
 mod concern;
 mod near;
+mod numbers;
 mod owners;
 mod remote;
 mod slots;

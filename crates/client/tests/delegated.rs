@@ -20,23 +20,40 @@ struct Maker {
     world: World,
     client: Arc<Client>,
     way: Arc<Way>,
+    /// The directory's name in the root.
+    text: String,
     directory: InodeId,
     names: BTreeSet<String>,
 }
 
 impl Maker {
     async fn new(world: &World, node: &Node) -> Self {
-        let (client, way) = far(world, node).await;
-        let directory = make(&client, ROOT, "d", new_directory()).await;
-        let mut maker = Self {
+        Self::of(world, far(world, node).await, "d").await
+    }
+
+    /// One with a new directory of this name.
+    async fn of(world: &World, (client, way): (Arc<Client>, Arc<Way>), text: &str) -> Self {
+        let directory = make(&client, ROOT, text, new_directory()).await;
+        let mut maker = Self::at(world, (client, way), text, directory);
+        maker.become_alone().await;
+        maker
+    }
+
+    /// One whose directory is there, and isn't delegated.
+    fn at(
+        world: &World,
+        (client, way): (Arc<Client>, Arc<Way>),
+        text: &str,
+        directory: InodeId,
+    ) -> Self {
+        Self {
             world: world.clone(),
             client,
             way,
+            text: text.to_owned(),
             directory,
             names: BTreeSet::new(),
-        };
-        maker.become_alone().await;
-        maker
+        }
     }
 
     /// Makes files as programs do until that asks nobody.
@@ -62,9 +79,15 @@ impl Maker {
 
     /// Makes the next file as a program does.
     async fn open_one(&mut self) -> InodeId {
+        let above = self.client.lookup_to_keep(ROOT, name(&self.text));
+        above.await.unwrap();
+        self.open_in_place().await
+    }
+
+    /// Makes the next file as a program does that works in the directory: nobody looks for that by its name.
+    async fn open_in_place(&mut self) -> InodeId {
         let text = format!("n{}", self.names.len());
         let client = &self.client;
-        client.lookup_to_keep(ROOT, name("d")).await.unwrap();
         let attributes = client.get_attributes_to_keep(self.directory).await;
         attributes.unwrap();
         let found = client.lookup(self.directory, name(&text)).await;
@@ -73,6 +96,28 @@ impl Maker {
         let made = made.await.unwrap().inode;
         self.names.insert(text);
         made
+    }
+
+    /// The same, closed. How many messages that took.
+    async fn make_in_place(&mut self) -> u64 {
+        let way = self.way.clone();
+        let making = async {
+            let made = self.open_in_place().await;
+            self.client.release(made).await;
+        };
+        messages(&way, making).await.1
+    }
+
+    /// Makes files as a program does that works in the directory, a hundred a second, until that asks nobody.
+    async fn become_alone_in_place(&mut self) {
+        for _ in 0..400 {
+            if self.make_in_place().await == 0 {
+                self.until_sent().await;
+                return;
+            }
+            self.world.sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the directory isn't delegated");
     }
 
     /// Makes so many files, for which nobody is asked.
@@ -354,13 +399,7 @@ fn the_next_owner_hears_of_what_was_made() {
             );
             world.sleep(Duration::from_secs(3)).await;
             let directory = make(&client, ROOT, "d", new_directory()).await;
-            let mut maker = Maker {
-                world: world.clone(),
-                client,
-                way: way.clone(),
-                directory,
-                names: BTreeSet::new(),
-            };
+            let mut maker = Maker::at(&world, (client, way.clone()), "d", directory);
             maker.become_alone().await;
             match is_deaf {
                 true => way.deaf.store(true, Ordering::Relaxed),
@@ -474,6 +513,103 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             let is = node.client.get_attributes(shown.inode).await.unwrap();
             assert_eq!((is.mode, is.gid), (shown.mode, shown.gid));
             client.release(shown.inode).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if it were only tried again after twice as many files each time, or when a program looks for the directory
+/// by its name.
+#[test]
+fn a_directory_is_delegated_again_soon_after_others_have_made_one_beside_it() {
+    run(9_997, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (other, _) = far(&world, &node).await;
+        for round in 0..4 {
+            maker.make_some(20).await;
+            make(&other, ROOT, &format!("beside{round}"), new_directory()).await;
+            assert!(maker.make_in_place().await > 0);
+            maker.become_alone_in_place().await;
+        }
+        assert_eq!(names_of(&other, maker.directory).await, maker.names);
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// One works below the directory of the other, which is delegated. Would be broken if it took that away for a delegation of its
+/// own.
+#[test]
+fn who_asks_for_a_delegation_takes_nothing_from_others() {
+    run(9_998, |world, node| async move {
+        let mut above = Maker::new(&world, &node).await;
+        let (client, way) = far(&world, &node).await;
+        let directory = make(&client, above.directory, "below", new_directory()).await;
+        world.sleep(Duration::from_secs(2)).await;
+        let found = client.lookup_to_keep(above.directory, name("below"));
+        found.await.unwrap();
+        let mut below = Maker::at(&world, (client, way), "below", directory);
+        above.become_alone().await;
+        for _ in 0..200 {
+            assert!(below.make_in_place().await > 0);
+            above.make_some(1).await;
+            world.sleep(Duration::from_millis(25)).await;
+        }
+        above.client.close().await.unwrap();
+        below.become_alone_in_place().await;
+        assert_eq!(names_of(&node.client, directory).await, below.names);
+        below.client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// It has more names than one message tells.
+#[test]
+fn a_large_directory_with_the_files_of_others_is_delegated_as_well() {
+    run(9_996, |world, node| async move {
+        let directory = make(&node.client, ROOT, "d", new_directory()).await;
+        for number in 0..3_000 {
+            make(&node.client, directory, &format!("f{number}"), new_file()).await;
+        }
+        let mut maker = Maker::at(&world, far(&world, &node).await, "d", directory);
+        maker.become_alone().await;
+        maker.make_some(20).await;
+        // What was there before is known.
+        for number in [0, 1_500, 2_999] {
+            let taken = name(&format!("f{number}"));
+            let again = maker.client.create(directory, taken, new_file()).await;
+            assert_eq!(kind_of(again), ErrorKind::Exists);
+        }
+        maker.until_sent().await;
+        for text in &maker.names {
+            node.client.lookup(directory, name(text)).await.unwrap();
+        }
+        maker.client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Each directory keeps the rest of the numbers that were reserved for it, and a session may reserve no more than for some.
+#[test]
+fn files_are_made_here_in_more_directories_than_have_numbers() {
+    run(9_995, |world, node| async move {
+        let (client, way) = far(&world, &node).await;
+        let mut makers = Vec::new();
+        for at in 0..56 {
+            let both = (client.clone(), way.clone());
+            let mut maker = Maker::of(&world, both, &format!("d{at}")).await;
+            maker.make_some(2).await;
+            makers.push(maker);
+        }
+        // Later ones have taken its numbers over.
+        let first = &mut makers[0];
+        first.become_alone().await;
+        first.make_some(2).await;
+        client.fsync(ROOT, false).await.unwrap();
+        for maker in &makers {
+            assert_eq!(names_of(&node.client, maker.directory).await, maker.names);
         }
         client.close().await.unwrap();
         node.check_and_close().await;

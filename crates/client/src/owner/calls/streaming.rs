@@ -220,16 +220,9 @@ impl Calls {
             .into_iter()
             .filter(|other| *other != directory && !self.names.is_delegated(*other));
         let left: Vec<_> = left.collect();
-        {
-            let mut stream = self.streaming.stream.lock();
-            for other in left {
-                if !stream.wants_numbers(directory) || stream.pass_numbers(other, directory) {
-                    break;
-                }
-            }
-            if !stream.wants_numbers(directory) {
-                return Ok(());
-            }
+        let wants_more = self.streaming.stream.lock().provide(directory, &left);
+        if !wants_more {
+            return Ok(());
         }
         let session = self.session.get().copied().unwrap_or_default();
         let operation = Operation::Reserve {
