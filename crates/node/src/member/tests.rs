@@ -15,6 +15,7 @@ use futures::future::{BoxFuture, join};
 use model::call::Call;
 use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Scheme, SessionId};
+use std::path::Path;
 use world::call::Service;
 use world::sim::Simulation;
 
@@ -220,6 +221,31 @@ fn a_family_is_in_one_shard_whoever_asks_at_the_same_time() {
         });
         run.finished();
     }
+}
+
+/// Would be broken if a daemon forgot the region of an NSD that the pool has, because nobody answered whether it has.
+#[test]
+fn an_nsd_that_may_have_been_added_is_not_said_to_be_refused() {
+    let run = Simulation::new(2).run(|world| async move {
+        let store = Simulated::new(&world, 2);
+        let [member, _other] = two_members_with(&world, &store).await;
+        let nsd = member.next_nsd().await.unwrap();
+        let silence = async {
+            // From then on only the pool's map is to be changed.
+            let is_open = || member.pool().nsd(nsd).is_some();
+            until(&world, "its region is open", is_open).await;
+            store.lose_quorum();
+        };
+        let adding = member.add_nsd(nsd, Path::new("second"), REGION_BYTES);
+        let (added, ()) = join(adding, silence).await;
+        let unknown = added.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unknown, "{unknown}");
+        assert!(
+            member.pool().nsd(nsd).is_some(),
+            "it serves if it was added"
+        );
+    });
+    run.finished();
 }
 
 /// It has time to end in good order. Its daemon may be of any mind: then nobody answers it, and it loses what it had.
