@@ -5,7 +5,7 @@ use super::gateway::{
     self, Base64, Compare, Delete, Grant, GrantAnswer, Id, KeepAliveAnswer, KeyValue, Number,
     Operation, Put, Range, RangeAnswer, Streamed, Transaction, TransactionAnswer, end_of,
 };
-use super::refusal::Meaning;
+use super::refusal::{Meaning, Refusal};
 use super::settings::EtcdSettings;
 use crate::export::{self, EXPORT_FACTS_MAX, Export, IMPORTED};
 use crate::state::{fact_changed, lease_ended};
@@ -111,6 +111,7 @@ impl Store {
             .iter()
             .map(|change| (change.key.clone(), change.expected))
             .collect();
+        let witness = witness(&changes);
         let mut transaction = Transaction::default();
         for (key, expected) in &names {
             let key = self.key(key);
@@ -141,8 +142,32 @@ impl Store {
                     .first()
                     .map_or_else(|| refusal.into_error(), |lease| lease_ended(*lease)))
             }
+            Err(Failed::Refused(refusal)) if refusal.meaning == Meaning::Full => {
+                Err(self.refused_as_full(witness, refusal).await)
+            }
             Err(failed) => Err(failed.into()),
         }
+    }
+
+    /// What is known of changes that etcd has answered with "database space exceeded". A member that finds its database
+    /// full while it makes a change makes it all the same, and answers so; from then on all changes are refused, also
+    /// those that would find another version. So only the key tells which of both it was.
+    async fn refused_as_full(&self, witness: Option<(String, u64)>, refusal: Refusal) -> Error {
+        let Some((key, expected)) = witness else {
+            return refusal.into_error();
+        };
+        let why = match self.get(&key).await {
+            Ok(now) if now.found.as_ref().map_or(0, |it| it.version) == expected => {
+                return refusal.into_error();
+            }
+            Ok(_) => format!("fact {key:?} has changed"),
+            Err(error) => error.to_string(),
+        };
+        let text = format!(
+            "etcd answered {:?}, but may have made the changes: {why}",
+            refusal.text()
+        );
+        Error::new(ErrorKind::Unavailable, text)
     }
 
     pub(crate) async fn grant(&self, ttl: Duration) -> Result<Lease> {
@@ -203,6 +228,14 @@ impl Store {
         let client = &self.client;
         let asked = client.ask_until(gateway::TRANSACTION, &transaction, Times::Once, deadline);
         let asked: std::result::Result<(TransactionAnswer, usize), Failed> = asked.await;
+        let is_full = matches!(&asked, Err(Failed::Refused(it)) if it.meaning == Meaning::Full);
+        if is_full {
+            // It may have been done all the same (`refused_as_full`).
+            let marked = self.get(IMPORTED).await?.found;
+            if marked.is_some_and(|it| it.value == own) {
+                return Ok(());
+            }
+        }
         let (answer, _) = asked.map_err(|failed| {
             let doing = format!("importing {count} facts into etcd in one transaction");
             Error::from(failed).while_doing(doing)
@@ -266,6 +299,18 @@ fn versioned(pair: KeyValue) -> Versioned<Bytes> {
         value: pair.value.0,
         version: pair.mod_revision.0,
     }
+}
+
+/// A key whose version tells whether the changes were made, with the one that it had before; none if nothing changes. One
+/// that was there, if any was: a new one may be gone again.
+fn witness(changes: &[Change]) -> Option<(String, u64)> {
+    let changed = changes.iter().filter(|change| match change.action {
+        Action::Keep => false,
+        Action::Put { .. } => true,
+        Action::Remove => change.expected > 0,
+    });
+    let witness = changed.max_by_key(|change| change.expected);
+    witness.map(|change| (change.key.clone(), change.expected))
 }
 
 fn lease_of(change: &Change) -> Option<LeaseId> {

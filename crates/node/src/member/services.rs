@@ -11,7 +11,7 @@ use bytes::Bytes;
 use coordination::Roster;
 use futures::future::{BoxFuture, FutureExt};
 use metanode::Metanode;
-use model::call::{Call, Reply};
+use model::call::{Call, Class, Reply};
 use model::jobs::JOBS;
 use model::join::{AUTHORITY_KEY, RENEW};
 use model::member::{
@@ -25,6 +25,7 @@ use model::{Error, ErrorKind, NodeId, NodeRun, Result, ShardId};
 use nsd::NsdServer;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -54,6 +55,10 @@ pub(super) struct Services {
 /// How long a node that was expelled by hand is answered still, so that its daemon can make durable what it has, hand over
 /// its shards and end.
 const BARRED_GRACE: Duration = Duration::from_secs(20);
+
+/// The methods of what members say to each other. Only these are answered on the urgent thread, where requests of leases are:
+/// anything else would keep it from them.
+const MEMBERS_METHODS: RangeInclusive<u16> = 0x0300..=0x03FF;
 
 /// How long a run that asks for a command may be no member as far as this node knows: news take a moment.
 const MEMBER_MAX: Duration = Duration::from_secs(2);
@@ -249,6 +254,10 @@ impl Service for Services {
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply> {
         if let Err(error) = self.check_not_barred(from.node, BARRED_GRACE) {
             return refuse(error);
+        }
+        if call.class == Class::Lease && !MEMBERS_METHODS.contains(&call.method.0) {
+            let text = format!("method {} isn't answered where leases are", call.method.0);
+            return refuse(Error::new(ErrorKind::InvalidArgument, text));
         }
         match call.method {
             NSD_METHOD => self.nsds.serve(from, call, deadline),

@@ -405,7 +405,8 @@ impl Serving {
         // path that the map doesn't name is harmless.
         self.note_path(id, Some(path.clone()))?;
         if let Err(error) = self.running.add_nsd(id, &path, bytes).await {
-            if self.running.nsds().iter().all(|nsd| nsd.nsd != id) {
+            let may_be_there = error.kind() == ErrorKind::Unknown;
+            if !may_be_there && self.running.nsds().iter().all(|nsd| nsd.nsd != id) {
                 self.note_path(id, None)?;
             }
             return Err(error);
