@@ -32,7 +32,7 @@ pub(super) struct Streaming {
     is_busy: AtomicBool,
     /// The number up to which the owner has answered; [`OVER`] once the session has ended.
     answered: watch::Sender<u64>,
-    /// Publishes that the owner hasn't answered, by their numbers.
+    /// Publishes that the owner hasn't answered, by their numbers. Locked last.
     publishes: Mutex<BTreeMap<u64, Publishing>>,
     /// It should be sent at once.
     hurry: Notify,
@@ -95,7 +95,10 @@ impl Streaming {
         }
         self.answered.send_replace(OVER);
         self.unlock(stream);
-        self.publishes.lock().clear();
+        // Dropped when they aren't locked any more: a change that ends locks what is known of names. With that locked another
+        // thread makes a file and waits for the stream, and a third one, which has that, adds a publish.
+        let publishes = std::mem::take(&mut *self.publishes.lock());
+        drop(publishes);
         lost > 0
     }
 }
