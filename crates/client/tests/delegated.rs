@@ -5,7 +5,8 @@ use crate::rig::way::{Way, client_through, next_on_another_node};
 use crate::rig::{self, Node, content, new_file, run_patient as run};
 use client::{Client, Losses};
 use model::operation::RenameMode;
-use model::{ErrorKind, FileKind, InodeId, SetAttributes};
+use model::{ErrorKind, FileKind, InodeId, InodeNumber, SetAttributes};
+use namespace::{Key, Record, Table};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -467,6 +468,91 @@ fn what_was_made_and_not_synced_is_lost_with_the_session_and_a_sync_says_so() {
             node.client.get_attributes(after).await.unwrap().kind,
             FileKind::File
         );
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Where the record of a name is, and one for there that can't be read.
+async fn damaged(node: &Node, text: &str) -> (Key, Record) {
+    let (from, to) = Table::Names.range();
+    let all = node.metanode.hosted().scan(&from, &to, 1000).await.unwrap();
+    for (key, record) in all {
+        let Record::Name(known) = record else {
+            panic!("a name")
+        };
+        let mut damaged = (*known).clone();
+        if let Some(entry) = &mut damaged.entry
+            && entry.name == name(text)
+        {
+            entry.inode = InodeNumber(0);
+            return (key, Record::Name(Arc::new(damaged)));
+        }
+    }
+    panic!("{text} has a name");
+}
+
+/// A damaged record is in the way of one file. Would be broken if that stopped the others, or if one program's fsync hid it
+/// from the one that has the file.
+#[test]
+fn a_file_that_the_owner_cannot_make_is_lost_and_the_others_are_made() {
+    run(9_972, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        let (key, record) = damaged(&node, "n0").await;
+        client.unlink(directory, name("n0")).await.unwrap();
+        maker.become_alone().await;
+        let hosted = node.metanode.hosted();
+        testkit::forge::forge(&hosted, vec![(key, Some(record))]).await;
+        // The first operation takes the shard over again.
+        node.metanode.usage().await.unwrap();
+        let making = client.create_and_open(directory, name("n0"), new_file());
+        let (lost, asked) = messages(&maker.way, making).await;
+        let lost = lost.unwrap().inode;
+        assert_eq!(asked, 0, "its client doesn't know");
+        client.write(lost, 0, b"bytes").await.unwrap();
+        let other = maker.open_one().await;
+        let told = client.fsync(other, false).await;
+        assert_eq!(kind_of(told), ErrorKind::Corrupt);
+        client.fsync(other, false).await.unwrap();
+        let told = client.fsync(lost, false).await;
+        assert_eq!(kind_of(told), ErrorKind::SessionEnded);
+        client.release(lost).await;
+        client.release(other).await;
+        maker.make_one().await;
+        maker.until_sent().await;
+        for at in [maker.names.len() - 2, maker.names.len() - 1] {
+            let found = node.client.lookup(directory, name(&format!("n{at}"))).await;
+            assert_eq!(found.unwrap().links, 1);
+        }
+        assert_eq!(client.losses(), Losses::default());
+        client.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// Would be broken if the stream went on behind what its owner never ran: all of it would be put off for ever.
+#[test]
+fn a_session_ends_whose_owner_takes_nothing_of_its_stream() {
+    run(9_974, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        let synced = maker.names.clone();
+        maker.way.refuses_streams.store(true, Ordering::Relaxed);
+        let opened = maker.open_one().await;
+        world.sleep(Duration::from_secs(20)).await;
+        maker.way.refuses_streams.store(false, Ordering::Relaxed);
+        assert_eq!(client.losses().sessions, 1);
+        let told = client.fsync(ROOT, false).await;
+        assert_eq!(kind_of(told), ErrorKind::SessionEnded);
+        client.fsync(ROOT, false).await.unwrap();
+        let written = client.write(opened, 0, b"bytes").await;
+        assert_eq!(kind_of(written), ErrorKind::SessionEnded);
+        client.release(opened).await;
+        assert_eq!(names_of(&client, directory).await, synced);
+        maker.names = synced;
+        maker.become_alone().await;
+        assert_eq!(names_of(&node.client, directory).await, maker.names);
         client.close().await.unwrap();
         node.check_and_close().await;
     });

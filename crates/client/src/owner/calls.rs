@@ -70,6 +70,9 @@ pub(crate) trait Reclaims: Send + Sync {
     /// attributes and bytes, if they came.
     fn born(&self, session: SessionId, inode: InodeId, grants: Option<[GrantNumber; 2]>);
 
+    /// The owner has refused to make a file that a program was told is made: those that have it open hear of it.
+    fn refused(&self, inode: InodeId);
+
     /// The session can't go on with another owner: nothing of what it holds is used from now on. Returns for how long
     /// kernels may still use what they were answered under it.
     fn give_up(&self, session: SessionId) -> Duration;
@@ -309,6 +312,9 @@ impl Calls {
         let mut may_have_run = false;
         let mut listed = None;
         loop {
+            if self.is_in_vain(&call.request) {
+                return decided(call, Err(ended(call.session)), may_have_run);
+            }
             let known = self.book.lock().tenure();
             // First: whoever follows the owner that is asked isn't missed.
             let replaced = self.owners.replaced();
@@ -349,7 +355,7 @@ impl Calls {
                     }
                 }
             };
-            if self.is_over.load(Ordering::Acquire) && !is_end(&call.request) {
+            if self.is_in_vain(&call.request) {
                 return decided(call, Err(ended(call.session)), may_have_run);
             }
             if deadline.has_passed(&self.world) || self.closed.load(Ordering::Acquire) {
@@ -374,6 +380,11 @@ impl Calls {
             };
             attempt = (attempt * 2).min(attempt_max);
         }
+    }
+
+    /// Whether a request isn't asked any more, because its session is over.
+    fn is_in_vain(&self, request: &OwnerRequest) -> bool {
+        self.is_over.load(Ordering::Acquire) && !is_end(request)
     }
 
     /// As [`Calls::attempt`]; `None` if another node owns the shard before the answer comes. One that has fallen silent
@@ -453,10 +464,10 @@ impl Calls {
         }
     }
 
-    /// The session can't go on with another owner.
+    /// The session can't go on, with another owner or at all.
     fn give_up_session(&self, session: SessionId) -> Error {
         if !self.is_over.swap(true, Ordering::AcqRel) {
-            tracing::warn!(%session, "a session can't go on with another owner: what the one on this node answered is lost");
+            tracing::warn!(%session, "a session can't go on: what it was answered and hasn't synced may be lost");
             let tokens = self.tokens.get().and_then(Weak::upgrade);
             let used_for = tokens.map(|tokens| tokens.give_up(session));
             // Others wait for what it holds, and may have that when nobody uses it.

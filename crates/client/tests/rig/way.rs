@@ -1,12 +1,13 @@
 //! The way of messages to a metanode: they get lost, late and doubled.
 
 use super::Node;
+use bytes::Bytes;
 use client::{Client, ClientSettings, Owner, OwnerWay, Owners, RemoteOwner};
 use futures::future::BoxFuture;
 use metanode::Metanode;
-use model::call::{Answer, Call, NoAnswer};
-use model::owner::{OwnerCall, OwnerRequest};
-use model::{NodeId, NodeRun, Operation, ShardId};
+use model::call::{Answer, Call, NoAnswer, Reply};
+use model::owner::{OwnerCall, OwnerReply, OwnerRequest};
+use model::{Error, ErrorKind, NodeId, NodeRun, Operation, ShardId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +50,8 @@ pub struct Way {
     pub no_sessions: AtomicBool,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
+    /// What clients have done themselves is refused as a whole.
+    pub refuses_streams: AtomicBool,
     /// After its next answer about a new file that its maker has open, no node owns the shard.
     pub leaves: AtomicBool,
     pub is_away: AtomicBool,
@@ -77,6 +80,7 @@ impl Way {
             listed_late: AtomicBool::new(false),
             no_sessions: AtomicBool::new(false),
             no_publishes: AtomicBool::new(false),
+            refuses_streams: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
             renewed: Mutex::new(None),
@@ -227,6 +231,12 @@ impl Remote for Way {
             let request = call.decode::<OwnerCall>().ok().map(|call| call.request);
             if !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
                 self.asked.fetch_add(1, Ordering::Relaxed);
+            }
+            let is_stream = matches!(request, Some(OwnerRequest::ExecuteStream { .. }));
+            if is_stream && self.refuses_streams.load(Ordering::Relaxed) {
+                let error = Error::new(ErrorKind::Corrupt, "the stream's record is damaged");
+                let reply = Reply::new(&Err::<OwnerReply, _>(error), Bytes::new());
+                return Ok(Answer { from: RUN, reply });
             }
             let asks_to_know = matches!(request, Some(OwnerRequest::AskToKnow { .. }));
             let asks_token = asks_to_know || matches!(request, Some(OwnerRequest::AskToken { .. }));

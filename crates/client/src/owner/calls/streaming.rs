@@ -359,9 +359,11 @@ impl Calls {
             }
             let advice = error.kind().advice();
             if !matches!(advice, Advice::Retry | Advice::RefreshMap | Advice::Wait) {
-                // It would be refused for ever, and so would all that waits for it.
-                self.note_streamed(&call.request, &[]);
-                continue;
+                // It would be refused for ever, and the owner takes nothing that comes behind it.
+                tracing::error!(%error, "the owner refuses what was done here as a whole");
+                let _ended = self.give_up_session(session);
+                self.streaming.end();
+                return;
             }
             tracing::warn!(%error, "what was done here can't be told to the owner yet");
             self.world.sleep(pause).await;
@@ -392,13 +394,21 @@ impl Calls {
                 let inode = operation.made();
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
                 self.note_refused();
+                // Nobody knows what its name leads to.
+                drop(self.names.begin_change(&operation.operation));
             }
         }
         // Before anybody goes on who waits for them.
         if let Some(tokens) = self.tokens.get().and_then(Weak::upgrade) {
             let session = self.session.get().copied().unwrap_or_default();
             for (operation, done) in operations.iter().zip(done) {
-                if let Some(inode) = operation.made().filter(|_| operation.with_tokens) {
+                let Some(inode) = operation.made() else {
+                    continue;
+                };
+                if done.is_err() {
+                    tokens.refused(inode);
+                }
+                if operation.with_tokens {
                     let grants = done.as_ref().ok().and_then(|done| done.tokens);
                     tokens.born(session, inode, grants);
                 }
