@@ -1,10 +1,12 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
-use crate::rig::way::{Way, client_through, next_on_another_node};
+use crate::rig::way::{Map, Way, client_through, next_on_another_node};
 use crate::rig::{self, Node, content, new_file, run_patient as run};
 use client::{Client, Losses};
+use futures::future::join;
 use model::operation::RenameMode;
+use model::owner::Reclaimed;
 use model::{ErrorKind, FileKind, InodeId, InodeNumber, SetAttributes};
 use namespace::{Key, Record, Table};
 use std::collections::BTreeSet;
@@ -30,6 +32,18 @@ struct Maker {
 impl Maker {
     async fn new(world: &World, node: &Node) -> Self {
         Self::of(world, far(world, node).await, "d").await
+    }
+
+    /// With a map that can name another owner.
+    async fn with_map(world: &World, node: &Node) -> (Self, Arc<Map>) {
+        let way = Way::new(world, &node.metanode, 0);
+        let map = Map::to(&way);
+        let owner = map.remote_owner();
+        let session = owner.open_session(world).await.unwrap();
+        let settings = rig::patient();
+        let client = Client::new(world.clone(), owner, node.pool.clone(), session, settings);
+        world.sleep(Duration::from_secs(3)).await;
+        (Self::of(world, (client, way), "d").await, map)
     }
 
     /// One with a new directory of this name.
@@ -387,21 +401,8 @@ fn what_is_written_to_a_new_file_goes_with_what_makes_it() {
 fn the_next_owner_hears_of_what_was_made() {
     for (seed, is_deaf) in [(9_960, false), (9_961, true)] {
         run(seed, move |world, node| async move {
-            let way = Way::new(&world, &node.metanode, 0);
-            let map = crate::rig::way::Map::to(&way);
-            let owner = map.remote_owner();
-            let session = owner.open_session(&world).await.unwrap();
-            let client = Client::new(
-                world.clone(),
-                owner,
-                node.pool.clone(),
-                session,
-                rig::patient(),
-            );
-            world.sleep(Duration::from_secs(3)).await;
-            let directory = make(&client, ROOT, "d", new_directory()).await;
-            let mut maker = Maker::at(&world, (client, way.clone()), "d", directory);
-            maker.become_alone().await;
+            let (mut maker, map) = Maker::with_map(&world, &node).await;
+            let (way, directory) = (maker.way.clone(), maker.directory);
             match is_deaf {
                 true => way.deaf.store(true, Ordering::Relaxed),
                 false => way.cut.store(true, Ordering::Relaxed),
@@ -431,6 +432,47 @@ fn the_next_owner_hears_of_what_was_made() {
             next.close().await.unwrap();
         });
     }
+}
+
+/// An owner that begins grants nothing before it has heard of all sessions, but lets who holds a directory make files in it.
+/// Would be broken if another client found such a file before its maker had its tokens, or what it wrote was published.
+#[test]
+fn what_is_written_to_a_file_that_is_made_in_the_grace_time_is_there_for_who_finds_it() {
+    run(9_965, |world, node| async move {
+        let (mut maker, map) = Maker::with_map(&world, &node).await;
+        let directory = maker.directory;
+        let (next, next_way) = next_on_another_node(&node).await;
+        map.move_to(&next_way);
+        maker.way = next_way.clone();
+        // It says what it holds, and goes on. The node's own client says nothing.
+        maker.become_alone().await;
+        next_way.no_publishes.store(true, Ordering::Relaxed);
+        let (file, asked) = messages(&next_way, maker.open_one()).await;
+        assert_eq!(asked, 0, "it is made here");
+        let bytes = content(4, 20_000);
+        maker.client.write(file, 0, &bytes).await.unwrap();
+        let other = client_through(&node, &next_way).await;
+        let reading = async {
+            let text = name(&format!("n{}", maker.names.len() - 1));
+            let found = other.lookup(directory, text).await.unwrap();
+            assert_eq!(found.inode, file);
+            rig::read(&other, file, 0, 20_000).await
+        };
+        let hearing = async {
+            world.sleep(Duration::from_secs(1)).await;
+            let (session, nothing) = (node.client.session(), Reclaimed::default());
+            next.reclaim(session, &nothing, true).await.unwrap();
+            world.sleep(Duration::from_secs(2)).await;
+            next_way.no_publishes.store(false, Ordering::Relaxed);
+        };
+        let (seen, ()) = join(reading, hearing).await;
+        assert!(seen == bytes, "{} bytes", seen.len());
+        maker.client.release(file).await;
+        assert_eq!(maker.client.losses(), Losses::default());
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        next.close().await.unwrap();
+    });
 }
 
 /// The owner doesn't hear of a client for long, and ends its session: what it had made and not synced is lost, and
@@ -586,7 +628,7 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             }
             made
         };
-        let ((), made) = futures::future::join(changing, making).await;
+        let ((), made) = join(changing, making).await;
         maker.way.slow_ms.store(0, Ordering::Relaxed);
         maker.until_sent().await;
         let in_group = made.iter().filter(|it| it.gid == 77).count();
