@@ -317,13 +317,13 @@ impl Calls {
             }
             let known = self.book.lock().tenure();
             // First: whoever follows the owner that is asked isn't missed.
-            let replaced = self.owners.replaced();
+            let mut replaced = self.owners.replaced();
             let why = match self.owners.owner() {
                 None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
                 Some(owner) => {
                     let until = Deadline::after(&self.world, attempt).min(deadline);
-                    let sent = self.attempt_unless(replaced, &owner, call, until).await;
-                    let Some(sent) = sent else {
+                    let asking = self.attempt(&owner, call, until);
+                    let Some(sent) = unless(&mut replaced, &owner, asking).await else {
                         // Asked at once, and soon again: it takes the shard over, and serves it in a moment.
                         (may_have_run, pause) = (true, PAUSE_MIN);
                         continue;
@@ -337,7 +337,13 @@ impl Calls {
                                 error.clone()
                             }
                             Some((Undone::ReclaimFirst, error)) => {
-                                match self.reclaim(&owner, known, until).await {
+                                let reclaim = self.reclaim(&owner, known, until);
+                                let reclaimed = unless(&mut replaced, &owner, reclaim).await;
+                                let Some(reclaimed) = reclaimed else {
+                                    pause = PAUSE_MIN;
+                                    continue;
+                                };
+                                match reclaimed {
                                     Ok(()) if !deadline.has_passed(&self.world) => continue,
                                     Ok(()) => error.clone(),
                                     Err(error) if error.kind() == ErrorKind::SessionEnded => {
@@ -385,26 +391,6 @@ impl Calls {
     /// Whether a request isn't asked any more, because its session is over.
     fn is_in_vain(&self, request: &OwnerRequest) -> bool {
         self.is_over.load(Ordering::Acquire) && !is_end(request)
-    }
-
-    /// As [`Calls::attempt`]; `None` if another node owns the shard before the answer comes. One that has fallen silent
-    /// is never heard again then.
-    async fn attempt_unless(
-        &self,
-        replaced: BoxFuture<'_, ()>,
-        way: &OwnerWay,
-        call: &mut OwnerCall,
-        until: Deadline,
-    ) -> Option<Sent> {
-        let attempt = pin!(self.attempt(way, call, until));
-        match way {
-            // It knows itself when it is over.
-            OwnerWay::Near(_) => Some(attempt.await),
-            OwnerWay::Far(_) => match select(attempt, replaced).await {
-                Either::Left((sent, _)) => Some(sent),
-                Either::Right(_) => None,
-            },
-        }
     }
 
     /// Sends a call once. The answer to a request that [concerns](Book::concerns) the book enters it
@@ -700,6 +686,23 @@ fn decided(call: &OwnerCall, answer: Result<OwnerReply>, may_have_run: bool) -> 
         }
         answer => answer,
     })
+}
+
+/// What comes of asking an owner; `None` if another node owns the shard before: one that has fallen silent is never heard
+/// again then.
+async fn unless<T>(
+    replaced: &mut BoxFuture<'_, ()>,
+    way: &OwnerWay,
+    asking: impl Future<Output = T>,
+) -> Option<T> {
+    match way {
+        // It knows itself when it is over.
+        OwnerWay::Near(_) => Some(asking.await),
+        OwnerWay::Far(_) => match select(pin!(asking), replaced).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
+        },
+    }
 }
 
 /// Whether a request ends its session, which nothing keeps from being asked.

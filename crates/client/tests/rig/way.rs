@@ -50,6 +50,8 @@ pub struct Way {
     pub no_sessions: AtomicBool,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
+    /// Nothing arrives that says what is held.
+    pub no_reclaims: AtomicBool,
     /// What clients have done themselves is refused as a whole.
     pub refuses_streams: AtomicBool,
     /// After its next answer about a new file that its maker has open, no node owns the shard.
@@ -80,6 +82,7 @@ impl Way {
             listed_late: AtomicBool::new(false),
             no_sessions: AtomicBool::new(false),
             no_publishes: AtomicBool::new(false),
+            no_reclaims: AtomicBool::new(false),
             refuses_streams: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
@@ -231,6 +234,11 @@ impl Remote for Way {
             let request = call.decode::<OwnerCall>().ok().map(|call| call.request);
             if !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
                 self.asked.fetch_add(1, Ordering::Relaxed);
+            }
+            let reclaims = matches!(request, Some(OwnerRequest::Reclaim { .. }));
+            if reclaims && self.no_reclaims.load(Ordering::Relaxed) {
+                silence.await;
+                return Err(NoAnswer::unknown("reclaims are lost"));
             }
             let is_stream = matches!(request, Some(OwnerRequest::ExecuteStream { .. }));
             if is_stream && self.refuses_streams.load(Ordering::Relaxed) {
