@@ -15,6 +15,7 @@ mod late;
 mod listed;
 mod locks;
 mod mappings;
+mod moved;
 mod names;
 mod near;
 mod owner;

@@ -19,9 +19,10 @@ use super::book::{Book, held_by};
 use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
+use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
 use futures::future::{BoxFuture, Either, select};
-use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
+use model::call::{Call, NoAnswer};
 use model::operation::Stamp;
 use model::owner::{
     CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
@@ -99,6 +100,7 @@ pub(super) struct Calls {
     /// Counts the reclaims that were wanted: requests that share `reclaiming` give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
+    under_way: UnderWay,
     /// What the client has done itself and the owner has yet to hear of.
     streaming: Streaming,
     /// The client's tokens.
@@ -160,6 +162,7 @@ impl Calls {
             attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
             slots: Slots::new(),
+            under_way: UnderWay::new(),
             streaming: Streaming::default(),
             tokens,
             names,
@@ -429,7 +432,13 @@ impl Calls {
     /// Sends a call to an owner, or calls it if it is in this process.
     async fn send(&self, way: &OwnerWay, call: &OwnerCall, until: Deadline) -> Sent {
         let owner = match way {
-            OwnerWay::Far(owner) => return send(&**owner, call, until).await,
+            OwnerWay::Far(owner) => {
+                let _room = self
+                    .under_way
+                    .enter(&self.world, &call.request, until)
+                    .await?;
+                return send(&**owner, call, until).await;
+            }
             OwnerWay::Near(owner) => owner,
         };
         let is_known = self.session.get().is_some() && call.tenure == owner.tenure();
@@ -718,7 +727,7 @@ fn ended(session: SessionId) -> Error {
 /// Sends a call to another node and decodes the answer.
 async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
     let mut message = Call::new(OWNER, CLASS, call);
-    message.reply_bytes_max = BODY_BYTES_MAX as u32;
+    message.reply_bytes_max = call.request.reply_bytes_max();
     let answer = owner.call(message, until).await?;
     Ok(answer.reply.decode::<OwnerReply>())
 }

@@ -1,5 +1,6 @@
 //! Two members in one simulated process: which shards are made, and who is asked about them.
 
+mod crowded;
 mod file_systems;
 mod giving_back;
 mod reaching;
