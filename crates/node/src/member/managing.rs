@@ -9,25 +9,26 @@
 //! place has ended: all of that is dropped, and the node looks for a free place again. *It retires*, because the whole
 //! cluster stops: it gives the place up, and never looks for it again.
 
+mod office;
 mod place;
 mod roles;
+
+pub(super) use office::Office;
 
 use super::{Parts, spaces};
 use coordination::Roster;
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
-use manager::{Action, Event, Manager, Moment, Roles, Start};
+use manager::{Action, Event, Manager, Roles, Start};
 use model::call::{Call, Class};
-use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term, Unreached};
-use model::{ErrorKind, NodeId, NodeRun, ShardId};
-use parking_lot::Mutex;
+use model::member::{ATTEND, Attend, Membership};
+use model::{ErrorKind, NodeRun, ShardId};
 use place::{Suspicion, Won};
 use roles::roles_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
 use world::Deadline;
 
 /// How often a manager learns that time passes.
@@ -40,14 +41,6 @@ const ATTEND_MAX: Duration = Duration::from_secs(10);
 const ATTEND_LATE: Duration = Duration::from_secs(5);
 /// Pause before a member is attended to again whose connection broke.
 const ATTEND_AGAIN: Duration = Duration::from_millis(500);
-
-/// Where heartbeats find the manager, if it is here.
-#[derive(Default)]
-pub(super) struct Office {
-    manager: Mutex<Option<Manager>>,
-    /// This run isn't to be the manager any more, and never again.
-    is_retired: watch::Sender<bool>,
-}
 
 /// The outcome of something under way.
 enum Done {
@@ -65,93 +58,6 @@ struct Told {
     shards: BTreeMap<ShardId, u64>,
     runs: BTreeSet<NodeRun>,
     roles: Roles,
-}
-
-impl Office {
-    /// The manager's answer; `None` if it isn't here, or must not answer.
-    pub(super) fn heartbeat(
-        &self,
-        from: NodeRun,
-        heartbeat: Heartbeat,
-        now: Moment,
-    ) -> Option<HeartbeatReply> {
-        let mut manager = self.manager.lock();
-        let event = Event::Heartbeat { from, heartbeat };
-        let actions = manager.as_mut()?.on(event, now);
-        actions.into_iter().find_map(|action| match action {
-            Action::Answer { reply, .. } => Some(reply),
-            _ => None,
-        })
-    }
-
-    /// This run isn't the manager any more, and never will be.
-    pub(super) fn retire(&self) {
-        self.is_retired.send_replace(true);
-    }
-
-    /// Whether it was told so.
-    pub(super) fn is_retired(&self) -> bool {
-        *self.is_retired.borrow()
-    }
-
-    async fn retired(&self) {
-        // The sender is here.
-        let _ = self.is_retired.subscribe().wait_for(|it| *it).await;
-    }
-
-    /// The manager hears whom a run can't reach; false if it isn't here.
-    pub(super) fn hear_unreached(&self, from: NodeRun, unreached: Unreached, now: Moment) -> bool {
-        let mut manager = self.manager.lock();
-        let Some(manager) = manager.as_mut() else {
-            return false;
-        };
-        let runs = unreached.runs;
-        let actions = manager.on(Event::Unreached { from, runs }, now);
-        assert!(actions.is_empty(), "what follows is found at the next tick");
-        true
-    }
-
-    /// A manager is here.
-    pub(super) fn is_open(&self) -> bool {
-        self.manager.lock().is_some()
-    }
-
-    /// Term and members of the manager that is here, with the membership's version, once its term is stored.
-    pub(super) fn established(&self) -> Option<(Term, BTreeSet<NodeRun>, u64)> {
-        let manager = self.manager.lock();
-        let (membership, version) = manager.as_ref()?.established()?;
-        let members = membership.members.values();
-        let members = members.filter(|it| it.standing.is_member());
-        Some((membership.term, members.map(|it| it.run).collect(), version))
-    }
-
-    /// How long the lease of each member lasts still, by every clock; nothing if the manager isn't here.
-    pub(super) fn lease_rests(&self, now: Moment) -> Vec<(NodeId, Duration)> {
-        let manager = self.manager.lock();
-        let ends = manager.iter().flat_map(Manager::lease_ends);
-        ends.map(|(run, end)| (run.node, end.since(now))).collect()
-    }
-
-    fn on(&self, event: Event, now: Moment) -> Vec<Action> {
-        let mut manager = self.manager.lock();
-        let manager = manager.as_mut();
-        manager.map_or_else(Vec::new, |manager| manager.on(event, now))
-    }
-
-    fn attended(&self) -> Vec<NodeRun> {
-        let manager = self.manager.lock();
-        let manager = manager.as_ref();
-        manager.map_or_else(Vec::new, |manager| manager.attended().collect())
-    }
-}
-
-/// Closes the office whatever ends its manager.
-struct Open<'a>(&'a Office);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        *self.0.manager.lock() = None;
-    }
 }
 
 /// The task that makes this run the manager whenever nobody else is.
@@ -212,8 +118,7 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
     let office = &parts.office;
     let start = start(parts, &won, &roster, dead);
     let (manager, first) = Manager::begin(start, parts.moment());
-    *office.manager.lock() = Some(manager);
-    let _open = Open(office);
+    let _open = office.open(manager);
     tracing::info!(run = %parts.run, "the node is the cluster's manager");
     let mut told = Told::default();
     told.news(&roster);
