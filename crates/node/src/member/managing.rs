@@ -3,7 +3,8 @@
 //! *The place is free*, or its holder is surely dead (two attempts in a row were refused, or a newer run of
 //! its node is known) or surely doesn't keep it: this node takes it under a lease (`place`), reads the roster, and
 //! begins a manager, whose first act is to write its term. *A heartbeat* is answered by the manager under its lock, at
-//! once ([`Office::heartbeat`]). All else that it wants done is a future here, of which each ends within
+//! once ([`Office::heartbeat`]). *Its place* is kept by a task of the urgent thread ([`place::keep`]), as long as the loop here
+//! comes round. All else that it wants done is a future here, of which each ends within
 //! [`STEP_MAX`], and whose outcome is its next event: stores, assignments, probes, and a call to each member
 //! that lasts until its connection breaks. *It resigns*, because another one has written the membership or its
 //! place has ended: all of that is dropped, and the node looks for a free place again. *It retires*, because the whole
@@ -16,7 +17,7 @@ mod roles;
 pub(super) use office::Office;
 
 use super::{Parts, spaces};
-use coordination::Roster;
+use coordination::{PLACE_LEASE, Roster};
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
@@ -29,12 +30,20 @@ use roles::roles_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use world::Deadline;
+use world::{Deadline, Point};
 
 /// How often a manager learns that time passes.
 const TICK: Duration = Duration::from_millis(100);
 /// How long an answer of coordination, or a connection, is waited for.
 const STEP_MAX: Duration = Duration::from_secs(1);
+/// The place isn't kept of a manager whose loop hasn't looked for so long what there is to do. Longer than the place lasts,
+/// so that threads which all wait for a slow disk cost nobody the manager; so short that another one follows within
+/// 17 s after a manager has hung.
+pub(super) const IDLE_MAX: Duration = Duration::from_secs(10);
+const _: () = assert!(
+    IDLE_MAX.as_millis() > PLACE_LEASE.as_millis(),
+    "what lasts shorter than the place costs no manager"
+);
 /// How long a member waits with its answer to [`ATTEND`].
 const ATTEND_MAX: Duration = Duration::from_secs(10);
 /// How much longer the manager waits for it: a member that is silent is found by its lease.
@@ -102,7 +111,7 @@ pub(super) async fn manage(parts: Arc<Parts>) {
 
 /// Is the manager until it resigns. `dead`: a run that was found to be dead. Returns whether it may have been the manager
 /// at all.
-async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
+async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> bool {
     let Ok(Ok(roster)) = parts
         .world
         .timeout(STEP_MAX, Roster::read(&parts.coordination))
@@ -118,7 +127,7 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
     let office = &parts.office;
     let start = start(parts, &won, &roster, dead);
     let (manager, first) = Manager::begin(start, parts.moment());
-    let _open = office.open(manager);
+    let _open = office.open(manager, won.lease, parts.moment());
     tracing::info!(run = %parts.run, "the node is the cluster's manager");
     let mut told = Told::default();
     told.news(&roster);
@@ -126,13 +135,16 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
     let mut attending = BTreeSet::new();
     let mut broken = BTreeSet::new();
     let mut known = parts.roster.subscribe();
-    work.push(place::keep(parts, won.lease));
+    // Ends when the place is lost.
+    let keeping = place::keep(parts.clone(), won.lease);
+    let urgent = parts.world.urgent();
+    let mut keeping = urgent.spawn("keeps the manager's place", keeping);
     if !perform(parts, first, &mut work) {
         return true;
     }
     let mut next_tick = parts.world.now();
     loop {
-        let attended = office.attended().into_iter();
+        let attended = office.look(parts.moment()).into_iter();
         for run in attended.filter(|run| *run != parts.run) {
             if attending.insert(run) {
                 let pause = match broken.remove(&run) {
@@ -143,13 +155,9 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
             }
         }
         let mut events = tokio::select! {
+            () = &mut keeping => return true,
             Some(done) = work.next() => match done {
-                Done::Event(event) => {
-                    if matches!(event, Event::OwnLease(_)) {
-                        work.push(place::keep(parts, won.lease));
-                    }
-                    vec![event]
-                }
+                Done::Event(event) => vec![event],
                 Done::Attended(run, was_answered) => {
                     attending.remove(&run);
                     match was_answered {
@@ -164,13 +172,13 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
             changed = known.changed() => match changed {
                 Ok(()) => {
                     let known = known.borrow_and_update().clone();
-                    let mut events = told.news(&known);
                     let holder = known.manager.as_ref().map(|it| it.value.run);
                     // Newer than what showed that it was this run's.
                     if known.revision > roster.revision && holder != Some(parts.run) {
-                        events.push(place::lost(parts));
+                        place::lost(parts, won.lease);
+                        return true;
                     }
-                    events
+                    told.news(&known)
                 }
                 Err(_) => return true,
             },
@@ -183,6 +191,7 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> bool {
         }
         for event in events {
             let actions = office.on(event, parts.moment());
+            parts.world.at(Point::ManagerDecided).await;
             if !perform(parts, actions, &mut work) {
                 return true;
             }

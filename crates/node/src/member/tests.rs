@@ -2,6 +2,7 @@
 
 mod file_systems;
 mod giving_back;
+mod place;
 mod reaching;
 mod stopping;
 mod urgent;
