@@ -3,6 +3,7 @@
 mod crowded;
 mod file_systems;
 mod giving_back;
+mod place;
 mod reaching;
 mod stopping;
 mod urgent;
