@@ -120,7 +120,7 @@ async fn runs_of<const N: usize>(stage: &Arc<Stage>, nodes: [usize; N]) -> Vec<N
 #[test]
 fn of_an_owner_and_a_client_that_cannot_reach_each_other_the_client_goes_and_comes_back() {
     let worst = Mutex::new(Duration::ZERO);
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         Stage::play(seed, &FIVE, None, async |stage| {
             let longest = client_cut_off(&stage, seed).await;
             let mut worst = worst.lock().expect("nobody panicked");
@@ -207,7 +207,7 @@ async fn client_cut_off(stage: &Arc<Stage>, seed: u64) -> Duration {
 #[test]
 fn an_owner_that_several_clients_cannot_reach_goes_and_all_of_them_go_on() {
     let worst = Mutex::new(Duration::ZERO);
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         Stage::play(seed, &FIVE, None, async |stage| {
             let longest = owner_cut_off(&stage, seed).await;
             let mut worst = worst.lock().expect("nobody panicked");
@@ -328,7 +328,7 @@ async fn refused(stage: &Arc<Stage>, seed: u64) {
 /// Would be broken if a node went for a link that is broken for a moment, or each of its ends in turn.
 #[test]
 fn nobody_goes_for_a_link_that_is_back_within_eight_seconds() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         Stage::play(seed, &FIVE, None, async move |stage| {
             let all = begin(&stage).await;
             let [_, owner, apart, ..] = all;

@@ -63,7 +63,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The reason why it couldn't start, or ended by itself.
-pub async fn live(
+pub(crate) async fn live(
     world: &World,
     dir: &Path,
     config: NodeConfig,

@@ -55,7 +55,7 @@ const fn patience(step: StopStep) -> Duration {
 /// # Errors
 /// `NotSupported` on a node that is alone; `Busy`: its people stop the cluster already. What other nodes say, or that they
 /// don't, is in the answer.
-pub async fn stop_cluster(serving: Arc<Serving>, force: bool) -> Result<ClusterStopped> {
+pub(crate) async fn stop_cluster(serving: Arc<Serving>, force: bool) -> Result<ClusterStopped> {
     let here = serving.running.in_cluster()?.clone();
     let Ok(_alone) = serving.stop.driving.try_lock() else {
         let text =
