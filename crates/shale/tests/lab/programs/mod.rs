@@ -25,6 +25,7 @@ fn programs_on_four_nodes_work_on_the_same_files_as_on_one_machine() {
     databases::sqlite_on_two_nodes_at_once_keeps_its_integrity(&lab);
     building::a_clone_is_built_and_changed_on_other_nodes(&lab);
     crowding::nobody_waits_for_long_in_a_crowd(&lab);
+    crowding::nobody_waits_for_long_while_all_threads_are_busy(&lab);
     if by_suite(false, true) {
         neighbours::pjdfstest_finds_no_fault_beside_a_neighbour(&lab);
     }
