@@ -50,6 +50,15 @@ impl Daemon {
         self.dir.join("mnt")
     }
 
+    /// Ends its mount; the daemon runs on.
+    ///
+    /// # Errors
+    /// As [`Daemon::run`].
+    pub fn unmount(&self) -> Result<()> {
+        let mount = self.mount().display().to_string();
+        self.run(&["umount", &mount]).map(drop)
+    }
+
     /// Runs `shale ARGS --dir DIR`; returns what it printed.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ mod processes;
 mod rebuild;
 mod remote;
 
-use crate::measure::{Goal, Line, Unit, pairs, pairs_of, per_second, print};
+use crate::measure::{Goal, Line, Unit, note, pairs, pairs_of, per_second, print};
 use crate::paths;
 use crate::workers::{WORKERS, crowd};
 use daemons::{Cluster, Daemon};
@@ -34,6 +34,9 @@ const SYNCED_FILES: u64 = 300;
 /// Size of each NSD of small clusters, and of those with six.
 const NSD: &str = "6G";
 const NSD_OF_SIX: &str = "2G";
+/// NSDs of the nodes of which only the owner's mounts: all data is where it is in one node alone, so that what differs is the
+/// cluster.
+const NSDS_OF_OWNERS: [u32; 3] = [1, 0, 0];
 /// Where the nodes are, in the working directory.
 const FOLDER: &str = "clusters";
 const ONE_COPY: &str = "replicate(1)";
@@ -154,7 +157,7 @@ impl Clusters {
         }
     }
 
-    /// The only mount of a cluster, on its owner's node.
+    /// The only mount of a cluster of three nodes, on its owner's node.
     fn owners_mount(&self) -> Result<()> {
         const SYNCED: Wanted = (
             "owner's mount: create, write 4 KiB, fsync",
@@ -166,8 +169,16 @@ impl Clusters {
         }
         let dir = self.folder("owner")?;
         let alone = Daemon::alone(&dir.join("alone"), ONE_COPY, 1, NSD)?;
-        let cluster = Cluster::of(&dir, 1, ONE_COPY, NSD)?;
-        let (mount, alone) = (cluster.first().mount(), alone.mount());
+        let cluster = Cluster::with(&dir, &NSDS_OF_OWNERS, ONE_COPY, NSD)?;
+        let (owner, others) = cluster.owner_and_others()?;
+        if !std::ptr::eq(owner, cluster.first()) {
+            note("the owner isn't the node that has the data");
+        }
+        // Their clients stay: the owner's mount is the only one, and works under tokens.
+        for other in others {
+            other.unmount()?;
+        }
+        let (mount, alone) = (owner.mount(), alone.mount());
         self.compare(&OWNERS, (&mount, &mount), &alone);
         if self.wanted(&[SYNCED.0]) {
             let synced = |root: &Path| paths::synced_files(&self.fresh(root), SYNCED_FILES);
