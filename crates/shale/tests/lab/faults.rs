@@ -29,9 +29,6 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::Kill, Self::Stop, Self::Partition];
-
     /// What the node is then.
     pub(crate) fn word(self) -> &'static str {
         match self {

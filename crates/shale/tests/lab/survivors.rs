@@ -1,5 +1,8 @@
 //! Nodes of a lab are killed, fall silent or are cut off, whatever they are to their cluster: the others go on. How long they
-//! were held up is a figure; only what hangs fails.
+//! were held up is a figure as soon as the runs of a row are over; only what hangs fails.
+//!
+//! Each fault has a test with a lab of its own and a row for each role. With `SHALE_LONG` all rows run, ten times;
+//! `SHALE_ROW=owner` runs only those whose name contains that, `SHALE_RUNS=3` runs each three times.
 
 use super::{
     etcd,
@@ -10,6 +13,7 @@ use super::{
     worst::Worst,
 };
 use sim::by_suite;
+use std::time::Instant;
 
 /// Runs of each row when there is time.
 const RUNS: usize = 10;
@@ -27,7 +31,7 @@ impl Target {
     fn name(self) -> &'static str {
         match self {
             Self::One(role) => role.name(),
-            Self::Everything => "manager, owner and etcd leader at once",
+            Self::Everything => "everything at once",
         }
     }
 
@@ -51,34 +55,61 @@ impl Target {
     }
 }
 
-fn rows() -> Vec<(Fault, Target)> {
-    if !by_suite(false, true) {
-        // The first one's roles are together when a lab is new.
-        return vec![
-            (Fault::Stop, Target::Everything),
-            (Fault::Kill, Target::One(Role::Owner)),
-        ];
-    }
-    let mut rows = Vec::new();
-    for fault in Fault::ALL {
-        rows.extend(Role::ALL.map(|role| (fault, Target::One(role))));
-        rows.push((fault, Target::Everything));
-    }
+/// Whom a fault hits, one after the other.
+fn rows(fault: Fault) -> Vec<Target> {
+    let all = Role::ALL.map(Target::One).into_iter();
+    let all = all.chain([Target::Everything]).collect();
+    let short = match fault {
+        Fault::Kill => vec![Target::One(Role::Owner)],
+        // Its roles are together when a lab is new.
+        Fault::Stop => vec![Target::Everything],
+        // Two of six are: the other test.
+        Fault::Partition => Vec::new(),
+    };
+    let mut rows = by_suite(short, all);
+    rows.retain(|target| is_wanted(target.name()));
     rows
 }
 
-/// A table with a column for each fault.
-fn table(rows: &str) -> Worst {
-    let faults =
-        Fault::ALL.map(|fault| format!("{} (aim {} s)", fault.word(), fault.aim().as_secs()));
-    Worst::new([rows.to_owned()].into_iter().chain(faults))
+/// Whether the row with this name shall run.
+fn is_wanted(row: &str) -> bool {
+    let only = std::env::var("SHALE_ROW").ok();
+    only.is_none_or(|only| row.contains(&only))
 }
 
-/// Others have felt a fault once more.
-fn note(worst: &mut Worst, row: &str, fault: Fault, pauses: &Pauses) {
-    let column = Fault::ALL.iter().position(|it| *it == fault);
-    let column = column.expect("they are all faults");
-    worst.note(row, 1 + column, pauses, Some(fault.aim()));
+/// How often each row runs.
+fn runs() -> usize {
+    match std::env::var("SHALE_RUNS") {
+        Ok(number) => number.parse().expect("SHALE_RUNS is a number"),
+        Err(_) => by_suite(1, RUNS),
+    }
+}
+
+/// Runs a row: `suffers` has nodes suffer the fault and come back, and returns what others felt, and what else there is to say;
+/// `rest` is what must be so before the next run.
+#[track_caller]
+fn run_row(
+    name: &str,
+    fault: Fault,
+    mut suffers: impl FnMut() -> (Pauses, String),
+    rest: impl Fn(),
+) {
+    let (name, aim) = (format!("{name} {}", fault.word()), fault.aim());
+    let mut worst = Worst::new(
+        &format!(
+            "lab: {name}, others' longest operation (aim {} s)",
+            aim.as_secs()
+        ),
+        aim,
+    );
+    for run in 1..=runs() {
+        let begun = Instant::now();
+        let (pauses, more) = suffers();
+        let seconds = begun.elapsed().as_secs();
+        eprintln!("{name}, run {run}, {seconds} s: {pauses}{more}");
+        worst.note(&pauses);
+        rest();
+    }
 }
 
 /// Takes a node's NSD out of use: from then on it is a client, and what the cluster makes of it.
@@ -99,36 +130,48 @@ fn make_client(lab: &Lab, node: u32) {
     });
 }
 
-#[test]
-fn others_go_on_whoever_is_killed_falls_silent_or_is_cut_off() {
+/// One of five nodes suffers a fault, in each row another one.
+#[track_caller]
+fn others_go_on(fault: Fault) {
+    let rows = rows(fault);
+    if rows.is_empty() {
+        return;
+    }
     let Some(lab) = Lab::up(5, "erasure(2+1)") else {
         return;
     };
     until_whole(&lab);
-    let runs = if by_suite(false, true) {
+    if by_suite(false, true) {
         make_client(&lab, 5);
         until_whole(&lab);
-        RUNS
-    } else {
-        1
-    };
-    let mut worst = table("lab: others' longest operations; one of five was");
-    for (fault, target) in rows() {
-        for run in 1..=runs {
+    }
+    for target in rows {
+        let name = format!("one of five nodes ({}) was", target.name());
+        let suffers = || {
             let (pauses, names) = target.suffers(&lab, fault);
-            let (what, name) = (fault.word(), target.name());
-            eprintln!("{what} {name}, run {run}: {pauses}; the node was {names}");
-            note(&mut worst, name, fault, &pauses);
-        }
+            (pauses, format!("; the node was {names}"))
+        };
+        run_row(&name, fault, suffers, || {});
     }
 }
 
 #[test]
+fn others_go_on_when_a_node_is_killed() {
+    others_go_on(Fault::Kill);
+}
+
+#[test]
+fn others_go_on_when_a_node_falls_silent() {
+    others_go_on(Fault::Stop);
+}
+
+#[test]
+fn others_go_on_when_a_node_is_cut_off() {
+    others_go_on(Fault::Partition);
+}
+
+#[test]
 fn two_of_six_nodes_may_go_at_the_same_time() {
-    let Some(lab) = Lab::up(6, "erasure(4+2)") else {
-        return;
-    };
-    until_whole(&lab);
     let all = [
         (Fault::Partition, [5_u32, 6]),
         (Fault::Kill, [4, 6]),
@@ -137,15 +180,18 @@ fn two_of_six_nodes_may_go_at_the_same_time() {
         (Fault::Stop, [2, 4]),
         (Fault::Partition, [1, 6]),
     ];
-    let (rows, runs) = by_suite((&all[..1], 1), (&all[..], RUNS));
-    let mut worst = table("lab: others' longest operations; two of six were");
-    for (fault, [one, other]) in rows {
-        for run in 1..=runs {
-            let pauses = survive(&lab, *fault, &[*one, *other], || {});
-            let (what, name) = (fault.word(), format!("n{one} and n{other}, erasure(4+2)"));
-            eprintln!("{what} {name}, run {run}: {pauses}");
-            note(&mut worst, &name, *fault, &pauses);
-            until_well(&lab);
-        }
+    let name = |[one, other]: [u32; 2]| format!("n{one} and n{other} of six, erasure(4+2), were");
+    let mut rows = by_suite(&all[..1], &all[..]).to_vec();
+    rows.retain(|(_, nodes)| is_wanted(&name(*nodes)));
+    if rows.is_empty() {
+        return;
+    }
+    let Some(lab) = Lab::up(6, "erasure(4+2)") else {
+        return;
+    };
+    until_whole(&lab);
+    for (fault, nodes) in rows {
+        let suffers = || (survive(&lab, fault, &nodes, || {}), String::new());
+        run_row(&name(nodes), fault, suffers, || until_well(&lab));
     }
 }

@@ -24,7 +24,7 @@ use super::{
     histories,
     load::{self, Load, Pauses},
     programs, roles,
-    worst::Worst,
+    worst::Table,
 };
 use crate::fixture::figure;
 use sim::by_suite;
@@ -111,7 +111,7 @@ fn play(stories: &[Story]) {
         return;
     };
     until_whole(&lab);
-    let mut worst = Worst::new([
+    let mut worst = Table::new([
         "lab: one of the nastiest stories",
         "others' longest operation",
     ]);
