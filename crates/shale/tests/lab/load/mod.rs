@@ -239,12 +239,15 @@ impl Load {
         let all = self.nodes();
         let files = Value::Array(self.ask(&all, "files"));
         let entries: Vec<Entry> = serde_json::from_value(files).unwrap();
-        for node in nodes {
-            let place = cluster.path_on(*node, &self.name);
-            let entries = entries.clone();
-            let checked = within("looking at all files", move || {
-                journal::check(&place, &entries)
-            });
+        // All at the same time: a node waits for others more than it computes.
+        let check = |node: &u32| {
+            let (place, entries) = (cluster.path_on(*node, &self.name), entries.clone());
+            let checked = begun(move || journal::check(&place, &entries));
+            (*node, checked)
+        };
+        let checks: Vec<_> = nodes.iter().map(check).collect();
+        for (node, checked) in checks {
+            let checked = end_of("looking at all files", &checked);
             checked.unwrap_or_else(|why| panic!("n{node}: {why}"));
         }
     }
@@ -283,8 +286,18 @@ pub(crate) fn within<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> T {
+    end_of(what, &begun(work))
+}
+
+/// Does it meanwhile; what comes of it comes there.
+fn begun<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (tell, done) = channel();
     std::thread::spawn(move || tell.send(work()));
+    done
+}
+
+#[track_caller]
+fn end_of<T>(what: &str, done: &Receiver<T>) -> T {
     let done = done.recv_timeout(CHECK_MAX);
     done.unwrap_or_else(|error| panic!("{what}: {error}"))
 }
