@@ -8,7 +8,6 @@ mod neighbours;
 
 use super::{actors, fixture::Lab};
 use crate::fixture::figure;
-use sim::by_suite;
 use std::fs;
 
 /// Nodes of the lab.
@@ -26,9 +25,7 @@ fn programs_on_four_nodes_work_on_the_same_files_as_on_one_machine() {
     building::a_clone_is_built_and_changed_on_other_nodes(&lab);
     crowding::nobody_waits_for_long_in_a_crowd(&lab);
     crowding::nobody_waits_for_long_while_all_threads_are_busy(&lab);
-    if by_suite(false, true) {
-        neighbours::pjdfstest_finds_no_fault_beside_a_neighbour(&lab);
-    }
+    neighbours::pjdfstest_finds_no_fault_beside_a_neighbour(&lab);
     for node in 1..=NODES {
         let log = fs::read_to_string(lab.node(node).join("daemon.log")).unwrap();
         assert!(!log.contains("panicked"), "n{node}: {log}");
