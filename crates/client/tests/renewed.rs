@@ -664,7 +664,7 @@ fn a_lock_that_is_taken_in_the_next_session_ends_with_its_open() {
 #[test]
 fn clients_that_are_cut_off_and_come_back_read_and_write_with_the_others() {
     let totals = Arc::new(Mutex::new((0, 0)));
-    for seed in 0..rig::storm_seeds(12) {
+    for seed in 0..rig::storm_seeds(20) {
         let totals = totals.clone();
         run(9_200 + seed, |world, node| async move {
             let (sessions, heard) = storm(world, node).await;

@@ -403,7 +403,7 @@ fn readers_that_wait_for_a_change_go_on_together_before_the_next_one() {
                     ..ReadTraces::default()
                 };
                 busy.forget_clean();
-                let reads = (0..400).map(|_| busy.read_leaving(file, 0, CELL, traces));
+                let reads = (0..60).map(|_| busy.read_leaving(file, 0, CELL, traces));
                 for read in join_all(reads).await {
                     assert_eq!(values(&read.unwrap().concat()), [1]);
                 }

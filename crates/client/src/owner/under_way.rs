@@ -11,7 +11,7 @@ use world::{Deadline, World};
 const LOCK_WAITS_MAX: usize = 256;
 /// Most requests whose answers may be large, and which wait for what others are changing: each takes 1 MiB of what this
 /// node may have under way there.
-const LARGE_MAX: usize = 32;
+const LARGE_MAX: usize = 64;
 
 /// The rooms of a session's requests.
 pub(super) struct UnderWay {
