@@ -91,9 +91,16 @@ impl<'a> Line<'a> {
             .map(|((at, event), _)| (event.is_delegated, Mark::of(event, at, at + 1)))
             .collect();
         let ranked = looks.iter().filter(|look| look.rank.is_some());
+        let silent: Vec<_> = ordered()
+            .map(|(_, event)| may_change_nothing(event))
+            .collect();
         let shown = ranked.map(|look| {
-            let (behind, before) = stretches[place(&ranks, look.rank)];
-            Mark::of(look, before, behind)
+            let newest = place(&ranks, look.rank);
+            // What changed nothing has the same rank, and may have been made after it was shown.
+            let others = (0..newest).rev();
+            let same = others.take_while(|at| ranks[*at] == look.rank && silent[*at]);
+            let (behind, _) = stretches[newest - same.count()];
+            Mark::of(look, stretches[newest].1, behind)
         });
         let of_changes = marks.iter().map(|it| it.1);
         let all = Answered::new(of_changes.chain(shown), changes.len());

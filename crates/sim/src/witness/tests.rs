@@ -535,6 +535,25 @@ fn a_reordered_rename_is_a_lie() {
     script.explained();
 }
 
+/// An owner in its client's process notes nothing of it: it has the rank of what was newest, as a look before it.
+#[test]
+fn what_changes_nothing_has_the_rank_of_what_a_look_before_it_has_shown() {
+    let mut script = Script::new();
+    script.add(2, lookup("f"), made(FILE), rank(1));
+    let set = Call::SetMode {
+        inode: OTHER,
+        mode: 0o600,
+    };
+    script.add(2, set, Answer::Refused(ErrorKind::Stale), None);
+    script.add(2, rename("f", "f"), Answer::Done, rank(1));
+    script
+        .history
+        .events
+        .iter_mut()
+        .for_each(|it| it.is_near = true);
+    script.explained();
+}
+
 #[test]
 fn a_resurrected_name_is_a_lie() {
     let mut script = Script::new();

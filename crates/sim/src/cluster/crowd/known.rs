@@ -136,6 +136,11 @@ impl Known {
         self.ticks
     }
 
+    /// Whether programs work on this file.
+    pub(super) fn is_file(&self, inode: InodeId) -> bool {
+        self.files.contains(&inode)
+    }
+
     /// Programs don't work on this file.
     pub(super) fn forget(&mut self, inode: InodeId) {
         self.files.retain(|file| *file != inode);
@@ -304,8 +309,8 @@ impl Known {
             let (list, most, first) = match seen.kind {
                 FileKind::Directory => (&mut self.directories, DIRECTORIES_MAX, 1),
                 FileKind::File => (&mut self.files, FILES_MAX, 0),
-                // Used by their names only.
-                _ => return,
+                // Used by their names only. The number of a file that was lost with its owner may be given again.
+                _ => return self.forget(seen.inode),
             };
             if !list.contains(&seen.inode) && seen.links > 0 {
                 if list.len() < most {

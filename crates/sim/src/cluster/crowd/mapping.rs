@@ -157,7 +157,7 @@ impl Programs {
         match touched.flatten() {
             Ok(()) => Ok(()),
             // It is open, so it is there.
-            Err(error) if is_refusal(&error) => {
+            Err(error) if is_refusal(&error) && lock(&self.known).is_file(inode) => {
                 self.breaks_unless_lost(format!("{error} of {call:?} in a mapping"))
             }
             Err(error) => self.note_error(None, &call, Err(error)).map(drop),
