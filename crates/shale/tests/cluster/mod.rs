@@ -13,6 +13,7 @@ mod removing;
 mod renewing;
 mod repeating;
 mod rotating;
+mod secrets;
 mod sharing;
 mod starting;
 mod stopping;
