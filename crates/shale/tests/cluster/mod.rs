@@ -17,6 +17,7 @@ mod secrets;
 mod sharing;
 mod starting;
 mod stopping;
+mod strangers;
 mod waiting;
 
 use crate::fixture::{Node, alive, eventually};

@@ -63,7 +63,7 @@ fn finish(cluster: &Cluster, asked: usize, option: &str) -> String {
 }
 
 /// Whether a node lets somebody in who has these files of a node.
-fn lets_in(cluster: &Cluster, to: u8, node: &[String; 3]) -> Result<(), String> {
+pub(super) fn lets_in(cluster: &Cluster, to: u8, node: &[String; 3]) -> Result<(), String> {
     let [key, certificate, authorities] = node;
     let credentials = Credentials::from_pem(key, certificate, authorities).unwrap();
     let address: SocketAddr = format!("{}:7311", cluster.address(to)).parse().unwrap();
