@@ -3,6 +3,7 @@
 
 mod breaking;
 mod ciphers;
+mod commands;
 mod coordination;
 mod expelling;
 mod founding;
