@@ -53,6 +53,8 @@ pub struct Roster {
     pub quorum: BTreeSet<NodeId>,
     /// What people call the nodes. Those that were removed have no name any more.
     pub names: BTreeMap<NodeId, String>,
+    /// The classes of the nodes that have names.
+    pub classes: BTreeMap<NodeId, String>,
     /// The authorities that count; `None`: the one that the cluster was founded with.
     pub authorities: Option<Versioned<Authorities>>,
     /// How connections are protected; `None`: nobody has said.
@@ -145,8 +147,14 @@ impl Roster {
             false => self.quorum.remove(&node),
         };
         match facts {
-            Some(facts) => drop(self.names.insert(node, facts.name)),
-            None => drop(self.names.remove(&node)),
+            Some(facts) => {
+                self.names.insert(node, facts.name);
+                self.classes.insert(node, facts.class);
+            }
+            None => {
+                self.names.remove(&node);
+                self.classes.remove(&node);
+            }
         }
     }
 
@@ -371,6 +379,36 @@ mod tests {
                 assert_eq!(known, name);
                 let read = Roster::read(&coordination).await.unwrap();
                 assert_eq!(read.names, followed.names);
+            }
+        });
+        run.finished();
+    }
+
+    #[test]
+    fn the_class_of_a_node_is_known_as_it_is_changed_until_the_node_is_removed() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            coordination.add_first_node(&node_3()).await.unwrap();
+            let mut followed = Roster::read(&coordination).await.unwrap();
+            let mut watch = coordination.watch("", followed.revision);
+            assert_eq!(followed.classes[&NodeId(3)], "default");
+            for class in [Some("gpu"), Some("default"), None] {
+                match class {
+                    Some(class) => {
+                        let change = coordination.change_node(NodeId(3), |it| {
+                            it.class = class.into();
+                            Ok(())
+                        });
+                        change.await.unwrap();
+                    }
+                    None => coordination.forget_node(NodeId(3)).await.unwrap(),
+                }
+                follow(&mut followed, &mut watch).await;
+                let known = followed.classes.get(&NodeId(3)).map(String::as_str);
+                assert_eq!(known, class);
+                let read = Roster::read(&coordination).await.unwrap();
+                assert_eq!(read.classes, followed.classes);
             }
         });
         run.finished();

@@ -19,6 +19,8 @@ pub(crate) enum Task {
     /// Judge whether this daemon may call over a connection for this lane, or for all classes:
     /// [`Answerer::welcome`] or [`Answerer::drain`].
     Greet(NodeRun, Option<Lane>),
+    /// Say somewhere that the other side was refused for its hello: it is told why, and the connection ends.
+    Refused(Fault),
     /// Run a request of this daemon, and hand over its ending.
     Run(u64, NodeRun, Call, Deadline),
     /// Stop running this request; its ending is seen to.
@@ -122,7 +124,7 @@ impl Answerer {
                     Ok(lane) => Ok(Task::Greet(hello.from.run, lane)),
                     Err(fault) => {
                         self.drain(&fault.to_string());
-                        Ok(Task::None)
+                        Ok(Task::Refused(fault))
                     }
                 }
             }

@@ -25,6 +25,9 @@ pub(crate) trait Side: Send + Sync {
     fn arrived(&self, frame: Frame) -> Result<(), Fault>;
     /// Bytes came.
     fn heard(&self);
+    /// The connection ends because the other side sent what breaks the rules, or didn't begin in time. Of use to whoever is
+    /// asked; who asks has it as an error.
+    fn broken(&self, _fault: &Fault) {}
     /// What to do next.
     fn next(&self) -> Next;
     /// Notified when `next` may have something else to say.
@@ -42,7 +45,7 @@ pub(crate) async fn hear_first<S: Stream>(
     let mut receiver = Receiver::new(opener);
     let first = async {
         loop {
-            if let Some(frame) = receiver.next(|header| side.allow(header))? {
+            if let Some(frame) = next_frame(&mut receiver, side)? {
                 return side.arrived(frame);
             }
             receive(stream, &mut receiver, side).await?;
@@ -51,8 +54,18 @@ pub(crate) async fn hear_first<S: Stream>(
     // Single bytes without end are no frame.
     match world.timeout(SILENCE_MAX, first).await {
         Ok(heard) => heard.map(|()| receiver),
-        Err(_) => Err(Fault::new("the other side said no hello")),
+        Err(_) => {
+            let fault = Fault::new("the other side said no hello");
+            side.broken(&fault);
+            Err(fault)
+        }
     }
+}
+
+/// The next frame that has come whole.
+fn next_frame(receiver: &mut Receiver, side: &impl Side) -> Result<Option<Frame>, Fault> {
+    let next = receiver.next(|header| side.allow(header));
+    next.inspect_err(|fault| side.broken(fault))
 }
 
 /// Moves bytes until the connection ends, and says why it did. `receiver` holds what has been received before.
@@ -85,7 +98,7 @@ async fn read_frames(
 ) -> Fault {
     loop {
         loop {
-            match receiver.next(|header| side.allow(header)) {
+            match next_frame(&mut receiver, side) {
                 Ok(None) => break,
                 Ok(Some(frame)) => {
                     if let Err(fault) = side.arrived(frame) {

@@ -135,10 +135,9 @@ impl Gate {
         drop(displaced);
     }
 
-    /// Somebody who was let in isn't who they say.
-    pub(crate) fn refused(&self, why: &str) {
-        let refusal = Refusal::new(RefusalKind::Identity, why);
-        self.security.refused(None, &refusal);
+    /// Somebody who was let in is refused for what they say.
+    pub(crate) fn refused(&self, proof: &Proof, kind: RefusalKind, why: String) {
+        self.security.refused(proof.from, &Refusal::new(kind, why));
     }
 
     /// Lets nobody in any more.
@@ -206,7 +205,7 @@ async fn pass(
         return Ok(());
     };
     let known = async {
-        Ok(match security.accept(stream, takes_joins).await? {
+        Ok(match security.accept(stream, from, takes_joins).await? {
             Proven::Node(channel, proof) => Known::Node(channel, proof),
             Proven::Joining(mut stream) => {
                 let request = read_request(&mut stream).await?;

@@ -181,10 +181,11 @@ impl Security {
         })
     }
 
-    /// Finds out who opened a stream. The caller bounds the time.
+    /// Finds out who opened a stream that comes from there. The caller bounds the time.
     pub(crate) async fn accept(
         &self,
         mut stream: impl Stream + 'static,
+        from: Option<IpAddr>,
         takes_joins: bool,
     ) -> std::result::Result<Proven, Refusal> {
         let mut first = [0];
@@ -205,13 +206,18 @@ impl Security {
                 node: Some(shown.name.node),
                 mode: shown.mode,
                 authority: shown.authority,
+                from,
             };
             return Ok(Proven::Node(channel, proof));
         }
         if active.policy.takes_plain() {
             let first = Some(first);
             let channel = Channel::plain(Begun { first, stream });
-            return Ok(Proven::Node(channel, Proof::NONE));
+            let proof = Proof {
+                from,
+                ..Proof::NONE
+            };
+            return Ok(Proven::Node(channel, proof));
         }
         let why = format!(
             "the other side doesn't protect its connection; cipherList is {} here",
@@ -263,6 +269,8 @@ pub(crate) struct Proof {
     mode: Mode,
     /// The authority that has certified the node.
     authority: Option<Fingerprint>,
+    /// Where it comes from, for the log.
+    pub(crate) from: Option<IpAddr>,
 }
 
 impl Proof {
@@ -271,6 +279,7 @@ impl Proof {
         node: None,
         mode: Mode::Off,
         authority: None,
+        from: None,
     };
 }
 

@@ -21,7 +21,7 @@ use crate::outlet::{Next, Outlet};
 use crate::receive::Receiver;
 use crate::registry::{Going, Registry};
 use crate::seal::Sealer;
-use crate::security::{Admit, Proof, Security};
+use crate::security::{Admit, Proof, RefusalKind, Security};
 use bytes::Bytes;
 use futures::FutureExt;
 use model::call::{Call, Class, Reply};
@@ -617,7 +617,7 @@ impl Link {
             Some(node) if node != run.node => {
                 let text = format!("the certificate is node {node}'s, the hello is {run}'s");
                 if let Some(gate) = &self.server.gate {
-                    gate.refused(&text);
+                    gate.refused(&self.proof, RefusalKind::Identity, text.clone());
                 }
                 Err(Fault::new(text))
             }
@@ -666,6 +666,7 @@ impl Side for Arc<Link> {
         let step = self.state.lock().answerer.arrived(frame, now)?;
         match step {
             Step::None => {}
+            Step::Refused(fault) => self.broken(&fault),
             Step::Greet(run, lane) => {
                 let allowed = self.check(run);
                 let allowed = allowed.and_then(|()| self.server.admit(self, run, lane));
@@ -701,6 +702,18 @@ impl Side for Arc<Link> {
     fn heard(&self) {
         let now = self.server.world.now();
         self.state.lock().answerer.heard(now);
+    }
+
+    fn broken(&self, fault: &Fault) {
+        let Some(gate) = &self.server.gate else {
+            return;
+        };
+        let who = match self.proof.node {
+            Some(node) => format!("node {node}"),
+            None => "somebody who has proven nothing".to_owned(),
+        };
+        let why = format!("{who} sends what isn't taken: {fault}");
+        gate.refused(&self.proof, RefusalKind::Frames, why);
     }
 
     fn next(&self) -> Next {

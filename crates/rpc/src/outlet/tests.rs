@@ -3,6 +3,7 @@
 use super::*;
 use crate::receive::Receiver;
 use futures::future::join;
+use model::call::{Call, Class, Method};
 use std::ops::Range;
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 use world::sim::Simulation;
@@ -81,4 +82,30 @@ fn a_stream_that_is_gone_is_told_to_the_task() {
         let told = outlet.send(&world).await.unwrap_err();
         assert!(told.to_string().contains("sending failed"), "{told}");
     });
+}
+
+/// Would be broken if frames that leave together were copied to one place.
+#[test]
+fn the_stream_is_given_a_payload_where_it_lies() {
+    let payload = Bytes::from(vec![7; 100_000]);
+    let call = Call {
+        payload: payload.clone(),
+        ..Call::new(Method(1), Class::Bulk, &"text")
+    };
+    let mut together = Together::default();
+    let request = Frame::Request {
+        number: 1,
+        budget: Duration::from_secs(1),
+        call,
+    };
+    for frame in [Frame::Alive, request] {
+        together.push(frame.encode());
+    }
+    let mut slices = [IoSlice::new(&[]); PARTS * TOGETHER_MAX];
+    let count = together.slices(&mut slices);
+    let last = &slices[count - 1];
+    assert_eq!(
+        (last.as_ptr(), last.len()),
+        (payload.as_ptr(), payload.len())
+    );
 }

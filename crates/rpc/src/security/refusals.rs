@@ -24,9 +24,11 @@ pub(crate) enum Kind {
     Refused,
     /// A machine may not join.
     Join,
+    /// Whoever was let in sends what breaks the rules of frames, or speaks no version of them that is spoken here.
+    Frames,
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 /// A refused connection.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -118,6 +118,39 @@ fn frames_have_the_documented_bytes() {
     assert_eq!(whole(Frame::Alive)[..8], *b"SHRP\x01\x06\0\0");
 }
 
+/// Would be broken if file data were copied on its way out.
+#[test]
+fn a_payload_of_a_plain_frame_is_sent_from_where_it_lies() {
+    let payload = Bytes::from(vec![7; 100_000]);
+    let request = |payload_crc| Frame::Request {
+        number: 1,
+        budget: Duration::from_millis(1),
+        call: Call {
+            payload: payload.clone(),
+            payload_crc,
+            ..Call::new(Method(1), Class::Bulk, &())
+        },
+    };
+    let reply = Reply {
+        body: Bytes::new(),
+        payload: payload.clone(),
+    };
+    let frames = [
+        request(None),
+        request(Some(crc32c(&payload))),
+        Frame::Reply {
+            number: 1,
+            class: Class::Bulk,
+            ending: Ending::Answered(reply),
+        },
+    ];
+    for frame in frames {
+        let sent = frame.encode().payload;
+        let place = |bytes: &Bytes| (bytes.as_ptr(), bytes.len());
+        assert_eq!(place(&sent), place(&payload));
+    }
+}
+
 /// So that a later build's hello is understood by this one.
 #[test]
 fn fields_that_a_later_hello_appends_are_ignored() {

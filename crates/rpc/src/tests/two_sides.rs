@@ -207,7 +207,7 @@ impl Scene {
         };
         wire.answerer.allow(&header_of(&frame))?;
         match wire.answerer.arrived(frame, now)? {
-            Task::None | Task::Ending => {}
+            Task::None | Task::Refused(_) | Task::Ending => {}
             Task::Greet(run, _) => wire.answerer.welcome(run, CREDITS, 4),
             Task::Run(number, from, call, _) => {
                 assert_eq!(from, identity(1).run);

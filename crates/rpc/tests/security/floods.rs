@@ -1,6 +1,8 @@
 //! Those who aren't known and don't want to be: bounded memory, bounded time, and room for members.
 
+use super::joining::frame;
 use super::*;
+use model::checksum::crc32c;
 use rustls::ClientConnection;
 
 /// More than the node reads of anybody whom it doesn't know.
@@ -123,6 +125,64 @@ fn garbage_costs_little_and_others_are_served() {
         assert!(log.contains(words), "{words}: {log}");
     }
     assert!(log.lines().count() < 40, "{log}");
+}
+
+/// Would be broken if nobody heard of it who looks why nodes of two builds, or one with a fault, don't come together: they have
+/// proven who they are, or have nothing to prove.
+#[test]
+fn frames_that_break_the_rules_are_logged() {
+    let log = warnings(|| {
+        Simulation::new(1)
+            .run(|world| async move {
+                let cluster = Cluster::new(&world);
+                let (server, _counter) = cluster.server(Mode::Off);
+                let peer = cluster.peer(&server, Mode::Off);
+                let request = frame(2, 0x0101, b"", [0, 0]);
+                let mut later = request.clone();
+                later[4] = 9;
+                let crc = crc32c(&later[..60]);
+                later[60..].copy_from_slice(&crc.to_le_bytes());
+                // Versions 7 to 9, and the rest as it should be.
+                let mut hello = vec![7, 0, 9, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+                hello.extend(CLUSTER.to_le_bytes());
+                hello.extend(ANSWERING.0.to_le_bytes());
+                hello.extend([0; 4 + 48]);
+                hello.extend([2, 8, 0, 0]);
+                let cases = [
+                    [&b"SHRP\0\x01\0\0"[..], &[0xff; 56]].concat(),
+                    frame(1, 0, b"", [u32::MAX, 0]),
+                    frame(1, 0, &hello, [92, 0]),
+                    request[..20].to_vec(),
+                    request,
+                    later,
+                ];
+                for (ticket, bytes) in (1..).zip(cases) {
+                    let mut stream = stranger(&server);
+                    stream.write_all(&bytes).await.unwrap();
+                    let mut answer = Vec::new();
+                    let reading = stream.read_to_end(&mut answer);
+                    let _ = world
+                        .timeout(ms(10_000), reading)
+                        .await
+                        .expect("it is cut off");
+                    ask(&world, &peer, ticket).await.unwrap();
+                    // So that each gets its line.
+                    world.sleep(ms(10_000)).await;
+                }
+            })
+            .finished();
+    });
+    for words in [
+        "somebody who has proven nothing",
+        "a header's checksum is wrong",
+        "encoded part is too large",
+        "speaks versions 7 to 9",
+        "said no hello",
+        "began without hello",
+        "a frame has version 9",
+    ] {
+        assert!(log.contains(words), "{words}: {log}");
+    }
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn a_cluster_that_decides_nothing_is_given_up() {
 }
 
 /// A header that says it is followed by parts of these sizes, and an encoded part.
-fn frame(kind: u8, method: u16, body: &[u8], sizes: [u32; 2]) -> Vec<u8> {
+pub(super) fn frame(kind: u8, method: u16, body: &[u8], sizes: [u32; 2]) -> Vec<u8> {
     let is_request = kind == 2;
     let mut out = b"SHRP".to_vec();
     out.extend([u8::from(is_request), kind, u8::from(is_request), 0]);

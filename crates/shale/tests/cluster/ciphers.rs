@@ -17,7 +17,7 @@ fn policy(cluster: &Cluster, number: usize) -> String {
 }
 
 /// Sets it at one of so many nodes, and waits until all have taken it over.
-fn change(cluster: &Cluster, at: usize, nodes: usize, mode: &str) {
+pub(super) fn change(cluster: &Cluster, at: usize, nodes: usize, mode: &str) {
     cluster
         .node(at)
         .must(&["config", "set", "cipher_list", mode]);

@@ -3,6 +3,7 @@
 
 mod breaking;
 mod ciphers;
+mod commands;
 mod coordination;
 mod expelling;
 mod founding;
@@ -13,9 +14,11 @@ mod removing;
 mod renewing;
 mod repeating;
 mod rotating;
+mod secrets;
 mod sharing;
 mod starting;
 mod stopping;
+mod strangers;
 mod waiting;
 
 use crate::fixture::{Node, alive, eventually};
@@ -51,16 +54,16 @@ impl Cluster {
         cluster
     }
 
-    /// Does something with what is at a port of node 1's etcd, with the key and the certificate of these names that a node
-    /// has.
+    /// Does something with what is at a port of a node's etcd, with the key and the certificate of these names that another
+    /// one has.
     fn with_etcd_at<T>(
         &self,
-        port: u16,
+        (number, port): (u8, u16),
         from: usize,
         [key, certificate]: [&str; 2],
         run: impl AsyncFnOnce(Etcd, World) -> T,
     ) -> T {
-        let endpoint = format!("https://{}:{port}", self.address(1));
+        let endpoint = format!("https://{}:{port}", self.address(number));
         let keys = self.node(from).dir.join("keys");
         let [key, certificate, authorities] = [key, certificate, "authorities.pem"]
             .map(|name| fs::read_to_string(keys.join(name)).unwrap());
@@ -262,7 +265,12 @@ pub(crate) fn three_nodes() -> Cluster {
         .node(2)
         .must(&["pool", "change", "--scheme", "erasure(2+1)"]);
     eventually("all has the new scheme", || cluster.is_repaired(1));
-    // Until then a node depends on those that it knows.
+    until_all_know_coordination(&cluster);
+    cluster
+}
+
+/// Waits until three nodes know all three members of etcd: until then each depends on those that it knows.
+fn until_all_know_coordination(cluster: &Cluster) {
     let knows_all = |node| {
         let view = cluster.view(node);
         view["coordination"]
@@ -270,7 +278,6 @@ pub(crate) fn three_nodes() -> Cluster {
             .is_some_and(|all| all.len() == 3)
     };
     eventually("all know where coordination is", || (1..=3).all(knows_all));
-    cluster
 }
 
 /// Sends a signal to a node's daemon.

@@ -1,7 +1,10 @@
 //! A cluster whose etcd others run, with certificates of their own.
 
-use super::{Cluster, free_net, refused};
-use crate::fixture::{Node, eventually};
+use super::{
+    Cluster, free_net, refused,
+    secrets::{must_be_its_owners, without_umask},
+};
+use crate::fixture::{Node, eventually, own_process};
 use model::{NodeId, Timestamp};
 use rpc::security::{Authority, Credentials, Holder};
 use std::fs;
@@ -82,6 +85,8 @@ fn start(folder: &Path, address: &str) -> Outside {
 
 #[test]
 fn a_cluster_whose_etcd_others_run_takes_machines() {
+    own_process!();
+    without_umask();
     let node = Node::unstarted();
     node.must(&["up", "--nsd-size", "1G"]);
     fs::write(node.path("old"), "kept").unwrap();
@@ -142,4 +147,7 @@ fn a_cluster_whose_etcd_others_run_takes_machines() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(cluster.line(1, 4)["name"], "four");
     cluster.nodes.push(fourth);
+    for number in 1..=4 {
+        must_be_its_owners(&cluster, number, &["node.key", "etcd-client.key"]);
+    }
 }

@@ -12,7 +12,7 @@ const CHANGE_MAX: Duration = Duration::from_secs(60);
 
 /// Does something with the cluster's etcd, as node 1.
 fn with_etcd<T>(cluster: &Cluster, run: impl AsyncFnOnce(Etcd, World) -> T) -> T {
-    cluster.with_etcd_at(7312, 1, ["node.key", "node.pem"], run)
+    cluster.with_etcd_at((1, 7312), 1, ["node.key", "node.pem"], run)
 }
 
 fn members(cluster: &Cluster) -> usize {

@@ -1,7 +1,11 @@
 //! All keys of a cluster are replaced by command.
 
-use super::{Cluster, refused, works_everywhere};
-use crate::fixture::eventually;
+use super::{
+    Cluster, refused,
+    secrets::{must_be_its_owners, without_umask},
+    works_everywhere,
+};
+use crate::fixture::{eventually, own_process};
 use model::NodeId;
 use rpc::security::{Certificate, Credentials, Fingerprint, Mode, Policy, Security};
 use std::fs;
@@ -59,7 +63,7 @@ fn finish(cluster: &Cluster, asked: usize, option: &str) -> String {
 }
 
 /// Whether a node lets somebody in who has these files of a node.
-fn lets_in(cluster: &Cluster, to: u8, node: &[String; 3]) -> Result<(), String> {
+pub(super) fn lets_in(cluster: &Cluster, to: u8, node: &[String; 3]) -> Result<(), String> {
     let [key, certificate, authorities] = node;
     let credentials = Credentials::from_pem(key, certificate, authorities).unwrap();
     let address: SocketAddr = format!("{}:7311", cluster.address(to)).parse().unwrap();
@@ -81,6 +85,8 @@ fn lets_in(cluster: &Cluster, to: u8, node: &[String; 3]) -> Result<(), String> 
 
 #[test]
 fn keys_of_all_nodes_are_replaced_by_command_while_they_work() {
+    own_process!();
+    without_umask();
     let mut cluster = Cluster::of(3);
     let old = trusted(&cluster, 1);
     let key = |cluster: &Cluster, number| text(cluster, number, "node.key");
@@ -98,6 +104,18 @@ fn keys_of_all_nodes_are_replaced_by_command_while_they_work() {
     }
     // A machine joins while both authorities are trusted.
     cluster.join(false);
+    // The founder of the cluster, quorum nodes that joined it, and another one.
+    for number in 1..=3 {
+        let secrets = [
+            "authority.next.pem",
+            "authority.key",
+            "node.key",
+            "etcd.key",
+        ];
+        must_be_its_owners(&cluster, number, &secrets);
+        must_be_its_owners(&cluster, number, &["keys", "etcd", "node.toml", "etcd.log"]);
+    }
+    must_be_its_owners(&cluster, 4, &["node.key", "authorities.pem"]);
     // Whoever has an old key is let in still.
     let both = text(&cluster, 1, "authorities.pem");
     let stolen = [stolen_key, stolen_certificate, both];
@@ -156,6 +174,9 @@ fn keys_of_all_nodes_are_replaced_by_command_while_they_work() {
     }
     cluster.join(false);
     works_everywhere(&cluster, 5, "again");
+    for number in 1..=5 {
+        must_be_its_owners(&cluster, number, &["node.key"]);
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The members of a lab's etcd: who leads it, who shall lead it, and their processes.
 
 use super::fixture::Lab;
-use crate::fixture::bounded::Ended;
+use crate::{cluster::child_of, fixture::bounded::Ended};
 use serde_json::Value;
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
 /// etcd's own program, which knows nothing of Shale.
 const TOOL: &str = "etcdctl";
@@ -91,16 +91,5 @@ pub(crate) fn lead(lab: &Lab, node: u32) {
 #[track_caller]
 pub(crate) fn process(lab: &Lab, node: u32) -> i32 {
     let daemon = lab.state(node)["pid"].as_i64().expect("its daemon runs");
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let processes = processes.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
-    let mut found = processes.filter(|pid| {
-        // `pid (name) state parent ...`; one that has ended meanwhile has none.
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let parent = stat.split_once("(etcd) ").and_then(|(_, rest)| {
-            let parent = rest.split(' ').nth(1)?;
-            parent.parse::<i64>().ok()
-        });
-        parent == Some(daemon)
-    });
-    found.next().expect("its daemon runs a member of etcd")
+    child_of(daemon as i32, "etcd").expect("its daemon runs a member of etcd")
 }

@@ -85,11 +85,15 @@ pub(crate) fn survive(
     victims: &[u32],
     just_before: impl FnOnce(),
 ) -> Pauses {
+    let left = others(&lab.nodes(), victims);
     let strike = |load: &mut Load| {
         just_before();
         load.mark();
         fault.strike(lab, victims);
-        until_given_up(lab, victims);
+        lab.until("the others give the nodes up", || {
+            load.must_be_listed(lab, &left);
+            are_out(lab, left[0], victims)
+        });
     };
     let mend = || {
         fault.mend(lab, victims);
@@ -99,7 +103,7 @@ pub(crate) fn survive(
 }
 
 /// Something happens to nodes of a lab under a load on all nodes, and ends under a load on the others. Nothing that was
-/// acknowledged may be lost, and programs on other nodes are told no error.
+/// acknowledged may be lost, and programs on other nodes are told no error; while they wait, `waiters` there tells of them.
 ///
 /// `strike` begins it and returns when the others shall go on; what they feel counts from when it [marks](Load::mark) the
 /// load. `mend` ends it and returns once all nodes serve. Returns how long the others were held up.
@@ -114,7 +118,8 @@ pub(crate) fn under_load(
     let others = others(&nodes, victims);
     let mut load = Load::start(lab, &nodes);
     strike(&mut load);
-    load.gets_on(&others, by_suite(FILES_AFTER, 2 * FILES_AFTER));
+    let look = |load: &mut Load| load.must_be_listed(lab, &others);
+    load.gets_on_while(&others, by_suite(FILES_AFTER, 2 * FILES_AFTER), look);
     let pauses = load.pauses(&others);
     load.end(&others);
     load.must_be_seen(lab, &others);

@@ -5,11 +5,10 @@
 //! `SHALE_ROW=owner` runs only those whose name contains that, `SHALE_RUNS=3` runs each three times.
 
 use super::{
-    etcd,
     faults::{Fault, survive, until_well, until_whole},
     fixture::Lab,
     load::Pauses,
-    roles::{Role, Roles, gather},
+    roles::{Role, Roles, gather, lead_too},
     worst::Worst,
 };
 use sim::by_suite;
@@ -47,8 +46,7 @@ impl Target {
             Self::Everything => {
                 let node = gather(lab);
                 let names = Roles::of(lab).names(node);
-                // At the last moment: a manager's node gives the lead away within seconds.
-                let pauses = survive(lab, fault, &[node], || etcd::lead(lab, node));
+                let pauses = survive(lab, fault, &[node], || lead_too(lab, node));
                 (pauses, names)
             }
         }

@@ -32,7 +32,7 @@ fn whatever_arrives_at_the_answering_side_ends_the_connection_or_is_within_its_c
                 };
                 match answerer.arrived(frame, now) {
                     Err(_) => break,
-                    Ok(Task::None | Task::Ending) => {}
+                    Ok(Task::None | Task::Refused(_) | Task::Ending) => {}
                     Ok(Task::Greet(..)) if source.below(16) == 0 => answerer.drain("not now"),
                     Ok(Task::Greet(run, _)) => {
                         greeted = Some(run);

@@ -151,9 +151,9 @@ impl InCluster {
     }
 
     async fn read_settings(&self) -> Result<Vec<SettingLine>> {
-        let mut lines = Vec::new();
+        let (mut lines, class) = (Vec::new(), self.class().await?);
         for setting in &SETTINGS {
-            let (value, from) = self.value_of(setting).await?;
+            let (value, from) = self.value_of(setting, &class).await?;
             lines.push(SettingLine {
                 name: setting.name.into(),
                 value,
@@ -195,7 +195,18 @@ impl InCluster {
         set(facts, &place.key(setting.name), change.value.as_deref()).await
     }
 
-    async fn value_of(&self, setting: &Setting) -> Result<(String, String)> {
+    /// The class that the node is in now.
+    async fn class(&self) -> Result<String> {
+        let (member, own) = (self.member(), self.member().run().node);
+        let facts = member.coordination().node_facts(own).await?;
+        let facts = facts.ok_or_else(|| {
+            let text = "this node isn't in its cluster any more: it was removed";
+            Error::new(ErrorKind::NotFound, text)
+        })?;
+        Ok(facts.value.class)
+    }
+
+    async fn value_of(&self, setting: &Setting, class: &str) -> Result<(String, String)> {
         let facts = self.member().coordination();
         if matches!(setting.kind, Kind::Ciphers) {
             return Ok(match self.cipher_list().await? {
@@ -207,7 +218,7 @@ impl InCluster {
         if setting.is_per_node {
             places = vec![
                 Place::Node(self.member().run().node.0),
-                Place::Class(self.facts().class.clone()),
+                Place::Class(class.to_owned()),
                 Place::Cluster,
             ];
         }
@@ -221,8 +232,7 @@ impl InCluster {
 
     /// How this node is to be connected to others, as far as it knows what the settings say.
     pub fn network(&self) -> Network {
-        let (node, class) = (self.member().run().node.0, &self.facts().class);
-        network(&self.member().roster(), node, class)
+        network(&self.member().roster(), self.member().run().node)
     }
 
     /// Bytes of a new client's page pool.
@@ -231,7 +241,7 @@ impl InCluster {
     /// Those of coordination.
     pub async fn page_pool_bytes(&self) -> Result<u64> {
         let setting = find("pagepool_bytes")?;
-        let (value, _) = self.value_of(setting).await?;
+        let (value, _) = self.value_of(setting, &self.class().await?).await?;
         value.parse().map_err(|_| {
             let text = format!(
                 "the setting {} is {value:?}, which is no number",
@@ -242,8 +252,8 @@ impl InCluster {
     }
 }
 
-fn network(roster: &Roster, node: u32, class: &str) -> Network {
-    let number = |name| number_of(roster, node, class, name);
+fn network(roster: &Roster, node: NodeId) -> Network {
+    let number = |name| number_of(roster, node, name);
     let byte = |name| u8::try_from(number(name)).expect("its range is small");
     Network {
         connections: Connections {
@@ -256,14 +266,11 @@ fn network(roster: &Roster, node: u32, class: &str) -> Network {
 }
 
 /// A setting that is a number, as the roster has it; the default if nobody has made it, or made it what it can't be.
-fn number_of(roster: &Roster, node: u32, class: &str, name: &str) -> u64 {
+fn number_of(roster: &Roster, node: NodeId, name: &str) -> u64 {
     let setting = find(name).expect("it is in the table");
-    let places = [
-        Place::Node(node),
-        Place::Class(class.to_owned()),
-        Place::Cluster,
-    ];
-    let mut places = places.iter();
+    let class = roster.classes.get(&node).cloned().map(Place::Class);
+    let places = [Some(Place::Node(node.0)), class, Some(Place::Cluster)];
+    let mut places = places.iter().flatten();
     let made = places.find_map(|place| roster.settings.get(&place.key(name)));
     let made = made.filter(|value| check(setting, value).is_ok());
     let value = made.map_or(setting.default, String::as_str);
@@ -337,6 +344,7 @@ async fn set(facts: &Coordination, key: &str, value: Option<&str>) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn a_setting_is_kept_where_a_node_or_a_class_can_be() {
@@ -402,9 +410,10 @@ mod tests {
             let made = made.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
             let roster = Roster {
                 settings: made.collect(),
+                classes: BTreeMap::from([(NodeId(3), "gpu".into()), (NodeId(4), "cpu".into())]),
                 ..Roster::default()
             };
-            network(&roster, 3, "gpu")
+            network(&roster, NodeId(3))
         };
         let default = Network {
             connections: Connections::default(),

@@ -2,6 +2,7 @@
 //! and know what was acknowledged. Where nodes go on, programs may be held up; an error is the test's failure.
 
 mod journal;
+mod listed;
 mod pauses;
 mod process;
 mod program;
@@ -14,7 +15,7 @@ use crate::fixture::poll;
 use journal::Entry;
 use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
@@ -56,6 +57,8 @@ pub(crate) struct Load {
     name: String,
     /// By node.
     processes: BTreeMap<u32, Process>,
+    /// Waits of programs that their nodes have told of.
+    listed: BTreeSet<String>,
 }
 
 struct Process {
@@ -120,6 +123,7 @@ impl Load {
         let start = |node: &u32| (*node, Process::start(*node, &place(*node)));
         let mut load = Self {
             processes: nodes.iter().map(start).collect(),
+            listed: BTreeSet::new(),
             name,
         };
         load.gets_on(nodes, 1);
@@ -149,8 +153,20 @@ impl Load {
     /// Waits until each program on these nodes has made so many more files.
     #[track_caller]
     pub(crate) fn gets_on(&mut self, nodes: &[u32], files: u64) {
+        self.gets_on_while(nodes, files, |_| {});
+    }
+
+    /// The same. `look` is called again and again meanwhile.
+    #[track_caller]
+    pub(crate) fn gets_on_while(
+        &mut self,
+        nodes: &[u32],
+        files: u64,
+        mut look: impl FnMut(&mut Self),
+    ) {
         let before = self.look(nodes);
         poll::until("programs get on", HANG_MAX, || {
+            look(self);
             let now = self.look(nodes);
             let made = |(now, before)| count(now, "files") - count(before, "files");
             let is_so = now.iter().zip(&before).map(made).all(|it| it >= files);

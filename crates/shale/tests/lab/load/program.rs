@@ -31,6 +31,8 @@ pub(crate) struct Program {
 
 #[derive(Default)]
 struct State {
+    /// Its number, as the kernel tells the daemon; 0: it hasn't begun.
+    thread: i32,
     is_to_end: bool,
     has_ended: bool,
     /// Why it ended by itself.
@@ -60,8 +62,8 @@ impl Program {
         program
     }
 
-    /// How it is: `files` and `operations` that are done, what it is `doing`, what took `longest`, in milliseconds,
-    /// whether it has `ended`, and why it has `failed`.
+    /// How it is: its `thread`, `files` and `operations` that are done, what it is `doing`, what took `longest`, in
+    /// milliseconds, whether it has `ended`, and why it has `failed`.
     pub(crate) fn report(&self) -> Value {
         let state = self.state();
         let millis = |time: Duration| time.as_millis() as u64;
@@ -71,8 +73,8 @@ impl Program {
         let longest = state.longest.iter();
         let longest: BTreeMap<_, _> = longest.map(|(what, time)| (*what, millis(*time))).collect();
         json!({
-            "program": self.prefix, "files": state.files, "operations": state.operations, "doing": doing,
-            "longest": longest, "ended": state.has_ended, "failed": state.failed,
+            "program": self.prefix, "thread": state.thread, "files": state.files, "operations": state.operations,
+            "doing": doing, "longest": longest, "ended": state.has_ended, "failed": state.failed,
         })
     }
 
@@ -101,6 +103,7 @@ impl Program {
     }
 
     fn run(&self) {
+        self.state().thread = rustix::thread::gettid().as_raw_pid();
         let ended = self.work();
         let mut state = self.state();
         state.failed = ended.err();

@@ -32,10 +32,23 @@ const SYNCED: u64 = 1;
 const LOST: u64 = 2;
 const THEIRS: u64 = 3;
 const PAGE: usize = 4096;
+/// What programs on an expelled node are told (`docs/operations/cluster.md`).
+const TOLD: [i32; 4] = [
+    libc::ENOTCONN,
+    libc::ECONNABORTED,
+    libc::ECANCELED,
+    libc::EIO,
+];
 
-/// What a program answers.
+/// What a program answers; an error that nobody was promised with its text.
 fn outcome(result: io::Result<()>) -> String {
-    result.map_or_else(|_| "refused".to_owned(), |()| "done".to_owned())
+    match result {
+        Ok(()) => "done".to_owned(),
+        Err(error) if error.raw_os_error().is_some_and(|it| TOLD.contains(&it)) => {
+            "refused".to_owned()
+        }
+        Err(error) => error.to_string(),
+    }
 }
 
 /// Does nothing but in a process that the story starts: has files open, and does what it is told.

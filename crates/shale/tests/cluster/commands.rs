@@ -1,0 +1,221 @@
+//! Commands that concern one node or all, given on another one: what they change, and what they say.
+
+use super::{Cluster, ciphers::change, refused, signal};
+use crate::fixture::eventually;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+
+/// Settings: one of the whole cluster, one that counts at once, and one that does with the next start.
+const OF_CLUSTER: &str = "repair_bytes_per_second";
+const LIVE: &str = "tsc_small_msg_tcp_conn_pct";
+const LATER: &str = "pagepool_bytes";
+
+/// What a node says to a command that it must refuse.
+#[track_caller]
+fn says(cluster: &Cluster, asked: usize, arguments: &[&str], text: &str) {
+    let said = refused(&cluster.node(asked).run(arguments));
+    assert!(said.contains(text), "{arguments:?}: {said}");
+}
+
+/// The words of the line of a table that has this one in this column.
+#[track_caller]
+fn row<'a>(table: &'a str, column: usize, word: &str) -> Vec<&'a str> {
+    let words = |line: &'a str| line.split_whitespace().collect::<Vec<_>>();
+    let mut lines = table.lines().map(words);
+    let found = lines.find(|line| line.get(column) == Some(&word));
+    found.unwrap_or_else(|| panic!("{word}: {table}"))
+}
+
+/// What all nodes have said to a command with `--all`, which one of them was given.
+fn of_all(cluster: &Cluster, asked: usize, command: &str) -> [Value; 2] {
+    let said = cluster.node(asked).ask(&[command, "--all"]);
+    let said = said.as_array().unwrap();
+    assert_eq!(said.len(), 2, "{said:?}");
+    [1, 2].map(|node| {
+        let entry = said.iter().find(|entry| entry["node"] == node);
+        entry.unwrap()["answer"].clone()
+    })
+}
+
+#[test]
+fn commands_are_given_on_any_node_and_say_what_to_do() {
+    let cluster = Cluster::of(2);
+    classes_and_settings(&cluster);
+    file_systems(&cluster);
+    an_nsd_that_is_drained(&cluster);
+    looks_at_all(&cluster);
+}
+
+fn classes_and_settings(cluster: &Cluster) {
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    let table = one.must(&["node", "class", "n2", "gpu"]);
+    assert_eq!(row(&table, 1, "n2")[2], "gpu");
+    assert_eq!(row(&table, 1, "n1")[2], "default");
+    assert_eq!(cluster.line(2, 2)["class"], "gpu");
+    let known = "the cluster has no node \"n7\"; there are: 1 (n1), 2 (n2)";
+    says(cluster, 2, &["node", "class", "n7", "gpu"], known);
+    let letters = "a node class has 1 to 32 letters, digits, '-' or '_', not \"a/b\"";
+    says(cluster, 1, &["node", "class", "n2", "a/b"], letters);
+
+    two.must(&["config", "set", OF_CLUSTER, "50000000"]);
+    one.must(&["config", "set", LIVE, "25", "--class", "gpu"]);
+    two.must(&["config", "set", LATER, "100000000", "--node", "n1"]);
+    for (number, name, value, from) in [
+        (1, OF_CLUSTER, "50000000", "cluster"),
+        (2, OF_CLUSTER, "50000000", "cluster"),
+        (1, LIVE, "0", "default"),
+        (2, LIVE, "25", "class gpu"),
+        (1, LATER, "100000000", "node 1"),
+        (2, LATER, "268435456", "default"),
+    ] {
+        let node = cluster.node(number);
+        let lines = node.ask(&["config", "list"]);
+        let mut lines = lines.as_array().unwrap().iter();
+        let line = lines.find(|line| line["name"] == name).unwrap();
+        assert_eq!(line["value"], value, "{name} on node {number}");
+        assert_eq!(line["from"], from, "{name} on node {number}");
+        assert_eq!(node.must(&["config", "get", name]).trim(), value);
+    }
+    let table = two.must(&["config", "list"]);
+    assert_eq!(
+        row(&table, 0, "setting"),
+        ["setting", "value", "from", "meaning"]
+    );
+    assert_eq!(row(&table, 0, LIVE)[..4], [LIVE, "25", "class", "gpu"]);
+    // Would be broken if a node had its class only when it starts.
+    let log = |number| fs::read_to_string(cluster.node(number).dir.join("daemon.log")).unwrap();
+    eventually("the node takes over what its class has", || {
+        log(2).contains("small_percent: 25")
+    });
+    assert!(!log(1).contains("small_percent: 25"));
+    one.must(&["config", "set", LIVE, "--class", "gpu"]);
+    assert_eq!(two.must(&["config", "get", LIVE]).trim(), "0");
+
+    let known = "there is no setting \"nothing\"; there are: repair_bytes_per_second, ";
+    says(cluster, 2, &["config", "set", "nothing", "1"], known);
+    let list = "there is no setting \"nothing\"; `shale config list` shows them";
+    says(cluster, 2, &["config", "get", "nothing"], list);
+    let same = "repair_bytes_per_second is the same on all nodes; leave --node and --class out";
+    for more in [["--node", "n2"], ["--class", "gpu"]] {
+        let arguments = [&["config", "set", OF_CLUSTER, "50000000"][..], &more].concat();
+        says(cluster, 1, &arguments, same);
+    }
+}
+
+fn file_systems(cluster: &Cluster) {
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    let said = two.must(&["fs", "create", "scratch"]);
+    let mount = "file system scratch is made; mount it with `shale fs mount scratch PATH`\n";
+    assert_eq!(said, mount);
+    for (number, node) in [(1, one), (2, two)] {
+        let shown = |name: &str| node.ask(&["fs", "show", name]);
+        eventually("somebody serves it", || {
+            !shown("scratch")[0]["owner"].is_null()
+        });
+        let data = shown("data");
+        assert_eq!(data.as_array().unwrap().len(), 1);
+        let owner = cluster.owner(3 - number).unwrap();
+        assert_eq!(data[0]["owner"], owner);
+        let table = node.must(&["fs", "list"]);
+        assert_eq!(table.lines().next(), Some("file system  shard  owner"));
+        let [shard, owner] = ["shard", "owner"].map(|key| data[0][key].to_string());
+        assert_eq!(row(&table, 0, "data"), ["data", &shard[..], &owner[..]]);
+        assert_eq!(row(&table, 0, "scratch").len(), 3);
+        assert_eq!(table.lines().count(), 3, "{table}");
+    }
+    let list = "there is no file system nothing; `shale fs list` shows them";
+    says(cluster, 2, &["fs", "show", "nothing"], list);
+}
+
+fn an_nsd_that_is_drained(cluster: &Cluster) {
+    let one = cluster.node(1);
+    let nsds = one.ask(&["nsd", "list"]);
+    let nsds = nsds.as_array().unwrap();
+    let [left, drained] = [1, 2].map(|home| {
+        let line = nsds.iter().find(|line| line["node"] == home);
+        line.unwrap()["nsd"].to_string()
+    });
+    let is_lost = |asked: usize| {
+        let nsds = cluster.node(asked).ask(&["nsd", "list"]);
+        let mut lines = nsds.as_array().unwrap().iter();
+        lines.any(|line| line["nsd"].to_string() == drained && line["state"] == "lost")
+    };
+    fs::write(cluster.path(2, "kept"), vec![7; 3 << 20]).unwrap();
+    let table = one.must(&["nsd", "drain", &drained]);
+    let row = row(&table, 0, &drained);
+    assert_eq!(row[1], "n2");
+    assert!(
+        row.contains(&"draining") || row.contains(&"lost"),
+        "{table}"
+    );
+    eventually("it is empty, as both nodes tell", || {
+        is_lost(1) && is_lost(2)
+    });
+    assert_eq!(fs::read(cluster.path(1, "kept")).unwrap(), vec![7; 3 << 20]);
+    let list = format!("there is no NSD {drained} in use; `shale nsd list` shows them");
+    says(cluster, 1, &["nsd", "drain", &drained], &list);
+    // The last one, of which another node is asked.
+    let add = "can't move to another failure group: add an NSD first, or change the pool to a scheme that needs fewer failure \
+               groups";
+    says(cluster, 2, &["nsd", "drain", &left], add);
+}
+
+fn looks_at_all(cluster: &Cluster) {
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    change(cluster, 1, 2, "EMPTY");
+    let remedy = "outside of laboratories: `shale config set cipher_list AUTHONLY`";
+    let heads = ["node 1 (n1):\n", "node 2 (n2):\n"];
+    // Each has something wrong.
+    let said = two.run(&["health", "--all"]);
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(heads.iter().all(|head| said.contains(head)), "{said}");
+    let wrong = "warning: connections: connections between nodes aren't protected (cipher_list is EMPTY, or is being changed \
+                 from it)";
+    for words in [wrong, &format!("\n    {remedy}\n")] {
+        assert_eq!(said.matches(words).count(), 2, "{words}: {said}");
+    }
+    // What both keep of it, and what they began with.
+    let begins = |events: &Value| {
+        let mut events = events.as_array().unwrap().iter();
+        events.any(|line| {
+            line["event"] == "warning-begins"
+                && line["subject"] == "connections"
+                && line["remedy"] == remedy
+        })
+    };
+    eventually("both have kept it", || {
+        of_all(cluster, 2, "events").iter().all(&begins)
+    });
+    let said = two.must(&["events", "--all"]);
+    assert!(heads.iter().all(|head| said.contains(head)), "{said}");
+    assert!(
+        said.matches(" node-joined this node: run ").count() >= 2,
+        "{said}"
+    );
+    assert!(
+        said.matches(&format!("\n    {remedy}\n")).count() >= 2,
+        "{said}"
+    );
+    let said = two.must(&["status", "--all"]);
+    assert!(heads.iter().all(|head| said.contains(head)), "{said}");
+    assert_eq!(
+        said.matches("connections to other nodes: EMPTY\n").count(),
+        2,
+        "{said}"
+    );
+    let names = of_all(cluster, 1, "status").map(|status| status["cluster"]["name"].clone());
+    assert_eq!(names, ["n1", "n2"]);
+
+    let pid = one.pid();
+    signal(pid, Signal::STOP);
+    let said = two.run(&["health", "--all"]);
+    // Its watchdog may have had to kill it.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    let said = String::from_utf8(said.stdout).unwrap();
+    let silent = "node 1 (n1):\n  no answer from n1 within 2 s\n    see whether its daemon runs, in the same version, and the \
+                  network reaches it (`shale node list`)\n";
+    assert!(said.contains(silent), "{said}");
+}
