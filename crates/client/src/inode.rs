@@ -8,6 +8,7 @@ mod kernel_pages;
 mod known;
 mod pattern;
 mod plain;
+mod recent;
 mod unpublished;
 
 pub(crate) use batch::{Batch, Stored};

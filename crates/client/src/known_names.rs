@@ -29,8 +29,9 @@ mod places;
 mod shown;
 #[cfg(test)]
 mod tests;
+mod tries;
 
-pub(crate) use memory::{Asked, Learned, Looked, LookedAt};
+pub(crate) use memory::{Asked, Learned, Looked, LookedAt, ToLearn};
 
 use change::{Became, Concerned};
 use memory::{Memory, NEVER};
@@ -151,8 +152,8 @@ impl KnownNames {
         memory.show_entry(directory, name.as_bytes(), learned)
     }
 
-    /// Whether all names of a directory should be learned now.
-    pub(crate) fn wants_names(&self, directory: InodeId) -> bool {
+    /// Whether all names of a directory should be learned now, and in how many parts at most.
+    pub(crate) fn wants_names(&self, directory: InodeId) -> Option<u32> {
         self.memory.lock().wants_names(directory)
     }
 
@@ -216,16 +217,17 @@ impl KnownNames {
             .collect()
     }
 
-    /// The owner has listed a part of a directory.
+    /// The owner has listed a part of a directory. Returns whether all parts up to this one are known as a listing: the
+    /// directory's token was held and this client has changed nothing in it since the first one was asked for.
     pub(crate) fn learn_listing(
         &self,
         directory: InodeId,
         after: u64,
         (entries, is_end): (&[DirectoryEntry], bool),
         asked: Asked,
-    ) {
+    ) -> bool {
         let mut memory = self.memory.lock();
-        memory.learn_listing(directory, after, entries, is_end, asked);
+        memory.learn_listing(directory, after, entries, is_end, asked)
     }
 
     /// What may be used of an object is this now.
@@ -267,9 +269,20 @@ impl KnownNames {
         memory.make(directory, name, make)
     }
 
-    /// The owner has made a name for this client. Whether the client should ask for a delegation.
-    pub(crate) fn wants_delegation(&self, directory: InodeId) -> bool {
-        self.memory.lock().wants_delegation(directory)
+    /// The owner has made a name for this client. Whether the client should ask for a delegation now.
+    pub(crate) fn wants_delegation(&self, directory: InodeId, now: Moment) -> bool {
+        self.memory.lock().wants_delegation(directory, now)
+    }
+
+    /// The client has asked for a delegation, and has it or not.
+    pub(crate) fn note_tried(&self, directory: InodeId, is_delegated: bool, now: Moment) {
+        let mut memory = self.memory.lock();
+        memory.note_tried(directory, is_delegated, now);
+    }
+
+    /// What is to be learned next until a directory's attributes are known under its tokens; `None` if they can't be now.
+    pub(crate) fn to_learn(&self, directory: InodeId) -> Option<ToLearn> {
+        self.memory.lock().to_learn(directory)
     }
 
     /// Whether a directory is delegated.
@@ -280,6 +293,11 @@ impl KnownNames {
     /// The owner has said, to what was asked then, that a directory has no default ACL.
     pub(crate) fn learn_plain(&self, directory: InodeId, asked: Asked) {
         self.memory.lock().learn_plain(directory, asked);
+    }
+
+    /// Whether a directory is known to have no default ACL.
+    pub(crate) fn is_plain(&self, directory: InodeId) -> bool {
+        self.memory.lock().is_plain(directory)
     }
 
     /// A change of this client is about to be sent; `None` if it concerns nothing that can be known.

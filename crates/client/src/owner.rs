@@ -7,10 +7,12 @@ mod book;
 mod calls;
 mod concern;
 mod near;
+mod numbers;
 mod owners;
 mod remote;
 mod slots;
 mod stream;
+mod under_way;
 
 pub(crate) use book::Book;
 pub(crate) use calls::Reclaims;

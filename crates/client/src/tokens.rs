@@ -664,6 +664,12 @@ impl crate::owner::Reclaims for Tokens {
         self.note_born(session, inode, grants);
     }
 
+    fn refused(&self, inode: InodeId) {
+        if let Some(state) = self.pages.find_inode(inode) {
+            state.lock().note_lost();
+        }
+    }
+
     fn give_up(&self, session: SessionId) -> Duration {
         let state = self.state.lock();
         if session == self.session.id() {

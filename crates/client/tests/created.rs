@@ -1,9 +1,9 @@
 //! Files that a client on another node makes and opens in one step, whatever others do with their names.
 
-use crate::rig::way::{Map, RUN, Way, Which, client_through};
+use crate::rig::way::{Map, Way, Which, client_through, next_on_another_node};
 use crate::rig::{self, Node, content, name, new_file, run_patient as run};
 use client::{Client, OpenFlags};
-use model::{Attributes, InodeId, NodeId, NodeRun, Operation, Result};
+use model::{Attributes, InodeId, Operation, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -107,13 +107,7 @@ fn a_file_that_is_removed_under_the_next_owner_before_its_making_is_answered_is_
         let making = making(&world, &far, "f");
         let made = until_found(&node.client, "f").await;
         node.metanode.sync().await.unwrap();
-        let run = NodeRun {
-            node: NodeId(2),
-            ..RUN
-        };
-        let next = node.next_owner(run).await;
-        next.start_background();
-        let next_way = Way::new(&world, &next, 0);
+        let (next, next_way) = next_on_another_node(&node).await;
         let late: Which = makes_held;
         *next_way.late.lock() = Some(late);
         *map.owner.lock() = Some(next_way.clone());
@@ -152,13 +146,7 @@ fn a_file_that_was_made_open_stays_open_under_the_next_owner() {
         let file = rig::file(&far, "f").await;
         far.write(file, 0, &content(3, 70_000)).await.unwrap();
         far.fsync(file, false).await.unwrap();
-        let run = NodeRun {
-            node: NodeId(2),
-            ..RUN
-        };
-        let next = node.next_owner(run).await;
-        next.start_background();
-        let next_way = Way::new(&world, &next, 0);
+        let (next, next_way) = next_on_another_node(&node).await;
         *map.owner.lock() = Some(next_way.clone());
         let other = client_through(&node, &next_way).await;
         other.unlink(ROOT, name("f")).await.unwrap();

@@ -1,11 +1,14 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
-use crate::rig::way::{RUN, Way, client_through};
+use crate::rig::way::{Map, Way, client_through, next_on_another_node};
 use crate::rig::{self, Node, content, new_file, run_patient as run};
 use client::{Client, Losses};
+use futures::future::join;
 use model::operation::RenameMode;
-use model::{ErrorKind, FileKind, InodeId, NodeId, NodeRun, SetAttributes};
+use model::owner::Reclaimed;
+use model::{ErrorKind, FileKind, InodeId, InodeNumber, SetAttributes};
+use namespace::{Key, Record, Table};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,23 +23,52 @@ struct Maker {
     world: World,
     client: Arc<Client>,
     way: Arc<Way>,
+    /// The directory's name in the root.
+    text: String,
     directory: InodeId,
     names: BTreeSet<String>,
 }
 
 impl Maker {
     async fn new(world: &World, node: &Node) -> Self {
-        let (client, way) = far(world, node).await;
-        let directory = make(&client, ROOT, "d", new_directory()).await;
-        let mut maker = Self {
+        Self::of(world, far(world, node).await, "d").await
+    }
+
+    /// With a map that can name another owner.
+    async fn with_map(world: &World, node: &Node) -> (Self, Arc<Map>) {
+        let way = Way::new(world, &node.metanode, 0);
+        let map = Map::to(&way);
+        let owner = map.remote_owner();
+        let session = owner.open_session(world).await.unwrap();
+        let settings = rig::patient();
+        let client = Client::new(world.clone(), owner, node.pool.clone(), session, settings);
+        world.sleep(Duration::from_secs(3)).await;
+        (Self::of(world, (client, way), "d").await, map)
+    }
+
+    /// One with a new directory of this name.
+    async fn of(world: &World, (client, way): (Arc<Client>, Arc<Way>), text: &str) -> Self {
+        let directory = make(&client, ROOT, text, new_directory()).await;
+        let mut maker = Self::at(world, (client, way), text, directory);
+        maker.become_alone().await;
+        maker
+    }
+
+    /// One whose directory is there, and isn't delegated.
+    fn at(
+        world: &World,
+        (client, way): (Arc<Client>, Arc<Way>),
+        text: &str,
+        directory: InodeId,
+    ) -> Self {
+        Self {
             world: world.clone(),
             client,
             way,
+            text: text.to_owned(),
             directory,
             names: BTreeSet::new(),
-        };
-        maker.become_alone().await;
-        maker
+        }
     }
 
     /// Makes files as programs do until that asks nobody.
@@ -62,9 +94,15 @@ impl Maker {
 
     /// Makes the next file as a program does.
     async fn open_one(&mut self) -> InodeId {
+        let above = self.client.lookup_to_keep(ROOT, name(&self.text));
+        above.await.unwrap();
+        self.open_in_place().await
+    }
+
+    /// Makes the next file as a program does that works in the directory: nobody looks for that by its name.
+    async fn open_in_place(&mut self) -> InodeId {
         let text = format!("n{}", self.names.len());
         let client = &self.client;
-        client.lookup_to_keep(ROOT, name("d")).await.unwrap();
         let attributes = client.get_attributes_to_keep(self.directory).await;
         attributes.unwrap();
         let found = client.lookup(self.directory, name(&text)).await;
@@ -73,6 +111,28 @@ impl Maker {
         let made = made.await.unwrap().inode;
         self.names.insert(text);
         made
+    }
+
+    /// The same, closed. How many messages that took.
+    async fn make_in_place(&mut self) -> u64 {
+        let way = self.way.clone();
+        let making = async {
+            let made = self.open_in_place().await;
+            self.client.release(made).await;
+        };
+        messages(&way, making).await.1
+    }
+
+    /// Makes files as a program does that works in the directory, a hundred a second, until that asks nobody.
+    async fn become_alone_in_place(&mut self) {
+        for _ in 0..400 {
+            if self.make_in_place().await == 0 {
+                self.until_sent().await;
+                return;
+            }
+            self.world.sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the directory isn't delegated");
     }
 
     /// Makes so many files, for which nobody is asked.
@@ -255,6 +315,15 @@ fn others_remove_and_move_a_directory_behind_what_was_made_in_it() {
         let found = names_of(&other, directory).await;
         assert_eq!(found.len(), 1);
         assert_eq!(other.get_attributes(made).await.unwrap().links, 1);
+        world.sleep(Duration::from_secs(2)).await;
+        maker.become_alone().await;
+        maker.make_some(1).await;
+        let moved = other.rename(ROOT, name("d"), ROOT, name("moved"), RenameMode::NoReplace);
+        moved.await.unwrap();
+        let last = name(&format!("n{}", maker.names.len() - 1));
+        assert_eq!(other.lookup(directory, last).await.unwrap().links, 1);
+        let found = maker.client.lookup(ROOT, name("d")).await;
+        assert_eq!(kind_of(found), ErrorKind::NotFound);
         maker.client.close().await.unwrap();
         other.close().await.unwrap();
         node.check_and_close().await;
@@ -332,27 +401,8 @@ fn what_is_written_to_a_new_file_goes_with_what_makes_it() {
 fn the_next_owner_hears_of_what_was_made() {
     for (seed, is_deaf) in [(9_960, false), (9_961, true)] {
         run(seed, move |world, node| async move {
-            let way = Way::new(&world, &node.metanode, 0);
-            let map = crate::rig::way::Map::to(&way);
-            let owner = map.remote_owner();
-            let session = owner.open_session(&world).await.unwrap();
-            let client = Client::new(
-                world.clone(),
-                owner,
-                node.pool.clone(),
-                session,
-                rig::patient(),
-            );
-            world.sleep(Duration::from_secs(3)).await;
-            let directory = make(&client, ROOT, "d", new_directory()).await;
-            let mut maker = Maker {
-                world: world.clone(),
-                client,
-                way: way.clone(),
-                directory,
-                names: BTreeSet::new(),
-            };
-            maker.become_alone().await;
+            let (mut maker, map) = Maker::with_map(&world, &node).await;
+            let (way, directory) = (maker.way.clone(), maker.directory);
             match is_deaf {
                 true => way.deaf.store(true, Ordering::Relaxed),
                 false => way.cut.store(true, Ordering::Relaxed),
@@ -361,13 +411,7 @@ fn the_next_owner_hears_of_what_was_made() {
             maker.make_some(30).await;
             world.sleep(Duration::from_millis(500)).await;
             node.metanode.sync().await.unwrap();
-            let run = NodeRun {
-                node: NodeId(2),
-                ..RUN
-            };
-            let next = node.next_owner(run).await;
-            next.start_background();
-            let next_way = Way::new(&world, &next, 0);
+            let (next, next_way) = next_on_another_node(&node).await;
             map.move_to(&next_way);
             way.cut.store(false, Ordering::Relaxed);
             way.deaf.store(false, Ordering::Relaxed);
@@ -388,6 +432,47 @@ fn the_next_owner_hears_of_what_was_made() {
             next.close().await.unwrap();
         });
     }
+}
+
+/// An owner that begins grants nothing before it has heard of all sessions, but lets who holds a directory make files in it.
+/// Would be broken if another client found such a file before its maker had its tokens, or what it wrote was published.
+#[test]
+fn what_is_written_to_a_file_that_is_made_in_the_grace_time_is_there_for_who_finds_it() {
+    run(9_965, |world, node| async move {
+        let (mut maker, map) = Maker::with_map(&world, &node).await;
+        let directory = maker.directory;
+        let (next, next_way) = next_on_another_node(&node).await;
+        map.move_to(&next_way);
+        maker.way = next_way.clone();
+        // It says what it holds, and goes on. The node's own client says nothing.
+        maker.become_alone().await;
+        next_way.no_publishes.store(true, Ordering::Relaxed);
+        let (file, asked) = messages(&next_way, maker.open_one()).await;
+        assert_eq!(asked, 0, "it is made here");
+        let bytes = content(4, 20_000);
+        maker.client.write(file, 0, &bytes).await.unwrap();
+        let other = client_through(&node, &next_way).await;
+        let reading = async {
+            let text = name(&format!("n{}", maker.names.len() - 1));
+            let found = other.lookup(directory, text).await.unwrap();
+            assert_eq!(found.inode, file);
+            rig::read(&other, file, 0, 20_000).await
+        };
+        let hearing = async {
+            world.sleep(Duration::from_secs(1)).await;
+            let (session, nothing) = (node.client.session(), Reclaimed::default());
+            next.reclaim(session, &nothing, true).await.unwrap();
+            world.sleep(Duration::from_secs(2)).await;
+            next_way.no_publishes.store(false, Ordering::Relaxed);
+        };
+        let (seen, ()) = join(reading, hearing).await;
+        assert!(seen == bytes, "{} bytes", seen.len());
+        maker.client.release(file).await;
+        assert_eq!(maker.client.losses(), Losses::default());
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        next.close().await.unwrap();
+    });
 }
 
 /// The owner doesn't hear of a client for long, and ends its session: what it had made and not synced is lost, and
@@ -430,6 +515,91 @@ fn what_was_made_and_not_synced_is_lost_with_the_session_and_a_sync_says_so() {
     });
 }
 
+/// Where the record of a name is, and one for there that can't be read.
+async fn damaged(node: &Node, text: &str) -> (Key, Record) {
+    let (from, to) = Table::Names.range();
+    let all = node.metanode.hosted().scan(&from, &to, 1000).await.unwrap();
+    for (key, record) in all {
+        let Record::Name(known) = record else {
+            panic!("a name")
+        };
+        let mut damaged = (*known).clone();
+        if let Some(entry) = &mut damaged.entry
+            && entry.name == name(text)
+        {
+            entry.inode = InodeNumber(0);
+            return (key, Record::Name(Arc::new(damaged)));
+        }
+    }
+    panic!("{text} has a name");
+}
+
+/// A damaged record is in the way of one file. Would be broken if that stopped the others, or if one program's fsync hid it
+/// from the one that has the file.
+#[test]
+fn a_file_that_the_owner_cannot_make_is_lost_and_the_others_are_made() {
+    run(9_972, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        let (key, record) = damaged(&node, "n0").await;
+        client.unlink(directory, name("n0")).await.unwrap();
+        maker.become_alone().await;
+        let hosted = node.metanode.hosted();
+        testkit::forge::forge(&hosted, vec![(key, Some(record))]).await;
+        // The first operation takes the shard over again.
+        node.metanode.usage().await.unwrap();
+        let making = client.create_and_open(directory, name("n0"), new_file());
+        let (lost, asked) = messages(&maker.way, making).await;
+        let lost = lost.unwrap().inode;
+        assert_eq!(asked, 0, "its client doesn't know");
+        client.write(lost, 0, b"bytes").await.unwrap();
+        let other = maker.open_one().await;
+        let told = client.fsync(other, false).await;
+        assert_eq!(kind_of(told), ErrorKind::Corrupt);
+        client.fsync(other, false).await.unwrap();
+        let told = client.fsync(lost, false).await;
+        assert_eq!(kind_of(told), ErrorKind::SessionEnded);
+        client.release(lost).await;
+        client.release(other).await;
+        maker.make_one().await;
+        maker.until_sent().await;
+        for at in [maker.names.len() - 2, maker.names.len() - 1] {
+            let found = node.client.lookup(directory, name(&format!("n{at}"))).await;
+            assert_eq!(found.unwrap().links, 1);
+        }
+        assert_eq!(client.losses(), Losses::default());
+        client.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// Would be broken if the stream went on behind what its owner never ran: all of it would be put off for ever.
+#[test]
+fn a_session_ends_whose_owner_takes_nothing_of_its_stream() {
+    run(9_974, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        let synced = maker.names.clone();
+        maker.way.refuses_streams.store(true, Ordering::Relaxed);
+        let opened = maker.open_one().await;
+        world.sleep(Duration::from_secs(20)).await;
+        maker.way.refuses_streams.store(false, Ordering::Relaxed);
+        assert_eq!(client.losses().sessions, 1);
+        let told = client.fsync(ROOT, false).await;
+        assert_eq!(kind_of(told), ErrorKind::SessionEnded);
+        client.fsync(ROOT, false).await.unwrap();
+        let written = client.write(opened, 0, b"bytes").await;
+        assert_eq!(kind_of(written), ErrorKind::SessionEnded);
+        client.release(opened).await;
+        assert_eq!(names_of(&client, directory).await, synced);
+        maker.names = synced;
+        maker.become_alone().await;
+        assert_eq!(names_of(&node.client, directory).await, maker.names);
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
 /// Files are made while their directory's group is changed. Would be broken if the change overtook some that were answered:
 /// the owner would make them otherwise than programs were shown.
 #[test]
@@ -458,7 +628,7 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             }
             made
         };
-        let ((), made) = futures::future::join(changing, making).await;
+        let ((), made) = join(changing, making).await;
         maker.way.slow_ms.store(0, Ordering::Relaxed);
         maker.until_sent().await;
         let in_group = made.iter().filter(|it| it.gid == 77).count();
@@ -471,6 +641,103 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             let is = node.client.get_attributes(shown.inode).await.unwrap();
             assert_eq!((is.mode, is.gid), (shown.mode, shown.gid));
             client.release(shown.inode).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if it were only tried again after twice as many files each time, or when a program looks for the directory
+/// by its name.
+#[test]
+fn a_directory_is_delegated_again_soon_after_others_have_made_one_beside_it() {
+    run(9_997, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (other, _) = far(&world, &node).await;
+        for round in 0..4 {
+            maker.make_some(20).await;
+            make(&other, ROOT, &format!("beside{round}"), new_directory()).await;
+            assert!(maker.make_in_place().await > 0);
+            maker.become_alone_in_place().await;
+        }
+        assert_eq!(names_of(&other, maker.directory).await, maker.names);
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// One works below the directory of the other, which is delegated. Would be broken if it took that away for a delegation of its
+/// own.
+#[test]
+fn who_asks_for_a_delegation_takes_nothing_from_others() {
+    run(9_998, |world, node| async move {
+        let mut above = Maker::new(&world, &node).await;
+        let (client, way) = far(&world, &node).await;
+        let directory = make(&client, above.directory, "below", new_directory()).await;
+        world.sleep(Duration::from_secs(2)).await;
+        let found = client.lookup_to_keep(above.directory, name("below"));
+        found.await.unwrap();
+        let mut below = Maker::at(&world, (client, way), "below", directory);
+        above.become_alone().await;
+        for _ in 0..200 {
+            assert!(below.make_in_place().await > 0);
+            above.make_some(1).await;
+            world.sleep(Duration::from_millis(25)).await;
+        }
+        above.client.close().await.unwrap();
+        below.become_alone_in_place().await;
+        assert_eq!(names_of(&node.client, directory).await, below.names);
+        below.client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// It has more names than one message tells.
+#[test]
+fn a_large_directory_with_the_files_of_others_is_delegated_as_well() {
+    run(9_996, |world, node| async move {
+        let directory = make(&node.client, ROOT, "d", new_directory()).await;
+        for number in 0..3_000 {
+            make(&node.client, directory, &format!("f{number}"), new_file()).await;
+        }
+        let mut maker = Maker::at(&world, far(&world, &node).await, "d", directory);
+        maker.become_alone().await;
+        maker.make_some(20).await;
+        // What was there before is known.
+        for number in [0, 1_500, 2_999] {
+            let taken = name(&format!("f{number}"));
+            let again = maker.client.create(directory, taken, new_file()).await;
+            assert_eq!(kind_of(again), ErrorKind::Exists);
+        }
+        maker.until_sent().await;
+        for text in &maker.names {
+            node.client.lookup(directory, name(text)).await.unwrap();
+        }
+        maker.client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Each directory keeps the rest of the numbers that were reserved for it, and a session may reserve no more than for some.
+#[test]
+fn files_are_made_here_in_more_directories_than_have_numbers() {
+    run(9_995, |world, node| async move {
+        let (client, way) = far(&world, &node).await;
+        let mut makers = Vec::new();
+        for at in 0..56 {
+            let both = (client.clone(), way.clone());
+            let mut maker = Maker::of(&world, both, &format!("d{at}")).await;
+            maker.make_some(2).await;
+            makers.push(maker);
+        }
+        // Later ones have taken its numbers over.
+        let first = &mut makers[0];
+        first.become_alone().await;
+        first.make_some(2).await;
+        client.fsync(ROOT, false).await.unwrap();
+        for maker in &makers {
+            assert_eq!(names_of(&node.client, maker.directory).await, maker.names);
         }
         client.close().await.unwrap();
         node.check_and_close().await;

@@ -1,6 +1,6 @@
 //! A client whose owner is reached through messages that get lost, late and doubled.
 
-use crate::rig::way::{Map, Way};
+use crate::rig::way::{Map, Way, next_on_another_node};
 use crate::rig::{self, Node, content, name, new_file, patient};
 use client::{Client, OpenFlags};
 use futures::future::join_all;
@@ -279,6 +279,32 @@ fn what_waits_for_a_silent_owner_is_asked_of_the_next_one_as_soon_as_that_is_kno
         let waited = node.world.now() - followed_at;
         assert!(waited < Duration::from_millis(100), "{waited:?}");
         node.close().await;
+    });
+}
+
+/// The owner falls silent as a client begins to say what it holds. Would be broken if that were waited for although the next
+/// one is known: nothing that the client holds can be asked for meanwhile.
+#[test]
+fn what_is_held_is_said_to_the_next_owner_as_soon_as_that_is_known() {
+    // In the middle of the first attempt.
+    const SILENT: Duration = Duration::from_secs(1);
+    run(13, 0, |node, map, _| async move {
+        let client = &node.client;
+        let (next, silent) = next_on_another_node(&node).await;
+        silent.no_reclaims.store(true, Ordering::Relaxed);
+        map.move_to(&silent);
+        let followed_at = node.world.now() + SILENT;
+        let follows = async {
+            node.world.sleep(SILENT).await;
+            map.move_to(&Way::new(&node.world, &next, 0));
+        };
+        let making = client.create(InodeId::ROOT, name("a"), new_file());
+        let (made, ()) = futures::join!(making, follows);
+        made.unwrap();
+        let waited = node.world.now() - followed_at;
+        assert!(waited < SILENT / 2, "{waited:?}");
+        client.close().await.unwrap();
+        next.close().await.unwrap();
     });
 }
 

@@ -6,6 +6,9 @@
 //! its answer, `refusal` says what an error means. The path of a change to a watch: `following` reads a
 //! stream, `decode` makes revisions of it.
 //!
+//! Who asks on the urgent thread (`World::urgent`) has a client of its own beside the usual one (`store`), with its own
+//! connections and timers: so the manager's place is kept while all other threads block. Both know the same of the etcd.
+//!
 //! # What etcd doesn't do as it should
 //! Found in its list of changes, for the versions that Debian has (12: 3.4.23, 13: 3.5.16):
 //! * Before 3.4.31 and 3.5.13, a leader that was stopped for longer than a lease lasts, and goes on,

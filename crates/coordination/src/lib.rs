@@ -351,8 +351,8 @@ impl Coordination {
     /// Grants a lease.
     ///
     /// # Errors
-    /// `InvalidArgument`: no TTL, or one above [`LEASE_TTL_MAX`]. `NoSpace`: too many leases. After
-    /// `Unavailable` it may have been granted: it ends by itself.
+    /// `InvalidArgument`: no TTL, or one above [`LEASE_TTL_MAX`]. `NoSpace`: too many leases, or etcd is full. After
+    /// `Unavailable`, and after `NoSpace` of an etcd, it may have been granted: it ends by itself.
     pub async fn grant(&self, ttl: Duration) -> Result<Lease> {
         if ttl.is_zero() || ttl > LEASE_TTL_MAX {
             return Err(Error::new(

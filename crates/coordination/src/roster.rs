@@ -302,8 +302,8 @@ fn versioned<V: serde::de::DeserializeOwned>(
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::News;
     use crate::simulated::{Chances, Simulated};
+    use crate::{News, Watch};
     use std::time::Duration;
     use world::sim::Simulation;
 
@@ -346,6 +346,14 @@ mod tests {
         }
     }
 
+    /// Takes in the next change.
+    async fn follow(followed: &mut Roster, watch: &mut Watch) {
+        let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await else {
+            panic!("it has changed");
+        };
+        followed.change(revision, events).unwrap();
+    }
+
     #[test]
     fn the_name_of_a_node_is_known_until_it_is_removed() {
         let run = Simulation::new(1).run(|world| async move {
@@ -358,11 +366,7 @@ mod tests {
                     Some(_) => coordination.add_first_node(&node_3()).await.unwrap(),
                     None => coordination.forget_node(NodeId(3)).await.unwrap(),
                 }
-                let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await
-                else {
-                    panic!("it has changed");
-                };
-                followed.change(revision, events).unwrap();
+                follow(&mut followed, &mut watch).await;
                 let known = followed.names.get(&NodeId(3)).map(String::as_str);
                 assert_eq!(known, name);
                 let read = Roster::read(&coordination).await.unwrap();
@@ -391,11 +395,7 @@ mod tests {
                     }
                     None => coordination.forget_node(NodeId(3)).await.unwrap(),
                 }
-                let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await
-                else {
-                    panic!("it has changed");
-                };
-                followed.change(revision, events).unwrap();
+                follow(&mut followed, &mut watch).await;
                 let is_quorum = followed.quorum.contains(&NodeId(3));
                 assert_eq!(is_quorum, step == Some(true));
                 let read = Roster::read(&coordination).await.unwrap();
@@ -419,11 +419,7 @@ mod tests {
                     Ok(())
                 });
                 change.await.unwrap();
-                let News::Changed { revision, events } = watch.next(Duration::from_secs(1)).await
-                else {
-                    panic!("it has changed");
-                };
-                followed.change(revision, events).unwrap();
+                follow(&mut followed, &mut watch).await;
                 assert_eq!(followed.barred.contains(&NodeId(3)), is_barred);
                 let read = Roster::read(&coordination).await.unwrap();
                 assert_eq!(read.barred, followed.barred);

@@ -20,12 +20,12 @@ pub(crate) fn has_all_inputs() -> bool {
 }
 
 /// Runs a target. A failure prints the smallest input that was found, and its number for
-/// `SHALE_FUZZ_START`.
+/// `SHALE_FUZZ_START`. Not generic: there are a hundred targets, and the engine is compiled once.
 ///
 /// # Panics
 /// If the target panics for an input.
 #[cfg(not(fuzzing))]
-pub fn run(location: TargetLocation, rounds: u64, target: impl Fn(&[u8])) {
+pub fn run(location: TargetLocation, rounds: u64, target: &dyn Fn(&[u8])) {
     // `cargo bolero` asks every target for its place, and runs none meanwhile.
     if location.should_run() {
         let engine = fixed::Series::new(location.item_path, rounds);
@@ -36,7 +36,7 @@ pub fn run(location: TargetLocation, rounds: u64, target: impl Fn(&[u8])) {
 
 /// Runs a target as the fuzzer says.
 #[cfg(fuzzing)]
-pub fn run(location: TargetLocation, _: u64, target: impl Fn(&[u8])) {
+pub fn run(location: TargetLocation, _: u64, target: &dyn Fn(&[u8])) {
     if location.should_run() {
         let target = Target(target);
         bolero::test(location).for_each(|input: &[u8]| target.take(input));
@@ -45,13 +45,13 @@ pub fn run(location: TargetLocation, _: u64, target: impl Fn(&[u8])) {
 
 /// A target that panicked is run again only to find a smaller input that it panics for, so what a panic
 /// leaves behind does no harm.
-struct Target<F>(F);
+struct Target<'a>(&'a dyn Fn(&[u8]));
 
-impl<F> RefUnwindSafe for Target<F> {}
+impl RefUnwindSafe for Target<'_> {}
 
-impl<F: Fn(&[u8])> Target<F> {
+impl Target<'_> {
     fn take(&self, input: &[u8]) {
-        self.0(input);
+        (self.0)(input);
     }
 }
 

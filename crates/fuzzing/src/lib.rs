@@ -37,6 +37,6 @@ macro_rules! fuzz {
             item_path: $crate::bolero::__item_path__!(),
             test_name: None,
         };
-        $crate::run(location, $rounds, $target)
+        $crate::run(location, $rounds, &$target)
     }};
 }

@@ -115,7 +115,7 @@ pub enum Event {
     },
     /// A shard's record may have been changed, or may be later.
     AssignUnknown(ShardId),
-    /// The manager's place in coordination lasts until then, by this machine's clock.
+    /// The manager's place in coordination lasts until then, by this machine's clock. Nothing is to be done then.
     OwnLease(Moment),
     /// Coordination says that this run doesn't have the manager's place any more.
     PlaceLost,
@@ -357,7 +357,11 @@ impl Manager {
                 let again = now.plus(AGAIN_AFTER);
                 self.assigning.insert(shard, Some(again));
             }
-            Event::OwnLease(until) => self.own_until = self.own_until.max(until),
+            Event::OwnLease(until) => {
+                self.own_until = self.own_until.max(until);
+                // Whoever keeps the place does nothing else: what is due waits for the next tick.
+                return actions;
+            }
             Event::PlaceLost => self.resign(Resigned::LeaseOver, &mut actions),
             Event::Unheard => self.resign(Resigned::Unheard, &mut actions),
             Event::Tick => {}

@@ -1,6 +1,6 @@
 //! How long the manager before is waited for.
 
-use manager::{Action, Event, Manager, Moment, Start};
+use manager::{Action, Event, Manager, Moment, Resigned, Start};
 use model::member::{Heartbeat, HeartbeatReply, Member, Membership, Role, Standing, Term, Verdict};
 use model::{NodeId, NodeRun};
 use std::time::Duration;
@@ -94,4 +94,20 @@ fn the_manager_before_has_time_to_be_heard_however_long_ago_it_kept_its_place() 
         assert_eq!(heard.on(event, after(1_400)), [renewed]);
         assert!(!expels_first(&mut heard, after(6_000)), "{kept_ago}");
     }
+}
+
+/// Would be broken if whoever keeps the place on a thread of its own had to do the manager's work there, or if that were
+/// forgotten.
+#[test]
+fn keeping_the_place_begins_nothing_and_what_is_due_is_done_at_the_next_tick() {
+    let mut manager = second(Duration::from_secs(1));
+    let keep = |manager: &mut Manager, now| manager.on(Event::OwnLease(after(120_000)), now);
+    // Node 1 is to be expelled.
+    assert_eq!(keep(&mut manager, after(5_400)), []);
+    assert!(expels_first(&mut manager, after(5_400)));
+    // Its first time is over, and it goes on. The answer of coordination isn't there yet.
+    assert_eq!(manager.on(Event::Tick, after(60_000)), []);
+    assert_eq!(keep(&mut manager, after(120_000)), []);
+    let over = manager.on(Event::Tick, after(120_000));
+    assert_eq!(over, [Action::Resign(Resigned::LeaseOver)]);
 }

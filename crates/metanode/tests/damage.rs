@@ -52,7 +52,7 @@ async fn damage_extent(rig: &Rig, inode: InodeId) {
 }
 
 /// A name for an inode that can't exist.
-async fn damage_name(rig: &Rig, text: &str) {
+pub(crate) async fn damage_name(rig: &Rig, text: &str) {
     let (from, to) = Table::Names.range();
     let names = rig.metanode.hosted().scan(&from, &to, 1000).await.unwrap();
     for (key, record) in names {

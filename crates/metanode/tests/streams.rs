@@ -1,5 +1,6 @@
 //! Streams: operations that a client has answered under a delegation before the owner applies them.
 
+use crate::damage::damage_name;
 use crate::rig::clients::{CLIENT, exists, next_owner, opened, send};
 use crate::rig::{self, Rig};
 use bytes::Bytes;
@@ -361,6 +362,36 @@ fn a_publish_in_a_stream_that_names_groups_the_pool_has_left_uses_its_number_up(
             assert_eq!(said, [Err(ErrorKind::Stale), Ok(())]);
         }
         assert_eq!(rig.read(file).await.unwrap(), vec![7; 100]);
+    });
+}
+
+/// Would be broken if the owner put the whole request off for ever, with all that its client makes in other directories.
+#[test]
+fn an_operation_of_a_stream_that_meets_a_damaged_record_uses_its_number_up() {
+    run(11, |rig| async move {
+        rig.file(ROOT, "f").await;
+        damage_name(&rig, "f").await;
+        let session = opened(&rig).await;
+        let first = reserved(&rig, session).await;
+        let all = [
+            make(&rig, 1, "a", first),
+            open_new(&rig, 2, "f", first + 1),
+            make(&rig, 3, "b", first + 2),
+            write(&rig, 4, inode(first + 1)),
+            write(&rig, 5, inode(first + 2)),
+        ];
+        let said = outcomes(&rig, session, &all).await;
+        assert_eq!(said[..3], [Ok(()), Err(ErrorKind::Corrupt), Ok(())]);
+        assert!(said[3].is_err() && said[4].is_ok(), "{said:?}");
+        assert_eq!(outcomes(&rig, session, &all).await, said);
+        assert_eq!(rig.metanode.in_use().inodes, 0);
+        assert_eq!(rig.read(inode(first + 2)).await.unwrap(), vec![7; 100]);
+        // The next owner reads nothing that is damaged either.
+        let rig = taken_over(rig, session).await;
+        let again = outcomes(&rig, session, &all).await;
+        for (said, again) in said.iter().zip(&again) {
+            assert_eq!(*again, said.map_err(|_| ErrorKind::NotFound));
+        }
     });
 }
 

@@ -286,6 +286,18 @@ impl Operation {
         )
     }
 
+    /// Whether the answer can be a list or a value of many KiB.
+    #[must_use]
+    pub fn answers_much(&self) -> bool {
+        matches!(
+            self,
+            Self::ReadDirectory { .. }
+                | Self::GetXattr { .. }
+                | Self::ListXattrs { .. }
+                | Self::ReadExtents { .. }
+        )
+    }
+
     /// Whether a session on another node than the owner holds what the operation makes, without asking for it.
     #[must_use]
     pub fn makes_held(&self) -> bool {

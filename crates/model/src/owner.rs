@@ -27,7 +27,7 @@
 //! owns the shard now; *wait* and ask again if the owner can't answer yet; ask again under the same
 //! number if the outcome is *unknown*; everything else is the program's answer.
 
-use crate::call::{Call, Class, Method};
+use crate::call::{BODY_BYTES_MAX, Call, Class, Method};
 pub use crate::id::Tenure;
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::{Fresh, Rank, Ranked, Stamp};
@@ -191,6 +191,27 @@ pub struct Streamed {
     pub fresh: Fresh,
     /// The session uses the attributes and all bytes of the file that it makes alone: it gets the tokens for that.
     pub with_tokens: bool,
+}
+
+impl Streamed {
+    /// The directory in which it makes a file; `None` if it makes none.
+    #[must_use]
+    pub fn directory(&self) -> Option<InodeId> {
+        match &self.operation {
+            Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
+                Some(*directory)
+            }
+            _ => None,
+        }
+    }
+
+    /// The file that it makes; `None` if it makes none, or there is no such number.
+    #[must_use]
+    pub fn made(&self) -> Option<InodeId> {
+        let (directory, number) = (self.directory()?, self.fresh.inode?);
+        let is_possible = number.0 < (1 << InodeId::NUMBER_BITS);
+        is_possible.then(|| InodeId::new(directory.fileset(), number))
+    }
 }
 
 /// Most operations in one [`OwnerRequest::ExecuteStream`].
@@ -425,6 +446,23 @@ impl OwnerRequest {
         )
     }
 
+    /// Largest reply, by which another node counts what it has under way for this one: a request that allows for more
+    /// than it gets keeps others from being sent.
+    #[must_use]
+    pub fn reply_bytes_max(&self) -> u32 {
+        /// Attributes, numbers, some ranges; errors with their stories.
+        const SMALL: u32 = 64 * 1024;
+        let is_large = match self {
+            Self::Execute { operation, .. } => operation.answers_much(),
+            Self::Reclaim { .. } | Self::AwaitRecalls { .. } | Self::ExecuteStream { .. } => true,
+            _ => false,
+        };
+        match is_large {
+            true => BODY_BYTES_MAX as u32,
+            false => SMALL,
+        }
+    }
+
     /// Whether the answer depends on which locks others hold.
     #[must_use]
     pub fn depends_on_locks(&self) -> bool {
@@ -598,6 +636,78 @@ mod tests {
             call.body = Bytes::copy_from_slice(&[&call.body[..], b"more"].concat());
             assert_eq!(OwnerCall::shard_of(&call).unwrap(), shard);
         }
+    }
+
+    /// Would be broken if what a request gets were more than it allows for.
+    #[test]
+    fn requests_allow_for_the_most_that_they_can_get() {
+        let session = SessionId(u64::MAX);
+        let stamp = Stamp::own(Timestamp(1), session);
+        let most = |request: &OwnerRequest, reply: OwnerReply| {
+            let allowed = request.reply_bytes_max() as usize;
+            let bytes = crate::call::Reply::new(&Ok(reply), Bytes::new()).body.len();
+            assert!(bytes <= allowed, "{request:?}: {bytes} of {allowed} bytes");
+        };
+        let numbers = GrantNumber {
+            tenure: Tenure(u64::MAX),
+            count: u64::MAX,
+        };
+        let renewal = Renewal {
+            tenure: Tenure(u64::MAX),
+            span: Duration::MAX,
+        };
+        let range = TokenRange {
+            start: u64::MAX - 1,
+            end: u64::MAX,
+        };
+        let object = TokenObject::Bytes(InodeId(u64::MAX));
+        let recall = TokenRecall {
+            object,
+            ranges: vec![range; TOKEN_RANGES_MAX],
+            keep: Some(TokenMode::Exclusive),
+            up_to: numbers,
+        };
+        most(
+            &OwnerRequest::AwaitRecalls {
+                session,
+                known: Tenure(1),
+                has_all: false,
+            },
+            OwnerReply::Recalls {
+                recalls: vec![recall; RECALLS_MAX],
+                has_all: false,
+                renewal,
+            },
+        );
+        most(
+            &OwnerRequest::AskToKnow {
+                session,
+                inodes: Vec::new(),
+            },
+            OwnerReply::Known {
+                grants: vec![Some(numbers); KNOWN_MAX],
+                renewal,
+            },
+        );
+        let link = OwnerRequest::Execute {
+            operation: Operation::ReadLink {
+                inode: InodeId::ROOT,
+            },
+            stamp,
+        };
+        let target = crate::limits::SYMLINK_BYTES_MAX;
+        assert!(target < link.reply_bytes_max() as usize / 2);
+        let listing = OwnerRequest::Execute {
+            operation: Operation::ListXattrs {
+                inode: InodeId::ROOT,
+            },
+            stamp,
+        };
+        assert_eq!(listing.reply_bytes_max() as usize, BODY_BYTES_MAX);
+        // Many of them wait for others: they must not fill a connection.
+        let waits = LockCall::Await { session, wait: 1 };
+        let waits = OwnerRequest::Lock(waits);
+        assert!(1024 * u64::from(waits.reply_bytes_max()) <= 64 << 20);
     }
 
     #[test]

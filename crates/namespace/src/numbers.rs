@@ -24,6 +24,10 @@ use std::sync::Arc;
 const RUN_FIRST: u32 = 4;
 const RUN_MAX: u32 = 1024;
 
+/// Numbers from here on are for what is made with the owner's word only. Numbers that are reserved are lost with a session, or
+/// if later ones are used first: a node with a fault could use all of them up, and nothing could be made any more.
+const RESERVED_END: u64 = 1 << (InodeId::NUMBER_BITS - 1);
+
 /// Set in every data id that an inode didn't get with its number.
 const FRESH_DATA: u64 = 1 << 63;
 
@@ -119,8 +123,10 @@ pub(crate) fn reserve<V: View>(
     let counters = tx.counters_mut(fileset)?;
     let (inode, first_data) = (counters.next_inode, counters.next_data);
     let (inodes_end, data_end) = (inode + u64::from(inodes), first_data + u64::from(data));
-    if inodes_end >= 1 << InodeId::NUMBER_BITS {
-        return Err(used_up());
+    if inodes > 0 && inodes_end > RESERVED_END {
+        let text =
+            "no more inode numbers of the fileset are reserved: half of them were handed out";
+        return Err(Error::new(ErrorKind::NoSpace, text).into());
     }
     counters.next_inode = inodes_end;
     counters.next_data = data_end;

@@ -81,14 +81,16 @@ use world::{Deadline, Instant, Task, World};
 const ADMISSION: Admission = Admission {
     credits: [
         credit(16, 1),
-        credit(256, 96),
+        // Of each session of the other node up to 256 that wait for locks, and as many threads of each of its mounts.
+        credit(1_024, 96),
         credit(32, 64),
         credit(8, 40),
     ],
     // Reads of 4 KiB, many at a time; of those at the threshold of 512 KiB fewer.
     small_data: credit(128, 32),
-    // Requests that wait for another's lock are metadata requests too: they are cheap, and many.
-    running: [64, 8_192, 256, 64],
+    // Requests that wait for another's lock are metadata requests too: they are cheap, and many. What they wait for is one
+    // as well, so it must find room however many nodes wait.
+    running: [64, 65_536, 256, 64],
     connections: 4_096,
 };
 

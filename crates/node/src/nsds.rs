@@ -356,7 +356,8 @@ impl LocalNsds {
     /// [`LocalNsds::next_id`]; lost slots move there first. Repair starts without being asked.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then.
+    /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then. `Unknown`: coordination hasn't said whether the
+    /// pool has it now; the region must be kept, and is found with the next start if it has.
     pub async fn add(&self, id: NsdId, path: &Path, bytes: u64) -> Result<()> {
         let is_device = host::at_path(path) == AtPath::Other;
         let disk = if is_device {
@@ -391,8 +392,14 @@ impl LocalNsds {
             failure_group: self.failure_group_here(map, &entry),
             ..entry.clone()
         };
-        self.change_map(|map| placement::add_nsd(map, added(map)))
-            .await?;
+        let changed = self.change_map(|map| placement::add_nsd(map, added(map)));
+        changed.await.map_err(|error| match error.kind() {
+            ErrorKind::Unavailable => {
+                let text = format!("whether the pool has NSD {id} now isn't known: {error}");
+                Error::new(ErrorKind::Unknown, text)
+            }
+            _ => error,
+        })?;
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
         Ok(())
     }

@@ -7,7 +7,8 @@ use bytes::{Bytes, BytesMut};
 use futures::future::{BoxFuture, FutureExt};
 use model::call::{Call, Reply};
 use model::nsd::{
-    AddressedRequest, BlobPut, LIST_ANSWER_MAX, LogPut, NSD_METHOD, NsdAnswer, NsdReply, NsdRequest,
+    AddressedRequest, BlobPut, LIST_ANSWER_MAX, LOG_READ_BYTES, LogPut, NSD_METHOD, NsdAnswer,
+    NsdReply, NsdRequest,
 };
 use model::{Error, ErrorKind, NodeRun, NsdId, Payload, Result};
 use parking_lot::RwLock;
@@ -40,6 +41,10 @@ impl NsdServer {
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
         let (id, request): AddressedRequest = call.decode()?;
+        if call.reply_bytes_max < read_bytes(&request) {
+            let text = "it allows a smaller answer than it asks for";
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
         let nsd = self.nsds.read().get(&id).cloned();
         let nsd = nsd.ok_or_else(|| {
             let text = format!("this node doesn't serve NSD {id}");
@@ -53,6 +58,16 @@ impl NsdServer {
         };
         let condition = nsd.condition();
         Ok((NsdAnswer { condition, reply }, payload))
+    }
+}
+
+/// The bytes of blobs or entries that a request may have read. Its credits must cover them: an answer that it doesn't allow
+/// would be made, in memory that nobody has counted, and dropped.
+fn read_bytes(request: &NsdRequest) -> u32 {
+    match request {
+        NsdRequest::Get { length, .. } => *length,
+        NsdRequest::LogRead { .. } => LOG_READ_BYTES as u32,
+        _ => 0,
     }
 }
 

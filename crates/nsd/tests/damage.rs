@@ -421,6 +421,58 @@ fn units_that_cannot_be_read_hurt_only_their_blob() {
         .finished();
 }
 
+/// Where the first unit of a blob of this number is.
+fn first_unit(region: &[u8], number: u64) -> u64 {
+    let needle = content(number, 4096);
+    let at = region.chunks(4096).position(|block| block == needle);
+    at.unwrap() as u64 * 4096
+}
+
+/// Would be broken if a disk that has written to the wrong place, or said that it has written and hasn't, were believed
+/// because what is there fits some checksum.
+#[test]
+fn a_disk_that_swaps_or_loses_writes_is_found_out() {
+    let simulation = Simulation::new(10);
+    let disk = simulation.disk(DISK, REGION);
+    disk.overwrite(0, &populated(10, true));
+    let region = disk.content(0, REGION as usize);
+    let [one, other] = [11, 23].map(|number| first_unit(&region, number));
+    // Two writes went to each other's places.
+    disk.overwrite(one, &content(23, 4096));
+    disk.overwrite(other, &content(11, 4096));
+    // The place of a new blob, which had another one.
+    let before = disk.content(0, REGION as usize);
+    let told = simulation.run(async |world| {
+        let nsd = open(&world).await.unwrap();
+        for number in [11, 23] {
+            let swapped = nsd.get(name(number), 0, 4096).await.unwrap_err();
+            assert_eq!(swapped.kind(), ErrorKind::Corrupt);
+            let rest = nsd.get(name(number), 4096, 4096).await.unwrap();
+            assert_eq!(rest, content(number, 8192)[4096..]);
+        }
+        let mut damaged = nsd.scrub().await.unwrap().damaged;
+        damaged.sort_unstable();
+        assert_eq!(damaged, [name(11), name(23)]);
+        nsd.delete(deletion(&[name(47)])).await.unwrap();
+        nsd.checkpoint().await.unwrap();
+        nsd.put(blob(701, 280_000)).await.unwrap();
+        nsd.close().await.unwrap();
+    });
+    told.finished();
+    // Its data was never written.
+    let written = disk.content(0, REGION as usize);
+    let lost = first_unit(&written, 701);
+    let old = &before[lost as usize..lost as usize + 4096];
+    disk.overwrite(lost, old);
+    let told = simulation.run(async |world| {
+        let nsd = open(&world).await.unwrap();
+        let told = nsd.get(name(701), 0, 280_000).await.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Corrupt);
+        assert!(nsd.scrub().await.unwrap().damaged.contains(&name(701)));
+    });
+    told.finished();
+}
+
 #[test]
 fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
     const UNITS: u64 = 64;

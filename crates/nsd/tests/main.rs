@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod broken;
+mod covered;
 mod damage;
 mod fences;
 mod liars;

@@ -51,16 +51,33 @@ impl Pool {
                 gather.run().await?
             }
         };
-        if length == place.length && crc32c_of_chunks(chunks.iter().map(AsRef::as_ref)) != place.crc
-        {
-            self.suspect(place, None, 0, SuspectCause::Unreadable);
-            let text = format!(
-                "the pieces of segment {} match their checksums, but not the segment's checksum",
-                place.segment
-            );
-            return Err(Error::new(ErrorKind::Corrupt, text));
+        if length == place.length && !fits(place, &chunks) {
+            // Boxed because it is rare, and every read's future would contain it otherwise.
+            return Box::pin(self.read_around_one(&groups, place)).await;
         }
         Ok(chunks)
+    }
+
+    /// A whole segment of which a piece is wrong although it fits its own checksums: the segment's says without which it
+    /// is right.
+    async fn read_around_one(&self, groups: &Groups, place: &SegmentPlace) -> Result<Vec<Bytes>> {
+        for piece in 0..place.scheme.width() as u8 {
+            let mut others = Gather::new(self, groups, place, 0, place.length);
+            others.failed.push((piece, ErrorKind::Corrupt));
+            if let Ok(chunks) = others.run().await
+                && fits(place, &chunks)
+            {
+                warn!(segment = %place.segment, piece, "a piece fits its checksums and is wrong");
+                self.suspect(place, None, 1 << piece, SuspectCause::Damaged);
+                return Ok(chunks);
+            }
+        }
+        self.suspect(place, None, 0, SuspectCause::Unreadable);
+        let text = format!(
+            "the pieces of segment {} match their checksums, but not the segment's checksum",
+            place.segment
+        );
+        Err(Error::new(ErrorKind::Corrupt, text))
     }
 
     /// The common case: one piece holds the range, and its NSD is healthy and answers in the usual
@@ -143,6 +160,11 @@ impl Pool {
             .filter(|member| member.is_readable())
             .collect()
     }
+}
+
+/// Whether these are a segment's bytes.
+fn fits(place: &SegmentPlace, chunks: &[Bytes]) -> bool {
+    crc32c_of_chunks(chunks.iter().map(AsRef::as_ref)) == place.crc
 }
 
 /// Whether the pool has the group, and the group has a slot for each piece.
@@ -231,9 +253,12 @@ impl<'a> Gather<'a> {
     async fn run(mut self) -> Result<Vec<Bytes>> {
         for index in 0..self.wanted.len() {
             let (piece, range) = (self.wanted[index].piece, self.wanted[index].range.clone());
-            self.ask(piece, range);
+            let is_left_out = self.failed.iter().any(|(failed, _)| *failed == piece);
+            if !is_left_out {
+                self.ask(piece, range);
+            }
             // NSDs that had trouble recently are asked, but not waited for.
-            self.wanted[index].is_given_up = self.is_suspect(piece);
+            self.wanted[index].is_given_up = is_left_out || self.is_suspect(piece);
         }
         let hedge_at = self.pool.world.now() + self.hedge_delay();
         self.finish(hedge_at).await

@@ -12,7 +12,7 @@ use model::map::NsdState;
 use model::nsd::{BlobHeader, BlobPut};
 use model::{Error, ErrorKind, NsdId, Payload, Result, SegmentPlace};
 use placement::{Groups, SlotMembers, codec, layout};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tracing::{info, warn};
 use world::Point;
@@ -393,23 +393,15 @@ fn is_wanted(groups: &Groups, slot: SlotMembers, nsd: NsdId) -> bool {
 /// Checks what checksums of single pieces can't show: that the data pieces form the segment, and
 /// that the other pieces are what encoding it gives.
 fn check_together(place: &SegmentPlace, states: &mut [PieceState], found: &[(usize, Bytes)]) {
-    let of = |piece: u8| {
-        found
-            .iter()
-            .find(|(index, _)| states[*index].piece == piece)
-            .map(|(_, bytes)| bytes.clone())
+    let mut pieces: BTreeMap<u8, Bytes> = BTreeMap::new();
+    for (index, bytes) in found {
+        pieces
+            .entry(states[*index].piece)
+            .or_insert_with(|| bytes.clone());
+    }
+    let Some(plain) = plain_of(place, &pieces) else {
+        return;
     };
-    let data: Vec<Bytes> = (0..place.scheme.data_pieces() as u8)
-        .filter_map(of)
-        .collect();
-    if data.len() < place.scheme.data_pieces() {
-        return;
-    }
-    let plain = codec::join(place.scheme, place.length, &data);
-    let plain = Payload::from(plain);
-    if plain.crc() != place.crc {
-        return;
-    }
     for (piece, whole) in codec::encode_in::<Recycled>(place.scheme, &plain)
         .iter()
         .enumerate()
@@ -420,4 +412,29 @@ fn check_together(place: &SegmentPlace, states: &mut [PieceState], found: &[(usi
             }
         }
     }
+}
+
+/// The segment, if it can be proven from these pieces: all of them, or all but one that is wrong.
+fn plain_of(place: &SegmentPlace, pieces: &BTreeMap<u8, Bytes>) -> Option<Payload> {
+    let one = pieces.keys().map(|piece| Some(*piece));
+    let mut left_out = std::iter::once(None).chain(one);
+    left_out.find_map(|wrong| {
+        let good = pieces.iter().filter(|(piece, _)| Some(**piece) != wrong);
+        let good: Vec<(u8, Bytes)> = good.map(|(piece, bytes)| (*piece, bytes.clone())).collect();
+        let data_pieces = 0..place.scheme.data_pieces() as u8;
+        let is_good = |piece: &u8| good.iter().any(|(it, _)| it == piece);
+        let lacking: Vec<u8> = data_pieces.clone().filter(|it| !is_good(it)).collect();
+        let mut data: BTreeMap<u8, Bytes> = good
+            .iter()
+            .filter(|(piece, _)| data_pieces.contains(piece))
+            .cloned()
+            .collect();
+        if !lacking.is_empty() {
+            let computed = codec::reconstruct_in::<Recycled>(place.scheme, &good, &lacking);
+            data.extend(lacking.into_iter().zip(computed.ok()?));
+        }
+        let data: Vec<Bytes> = data.into_values().collect();
+        let plain = Payload::from(codec::join(place.scheme, place.length, &data));
+        (plain.crc() == place.crc).then_some(plain)
+    })
 }

@@ -1,5 +1,7 @@
 //! The program: reads the command line, runs one command, reports the outcome.
 
+// Modules share by `pub`, but free async functions by `pub(crate)`: of a `pub` one the compiler makes machine code also where
+// nothing calls it, and so it made nearly all of the daemon once more for the program of the unit tests.
 #![allow(unreachable_pub, reason = "a program has no outside")]
 #![allow(
     clippy::disallowed_methods,

@@ -1,6 +1,7 @@
 //! kill -9 of the real daemon at random moments: no fsynced data is lost.
 
 use crate::fixture::{Node, eventually, kill_hard, pattern};
+use sim::by_suite;
 use std::{
     collections::BTreeMap,
     fs::{self, File},
@@ -80,8 +81,8 @@ fn verify(node: &Node, durable: &Durable) {
 }
 
 #[test]
-fn fifty_kills_lose_nothing_that_was_fsynced() {
-    let rounds = 50;
+fn kills_lose_nothing_that_was_fsynced() {
+    let rounds = by_suite(20, 50);
     let node = Node::new();
     let durable = Durable::default();
     let mut slowest = Duration::ZERO;

@@ -328,7 +328,7 @@ fn a_directory_of_very_many_entries_lists_finds_and_empties() {
     let count: u64 = if std::env::var_os("SHALE_LONG").is_some() {
         1_000_000
     } else {
-        100_000
+        40_000
     };
     let node = Node::new();
     let directory = node.path("many");

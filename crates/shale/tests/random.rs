@@ -303,7 +303,7 @@ fn random_operations_through_the_mount_see_what_the_model_sees() {
     let steps = if std::env::var_os("SHALE_LONG").is_some() {
         200_000
     } else {
-        20_000
+        8_000
     };
     let node = Node::new();
     let mut model = ModelFs::default();
@@ -442,7 +442,7 @@ fn several_processes_at_once_each_see_what_their_model_sees() {
     let steps = if std::env::var_os("SHALE_LONG").is_some() {
         40_000
     } else {
-        3_000
+        1_500
     };
     let node = Node::new();
     fs::create_dir(node.path("crowd")).unwrap();

@@ -22,7 +22,7 @@ async fn place(stage: &Stage, node: usize) -> (Versioned<Place>, u64) {
 /// place.
 #[test]
 fn a_manager_that_one_node_does_not_hear_answers_its_doubts_and_keeps_its_place() {
-    each_seed(0..by_suite(4, 30), |seed| {
+    each_seed(0..by_suite(2, 30), |seed| {
         Stage::play(seed, &FIVE, None, async move |stage| {
             stage.settled().await;
             let manager = stage.manager().expect("one is the manager");
@@ -44,7 +44,7 @@ fn a_silent_manager_is_followed_however_often_coordination_changes_its_leader() 
     // Each gives the place its full time again before that ends.
     const CHANGE_EVERY: Duration = Duration::from_secs(4);
     const LIMIT: Duration = Duration::from_secs(12);
-    each_seed(0..by_suite(6, 60), |seed| {
+    each_seed(0..by_suite(3, 60), |seed| {
         Stage::play(seed, &FIVE, None, async move |stage| {
             stage.settled().await;
             let silent = stage.manager().expect("one is the manager");

@@ -191,7 +191,7 @@ fn pause(seed: u64, end: End) -> Duration {
 
 fn worst(end: End, limit: Duration) {
     let worst = Mutex::new((Duration::ZERO, 0));
-    each_seed(0..by_suite(6, 60), |seed| {
+    each_seed(0..by_suite(3, 60), |seed| {
         let pause = pause(seed, end);
         let mut worst = worst.lock().expect("nobody panicked");
         *worst = (*worst).max((pause, seed));

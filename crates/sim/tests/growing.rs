@@ -322,7 +322,7 @@ async fn lengths(member: &Member) -> BTreeMap<SegmentId, u32> {
 /// Would be broken if NSDs that fail together held two pieces of a segment.
 #[test]
 fn a_changed_pool_keeps_pieces_on_different_nodes() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         apart(seed, None);
     });
 }
@@ -386,7 +386,7 @@ fn a_daemon_that_restarts_opens_all_nsds_of_its_machine() {
 /// could put pieces where nobody looks.
 #[test]
 fn what_is_written_while_slots_move_is_read_by_all() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         moved(seed, None);
     });
 }
@@ -449,7 +449,7 @@ pub(crate) fn moved(seed: u64, planted: Option<Planted>) -> u64 {
 /// closed groups, or the log's copies that the new scheme doesn't ask for.
 #[test]
 fn a_pool_shrinks_to_one_nsd_under_load() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         shrunk(seed);
     });
 }
@@ -505,7 +505,7 @@ async fn progress_at(stage: &Arc<Stage>, node: usize) -> Option<Moving> {
 /// of data that others can't read yet, or didn't show how far it is.
 #[test]
 fn a_drained_node_may_go_though_owners_die_meanwhile() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         drained(seed);
     });
 }

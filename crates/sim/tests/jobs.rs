@@ -149,7 +149,7 @@ async fn rebuilt(stage: &Arc<Stage>) -> Vec<u64> {
 /// Would be broken if one node rebuilt everything, or a lost NSD's pieces weren't rebuilt by jobs.
 #[test]
 fn a_lost_nsd_is_rebuilt_by_several_nodes_at_once() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         Stage::play(seed, &FIVE, None, async |stage| {
             begin(&stage).await;
             limit(&stage, 0, 1 << 20).await;
@@ -226,7 +226,7 @@ async fn until_under_way(stage: &Arc<Stage>) -> BTreeMap<usize, Vec<(Assignment,
 /// Would be broken if jobs began anew, or ended, with the manager that planned them.
 #[test]
 fn jobs_go_on_where_they_were_when_the_manager_dies() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         Stage::play(seed, &FIVE, None, async |stage| {
             begin(&stage).await;
             limit(&stage, 0, 200_000).await;
@@ -273,7 +273,7 @@ fn jobs_go_on_where_they_were_when_the_manager_dies() {
 /// Would be broken if what a dead node did was begun anew, or not done by others.
 #[test]
 fn others_go_on_with_the_jobs_of_a_node_that_dies() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         Stage::play(seed, &FIVE, None, async |stage| {
             begin(&stage).await;
             limit(&stage, 0, 100_000).await;
@@ -404,7 +404,7 @@ pub(crate) fn limited(seed: u64, planted: Option<Planted>) -> u64 {
 /// Would be broken if a job that couldn't ask what is live counted as done, or rebuilt what nobody calls live.
 #[test]
 fn what_no_owner_judges_is_repaired_later() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         unjudged(seed, None);
     });
 }
@@ -431,7 +431,7 @@ pub(crate) fn unjudged(seed: u64, planted: Option<Planted>) -> u64 {
 /// Would be broken if nobody deleted what a dead client has stored and never published.
 #[test]
 fn what_a_dead_client_has_stored_is_swept() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         Stage::play(seed, &FIVE, None, async |stage| {
             begin(&stage).await;
             let sessions = |all: &[SurveyedSegment]| -> BTreeSet<SessionId> {
@@ -471,7 +471,7 @@ fn what_a_dead_client_has_stored_is_swept() {
 /// Would be broken if nobody read pieces that no program reads, or a damaged one stayed.
 #[test]
 fn a_damaged_piece_is_found_by_a_scrub_and_rebuilt() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         Stage::play(seed, &FIVE, None, async |stage| {
             begin(&stage).await;
             let page = &content(7, 1_000_000)[..4_096];

@@ -24,7 +24,7 @@ const fn ms(milliseconds: u64) -> Duration {
 /// told of that, nor of what is cached; or if it gave it up before all that it had answered was durable.
 #[test]
 fn programs_lose_nothing_when_the_manager_takes_the_shard_from_their_node() {
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
             taken_twice(&stage, seed).await;
         });

@@ -1,6 +1,7 @@
 //! Faults planted in the program: each of them is found. `docs/planted-faults.md` lists them.
 
 use crate::catalogue::is_not_found_yet;
+use crate::noted::figure;
 use crate::space::{self, Trouble};
 use crate::{growing, jobs, stories};
 use sim::cluster::{ClusterScenario, CrowdScenario, FaultKind, Mix, run_crowd_with, run_with};
@@ -11,6 +12,9 @@ use world::Planted;
 
 /// Seeds until a fault must have been found.
 const SEEDS_MAX: u64 = 200;
+/// A search that takes so many runs more than it did is a figure: [`first_seed`] is to be set anew, or `make test` gets
+/// longer with each change of the program.
+const LATE: u64 = 8;
 
 /// Runs a seed where the fault shows: a story, or random actions under the kinds of trouble that
 /// it takes.
@@ -241,17 +245,22 @@ fn every_planted_fault_is_found() {
         }
         let found = find(planted);
         println!("{planted:?}: seed {found:?}");
-        assert!(
-            found.is_some(),
-            "{planted:?} isn't found within {SEEDS_MAX} seeds"
-        );
+        let Some(seed) = found else {
+            panic!("{planted:?} isn't found within {SEEDS_MAX} seeds");
+        };
+        let first = first_seed(planted);
+        if seed - first >= LATE {
+            figure(&format!(
+                "the planted fault {planted:?} is looked for from seed {first} on and found by {seed}: say so in first_seed"
+            ));
+        }
     });
 }
 
 /// The same scenarios find nothing in the program as it is.
 #[test]
 fn nothing_is_found_where_nothing_is_planted() {
-    each_seed(0..by_suite(12, 400), |seed| {
+    each_seed(0..by_suite(6, 400), |seed| {
         let all = Planted::ALL;
         look(seed, all[seed as usize % all.len()], false);
     });

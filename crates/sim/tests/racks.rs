@@ -78,7 +78,7 @@ async fn log_is_apart(stage: &Arc<Stage>, node: usize) -> bool {
 /// Would be broken if two copies of anything, of the log too, were in nodes that fail together.
 #[test]
 fn a_rack_may_die_once_it_has_a_name() {
-    each_seed(0..by_suite(3, 30), |seed| {
+    each_seed(0..by_suite(2, 30), |seed| {
         racked(seed);
     });
 }

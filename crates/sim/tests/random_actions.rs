@@ -5,7 +5,7 @@ use sim::{by_suite, each_seed};
 
 #[test]
 fn random_actions_see_what_the_model_sees() {
-    let (seeds, steps) = by_suite((4, 1_500), (40, 5_000));
+    let (seeds, steps) = by_suite((2, 1_500), (40, 5_000));
     let scenario = Scenario {
         steps,
         ..Scenario::LONG
@@ -15,10 +15,10 @@ fn random_actions_see_what_the_model_sees() {
     });
 }
 
-/// Nearly a million steps; twenty in the long run.
+/// A third of a million steps; twenty million in the long run.
 #[test]
 fn very_many_random_actions_see_what_the_model_sees() {
-    each_seed(1_000..1_000 + by_suite(40, 1_000), |seed| {
+    each_seed(1_000..1_000 + by_suite(16, 1_000), |seed| {
         run(seed, &Scenario::MANY);
     });
 }
@@ -29,7 +29,7 @@ fn after_everything_is_removed_the_space_returns() {
         steps: 600,
         ..Scenario::LONG
     };
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         space_returns(seed, &scenario, 20_000);
     });
 }
@@ -41,7 +41,7 @@ fn random_actions_on_an_erasure_coded_pool_see_what_the_model_sees() {
         steps: 800,
         ..Scenario::LONG
     };
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         run(seed, &scenario);
     });
 }

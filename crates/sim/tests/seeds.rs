@@ -16,7 +16,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 #[test]
 fn seeds_of_every_kind() {
     let (seeds, start) = (
-        number("SIM_SEEDS", by_suite(40, 1_000)),
+        number("SIM_SEEDS", by_suite(16, 1_000)),
         number("SIM_START", 2_000),
     );
     let kinds: Vec<Kind> = match std::env::var("SIM_KINDS") {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 #[test]
 fn several_nodes_without_faults() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         let report = run(seed, &ClusterScenario::CALM);
         assert!(report.steps >= ClusterScenario::CALM.steps, "seed {seed}");
     });
@@ -15,7 +15,7 @@ fn several_nodes_without_faults() {
 
 #[test]
 fn several_nodes_survive_faults() {
-    each_seed(100..100 + by_suite(24, 1_000), |seed| {
+    each_seed(100..100 + by_suite(10, 1_000), |seed| {
         let report = run(seed, &ClusterScenario::USUAL);
         assert_eq!(
             report.faults.values().sum::<usize>(),
@@ -35,7 +35,7 @@ fn a_client_goes_on_within_half_a_second_when_its_shard_moves() {
         ..ClusterScenario::USUAL
     };
     let seen = AtomicUsize::new(0);
-    each_seed(0..by_suite(4, 100), |seed| {
+    each_seed(0..by_suite(3, 100), |seed| {
         let report = run(seed, &scenario);
         let was_seen = report.owner_moved > Duration::ZERO;
         seen.fetch_add(usize::from(was_seen), Ordering::Relaxed);
@@ -58,7 +58,7 @@ fn a_client_goes_on_within_three_seconds_when_the_owner_is_killed() {
         ..ClusterScenario::USUAL
     };
     let seen = AtomicUsize::new(0);
-    each_seed(0..by_suite(4, 100), |seed| {
+    each_seed(0..by_suite(3, 100), |seed| {
         let report = run(seed, &scenario);
         let was_seen = report.owner_killed > Duration::ZERO;
         seen.fetch_add(usize::from(was_seen), Ordering::Relaxed);

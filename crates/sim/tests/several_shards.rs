@@ -13,7 +13,7 @@ const SCENARIO: ClusterScenario = ClusterScenario {
 /// the other one with it, or if one took the other one's blobs for garbage.
 #[test]
 fn two_shards_whose_owners_meet_part_and_die_together_lose_nothing() {
-    each_seed(0..by_suite(12, 300), |seed| {
+    each_seed(0..by_suite(5, 300), |seed| {
         let report = run_shards(seed, &SCENARIO);
         assert!(
             report.steps >= 2 * SCENARIO.steps,

@@ -182,7 +182,7 @@ pub(crate) fn filled(seed: u64, trouble: Trouble, planted: Option<Planted>) -> u
 /// can't be stored.
 #[test]
 fn two_nodes_fill_a_pool_and_all_that_was_accepted_is_stored() {
-    each_seed(0..by_suite(3, 60), |seed| {
+    each_seed(0..by_suite(2, 60), |seed| {
         let files = filled(seed, Trouble::Nothing, None);
         println!("seed {seed}: {files} files of {BYTES} bytes fitted");
     });
@@ -191,7 +191,7 @@ fn two_nodes_fill_a_pool_and_all_that_was_accepted_is_stored() {
 /// Would be broken if a new manager gave what earlier ones had given, or if nobody were given anything any more.
 #[test]
 fn a_new_manager_gives_nothing_twice() {
-    each_seed(0..by_suite(3, 60), |seed| {
+    each_seed(0..by_suite(2, 60), |seed| {
         filled(seed, Trouble::ManagerKilled, None);
         filled(seed, Trouble::CoordinationLost, None);
     });
@@ -201,7 +201,7 @@ fn a_new_manager_gives_nothing_twice() {
 /// written to it.
 #[test]
 fn what_a_killed_writer_had_is_given_to_others() {
-    each_seed(0..by_suite(3, 60), |seed| {
+    each_seed(0..by_suite(2, 60), |seed| {
         filled(seed, Trouble::WriterKilled, None);
     });
 }

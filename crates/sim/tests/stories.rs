@@ -56,7 +56,7 @@ async fn read(client: &Client, inode: InodeId) -> Result<Bytes> {
 /// a while, or if it never went on.
 #[test]
 fn programs_on_a_node_that_is_cut_off_see_a_pause_and_no_error() {
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         cut_off(seed, None);
     });
 }
@@ -112,7 +112,7 @@ async fn manager_without_shard(stage: &Arc<Stage>) -> (usize, usize) {
 /// never heard who followed it.
 #[test]
 fn a_manager_that_is_cut_off_from_coordination_alone_stays_a_member() {
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
             let (manager, _) = manager_without_shard(&stage).await;
             let before = stage.run(manager, async |_, member| member.run()).await;
@@ -143,7 +143,7 @@ fn a_manager_that_is_cut_off_from_coordination_alone_stays_a_member() {
 /// for what only it can say.
 #[test]
 fn a_manager_that_is_cut_off_from_coordination_for_long_is_expelled_and_others_go_on() {
-    each_seed(0..by_suite(2, 20), |seed| {
+    each_seed(0..by_suite(1, 20), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
             let (manager, other) = manager_without_shard(&stage).await;
             let before = stage.run(manager, async |_, member| member.run()).await;
@@ -174,7 +174,7 @@ fn a_manager_that_is_cut_off_from_coordination_for_long_is_expelled_and_others_g
 /// had happened.
 #[test]
 fn a_node_that_is_cut_off_for_long_is_expelled_and_starts_anew_with_all_that_was_synced() {
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
             stage.settled().await;
             // A node that isn't the manager, which is looked at by another story.
@@ -214,7 +214,7 @@ fn a_node_that_is_cut_off_for_long_is_expelled_and_starts_anew_with_all_that_was
 /// reached any more.
 #[test]
 fn directories_that_two_nodes_move_into_each_other_make_no_loop() {
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async |stage| {
             let made = stage.run(0, async |_, member| {
                 let client = client(&member).await;
@@ -260,7 +260,7 @@ fn directories_that_two_nodes_move_into_each_other_make_no_loop() {
 /// Would be broken if stat showed a size that its writer had only in its memory.
 #[test]
 fn a_size_that_somebody_saw_outlives_the_writer_that_dies() {
-    each_seed(0..by_suite(6, 60), |seed| {
+    each_seed(0..by_suite(3, 60), |seed| {
         Stage::play(seed, &ClusterScenario::USUAL, None, async move |stage| {
             let file = stage.run(0, async |_, member| {
                 let client = client(&member).await;
@@ -309,7 +309,7 @@ fn a_size_that_somebody_saw_outlives_the_writer_that_dies() {
 /// Would be broken if a reader were answered before what it sees is durable.
 #[test]
 fn what_a_node_has_seen_survives_the_owner_that_showed_it() {
-    each_seed(0..by_suite(8, 80), |seed| {
+    each_seed(0..by_suite(4, 80), |seed| {
         seen(seed, None);
     });
 }
@@ -358,7 +358,7 @@ pub(crate) fn seen(seed: u64, planted: Option<Planted>) -> u64 {
 /// meanwhile and that it got it back.
 #[test]
 fn a_client_that_knows_a_later_owner_is_shown_nothing_by_the_one_before() {
-    each_seed(0..by_suite(6, 60), |seed| {
+    each_seed(0..by_suite(3, 60), |seed| {
         there_and_back(seed, None);
     });
 }
@@ -407,7 +407,7 @@ pub(crate) fn there_and_back(seed: u64, planted: Option<Planted>) -> u64 {
 /// second application of an exclusive create, a rename or an unlink is refused.
 #[test]
 fn an_operation_whose_answer_is_lost_is_applied_once_across_two_moves() {
-    each_seed(0..by_suite(8, 80), |seed| {
+    each_seed(0..by_suite(4, 80), |seed| {
         applied_once(seed, None);
     });
 }
@@ -511,7 +511,7 @@ async fn resize(client: &Client, inode: InodeId, size: u64) -> Result<()> {
 /// yet: its publish would succeed, and the data be gone.
 #[test]
 fn owners_keep_what_a_client_is_about_to_publish() {
-    each_seed(0..by_suite(8, 80), |seed| {
+    each_seed(0..by_suite(4, 80), |seed| {
         unpublished(seed, None);
     });
 }
@@ -566,7 +566,7 @@ pub(crate) fn unpublished(seed: u64, planted: Option<Planted>) -> u64 {
 /// outlived a node that never comes back.
 #[test]
 fn a_file_without_names_lives_as_long_as_the_node_that_holds_it() {
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         without_names(seed, None);
     });
 }
@@ -617,7 +617,7 @@ pub(crate) fn without_names(seed: u64, planted: Option<Planted>) -> u64 {
 /// the other copy is lost.
 #[test]
 fn a_taker_that_stood_still_erases_nothing_of_its_successor() {
-    each_seed(0..by_suite(60, 200), |seed| {
+    each_seed(0..by_suite(20, 200), |seed| {
         paused_taker(seed, None);
     });
 }
@@ -672,7 +672,7 @@ fn client_is_needed(made: &AtomicU64) -> bool {
 /// Would be broken if space came back from segments in which something still lives.
 #[test]
 fn files_outlive_the_cleaning_of_their_segments() {
-    each_seed(0..by_suite(4, 40), |seed| {
+    each_seed(0..by_suite(2, 40), |seed| {
         cleaned(seed, None);
     });
 }

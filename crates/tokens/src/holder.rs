@@ -27,7 +27,7 @@ const OVERTAKEN_MAX: Duration = Duration::from_millis(100);
 /// Most recalls of an object that are carried out at the same time. More are said again.
 const TAKINGS_MAX: usize = 64;
 
-/// Most objects of what the session has made and its owner hasn't heard of. More are asked for as all others.
+/// Most objects of what the session has made and its owner hasn't granted. More are asked for as all others.
 const BORN_MAX: usize = 1024;
 
 /// Most recalls that wait for replies; more are carried out at once.
@@ -138,6 +138,8 @@ pub struct Holder {
     /// Objects of what the session has made and its owner hasn't heard of: it has them alone, and the owner's answer to
     /// what makes them is the one to this request.
     born: BTreeMap<TokenObject, u64>,
+    /// Those that the owner knows by now and didn't grant: it is asked for them as for all others.
+    ungranted: BTreeSet<TokenObject>,
     /// The object of each wait, use and flush.
     waits: BTreeMap<WaitNumber, TokenObject>,
     uses: BTreeMap<UseNumber, TokenObject>,
@@ -160,6 +162,7 @@ impl Holder {
             objects: BTreeMap::new(),
             asked: Requests::default(),
             born: BTreeMap::new(),
+            ungranted: BTreeSet::new(),
             waits: BTreeMap::new(),
             uses: BTreeMap::new(),
             flushes: BTreeMap::new(),
@@ -334,9 +337,15 @@ impl Holder {
                     known.grant(&ranges, mode, number);
                     self.actions.push(Action::Changed(object));
                 }
+                if mode == TokenMode::Exclusive {
+                    self.ungranted.remove(&object);
+                }
                 self.asked.remove(request);
             }
             TokenReply::Ship | TokenReply::TooMany => {
+                if self.ungranted.contains(&object) {
+                    self.release(object, TokenRange::ALL);
+                }
                 let waits = self.asked.remove(request).map(|asked| asked.waits);
                 for wait in waits.unwrap_or_default() {
                     self.end_wait(wait);
@@ -382,7 +391,8 @@ impl Holder {
         let is_known = objects
             .iter()
             .any(|object| self.objects.contains_key(object));
-        !self.is_reclaiming && !is_known && self.born.len() < BORN_MAX
+        let has_room = self.born.len() + self.ungranted.len() < BORN_MAX;
+        !self.is_reclaiming && !is_known && has_room
     }
 
     /// The session makes something of which nobody else can know before the owner does: it has these objects alone from now
@@ -412,7 +422,8 @@ impl Holder {
         }
     }
 
-    /// The owner knows of what was made, and has granted the object that came with it; if not, it is given back.
+    /// The owner knows of what was made, and has granted the object that came with it. If not, it is asked for, and the
+    /// session goes on having it: nobody else may learn of what was made as long as [`Holder::has_ungranted`].
     pub fn born_answered(&mut self, object: TokenObject, grant: Option<GrantNumber>, now: Moment) {
         let Some(request) = self.born.remove(&object) else {
             return;
@@ -428,10 +439,27 @@ impl Holder {
                 assert!(answered.is_ok(), "a whole object: {answered:?}");
             }
             None => {
-                self.unanswered(request, now);
-                self.release(object, TokenRange::ALL);
+                let wants = self.asked.get(request).map(|asked| asked.wants.clone());
+                let known = self.objects.get(&object);
+                let is_held = known.is_some_and(Object::is_exclusive);
+                match wants.filter(|_| is_held) {
+                    Some(wants) => {
+                        self.ungranted.insert(object);
+                        self.actions.push(Action::Ask { request, wants });
+                    }
+                    None => {
+                        self.unanswered(request, now);
+                        self.release(object, TokenRange::ALL);
+                    }
+                }
             }
         }
+    }
+
+    /// Whether there is something that the session has made and has alone, and that the owner would give to others as well.
+    #[must_use]
+    pub fn has_ungranted(&self) -> bool {
+        !self.ungranted.is_empty()
     }
 
     /// A request has no answer and isn't sent again. If the owner has granted what it asked for, it hears
@@ -496,6 +524,9 @@ impl Holder {
         };
         if let Some(taken) = known.take_out(flush) {
             let back = known.returned(object, taken, is_asked);
+            if !known.is_exclusive() {
+                self.ungranted.remove(&object);
+            }
             self.actions.push(Action::Changed(object));
             self.actions.push(Action::Return(back));
         }
@@ -516,6 +547,7 @@ impl Holder {
         self.early.clear();
         // Said with all that is held.
         self.born.clear();
+        self.ungranted.clear();
         let mut dropped = Vec::new();
         for (request, asked) in self.asked.take() {
             self.actions.push(Action::Stop { request });
@@ -579,6 +611,7 @@ impl Holder {
         self.usable_until = Moment::default();
         // What the owner has said before, and comes only now, grants nothing.
         self.born.clear();
+        self.ungranted.clear();
         for (object, known) in &mut self.objects {
             let ranges: Vec<TokenRange> = known.pieces.iter().map(|piece| piece.range).collect();
             known.lose(TokenRange::ALL);
@@ -636,6 +669,11 @@ impl Holder {
         self.asked.concern(object)
     }
 
+    /// Whether the session has made this, and the owner hasn't granted it.
+    fn is_made(&self, object: TokenObject) -> bool {
+        self.born.contains_key(&object) || self.ungranted.contains(&object)
+    }
+
     /// Waits for the answer of a request that asks for enough, or makes one.
     fn ask(&mut self, wait: WaitNumber, want: Want) {
         let same = self.asked.waits_mut().find(|(_, wants, _)| {
@@ -683,6 +721,11 @@ impl Holder {
                 idle.push(request);
             }
         }
+        // What was made is held whether or not anybody waits for it.
+        idle.retain(|request| {
+            let asked = self.asked.get(*request);
+            asked.is_some_and(|asked| !self.is_made(asked.wants.object))
+        });
         for request in idle {
             let object = self.asked.remove(request).map(|asked| asked.wants.object);
             self.actions.push(Action::Stop { request });

@@ -18,11 +18,13 @@ pub mod holder;
 pub mod needs;
 mod pieces;
 mod planted;
+mod widen;
 
 pub use granter::Granter;
 pub use holder::Holder;
 pub use pieces::{Piece, Pieces};
 pub use planted::Planted;
+pub use widen::widened;
 
 pub use model::Moment;
 

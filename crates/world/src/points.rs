@@ -99,6 +99,8 @@ points! {
     AssignmentSeen,
     /// An owner knows that it is none any more; it still answers.
     AssignmentLost,
+    /// A manager has decided what is to be done; nothing of it is begun.
+    ManagerDecided,
     /// Numbers for a new file system are chosen; nothing of it is made.
     NumbersChosen,
     /// A file system is made; who asked for it isn't told.

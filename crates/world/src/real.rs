@@ -1,5 +1,6 @@
 //! The real machine: kernel clocks, the runtime's tasks, disks through io_uring and O_DIRECT.
 
+mod collector;
 mod faults;
 mod net;
 mod region;
@@ -16,6 +17,7 @@ pub(crate) use region::RealDisk;
 
 use crate::split_mix::split_mix;
 use crate::waits::Waits;
+use ring::Ring;
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -34,6 +36,8 @@ pub(crate) struct RealWorld {
     urgent: OnceLock<Arc<RealWorld>>,
     /// Of all disks, in labs only.
     faults: Option<Arc<Faults>>,
+    /// Of the runtime's tasks, once there was a disk.
+    ring: OnceLock<Option<Arc<Ring>>>,
     /// Of the machine, whichever runtime waits.
     waits: Arc<Waits>,
 }
@@ -45,6 +49,7 @@ impl RealWorld {
             thread: None,
             urgent: OnceLock::new(),
             faults,
+            ring: OnceLock::new(),
             // No two nodes give their errands the same numbers, but by an accident that nobody meets.
             waits: Arc::new(Waits::new(random_u64())),
         }
@@ -67,6 +72,7 @@ impl RealWorld {
                 thread: Some(thread),
                 urgent: OnceLock::new(),
                 faults: self.faults.clone(),
+                ring: OnceLock::new(),
                 waits: self.waits.clone(),
             })
         };
@@ -94,12 +100,17 @@ impl RealWorld {
     }
 
     pub(crate) fn create_disk(&self, path: &Path, bytes: u64) -> io::Result<RealDisk> {
-        let disk = RealDisk::create(path, bytes)?;
-        Ok(disk.with_faults(self.faults.as_ref()))
+        Ok(self.with_disk(RealDisk::create(path, bytes)?))
     }
 
     pub(crate) fn open_disk(&self, path: &Path) -> io::Result<RealDisk> {
-        Ok(RealDisk::open(path)?.with_faults(self.faults.as_ref()))
+        Ok(self.with_disk(RealDisk::open(path)?))
+    }
+
+    fn with_disk(&self, disk: RealDisk) -> RealDisk {
+        let ring = self.ring.get_or_init(|| collector::start(&self.handle));
+        disk.with_ring(ring.clone())
+            .with_faults(self.faults.as_ref())
     }
 }
 

@@ -43,7 +43,7 @@ pub use node::{Answer, SimNode};
 pub(crate) use run::{SimWorld, ready_at_once};
 pub use wires::Wires;
 
-use crate::World;
+use crate::{Interruption, Point, World};
 use machine::Machine;
 use parking_lot::Mutex;
 use std::future::Future;
@@ -129,6 +129,13 @@ impl Simulation {
     /// A fault in the program, from now on.
     pub fn plant(&self, fault: Option<crate::Planted>) {
         self.machine.lock().planted = fault;
+    }
+
+    /// Holds up the task that comes to a point next, once it was passed so many times; all others go on. One waits at a
+    /// time: this takes the place of the one before.
+    pub fn hold_up(&self, point: Point, after: u64, time: Duration) {
+        let how = Interruption::Delay(time);
+        self.machine.lock().points.arm(point, after, how);
     }
 
     /// Simulated time so far, over all runs.

@@ -7,14 +7,17 @@ use super::kernel_pages::{KernelPages, Span};
 use super::known::Known;
 use super::pattern::Pattern;
 use super::plain::Plain;
+use super::recent::Recent;
 use super::unpublished::Unpublished;
 use crate::pages::clean::Clean;
 use crate::pages::dirty::{Dirty, Frozen};
 use crate::pages::extents::Extents;
 use crate::pages::memory::{Blocks, StateCharge};
 use crate::session::{Mark, Standing};
+use model::token::TokenRecall;
 use model::{
     Attributes, ErrorKind, Extent, ExtentKind, Privileges, Result, SessionId, Timestamp, TokenMode,
+    TokenRange,
 };
 use std::sync::Arc;
 use tokens::Pieces;
@@ -55,6 +58,8 @@ pub(crate) struct Inner {
     clean: Clean,
     /// What kernels have of its bytes.
     kernel_pages: KernelPages,
+    /// What others want of its bytes, and what programs here do with them.
+    recent: Recent,
     extents: Extents,
     /// Counts the changes of the mapping from bytes to places: bytes read under an older mapping
     /// must not be cached.
@@ -91,6 +96,7 @@ impl Inner {
             failing_bytes: 0,
             clean: Clean::default(),
             kernel_pages: KernelPages::default(),
+            recent: Recent::default(),
             mapping: 0,
             fetches: Vec::new(),
             pattern: Pattern::default(),
@@ -243,6 +249,16 @@ impl Inner {
     /// Whether a write may be taken in; `at_end`: where the file ends.
     pub(crate) fn may_write(&self, offset: u64, end: u64, at_end: bool) -> bool {
         self.held.may_write(offset, end, at_end)
+    }
+
+    /// Others want some of its bytes: what goes back, which is that at least. What kernels may have isn't touched without
+    /// need: they would have to drop it first.
+    pub(crate) fn widen(&mut self, recall: &TokenRecall, now: Instant) -> Vec<TokenRange> {
+        let ranges = self.recent.widen(recall, now);
+        match self.kernel_pages.may_be_some() {
+            true => recall.ranges.clone(),
+            false => ranges,
+        }
     }
 
     /// Up to where bytes from `offset` on may be cached.
@@ -462,6 +478,12 @@ impl Inner {
         let known = self.known.expect("a write needs size and generation");
         let size = self.size_of(known).max(offset + data.len() as u64);
         self.note_write(size, known.generation, now, time);
+        self.take_in(offset, data, now)
+    }
+
+    fn take_in(&mut self, offset: u64, data: &[u8], now: Instant) -> u64 {
+        let end = offset + data.len() as u64;
+        self.recent.note_write((offset, end), now);
         self.dirty.write(offset, data, now)
     }
 
@@ -497,7 +519,7 @@ impl Inner {
             None => (end, generation),
         };
         self.note_write(size, generation, now, time);
-        self.dirty.write(offset, data, now)
+        self.take_in(offset, data, now)
     }
 
     /// Drops the dirty bytes from `from` on, where the file ends now. Returns their number.
@@ -579,6 +601,11 @@ impl Inner {
     /// because it counts them.
     pub(crate) fn clean_mut(&mut self) -> &mut Clean {
         &mut self.clean
+    }
+
+    /// A program reads these bytes.
+    pub(crate) fn note_use(&mut self, bytes: Span, now: Instant) {
+        self.recent.note_read(bytes, now);
     }
 
     /// Notes a read of `offset..end` for read-ahead, at most `most` bytes ahead. Returns the range to

@@ -185,7 +185,7 @@ impl KernelPages {
     }
 
     /// Whether kernels may have pages, those that are just going included.
-    fn may_be_some(&self) -> bool {
+    pub(crate) fn may_be_some(&self) -> bool {
         self.is_unknown || self.filled.len() > 0 || !self.drops.is_empty()
     }
 

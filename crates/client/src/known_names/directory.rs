@@ -1,19 +1,18 @@
 //! What is known of one directory. Pure.
 
+use super::tries::Tries;
 use model::operation::DirectoryEntry;
 use model::{FileKind, InodeId};
 use std::sync::Arc;
+use tokens::Moment;
 use world::Map;
 
 /// So many names that were found missing make it worthwhile to learn all names of a directory.
 const MISSES_MIN: u32 = 4;
 /// If they couldn't be learned, so many times as many make it worthwhile again.
 const MISSES_AGAIN: u32 = 8;
-
-/// So many names that this client has had made make it worthwhile to make them itself; after each try twice as many, and one
-/// less for each that it made itself.
-const MAKES_MIN: u32 = 8;
-const MAKES_MAX: u32 = 1_024;
+/// Most parts in which the names of a directory are learned: more names than that can't be kept.
+const PARTS_MAX: u32 = 64;
 
 /// Where a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,9 +62,8 @@ pub(super) struct Directory {
     pub(super) was_used: bool,
     /// The client may make names itself, and nobody else may look at any.
     pub(super) is_delegated: bool,
-    /// How many names this client has had made since it last wanted that, and how many make it worthwhile.
-    makes: u32,
-    makes_most: u32,
+    /// The client's tries to have that.
+    tries: Tries,
     /// It has more names than can be kept.
     is_too_large: bool,
     names: Map<Arc<[u8]>, Known>,
@@ -87,8 +85,7 @@ impl Directory {
             used: since,
             was_used: true,
             is_delegated: false,
-            makes: 0,
-            makes_most: MAKES_MIN,
+            tries: Tries::new(),
             is_too_large: false,
             names: Map::default(),
             is_whole: false,
@@ -169,31 +166,29 @@ impl Directory {
         self.misses = self.misses.saturating_add(1);
     }
 
-    /// Whether all its names should be learned, because programs look for many that are missing. If yes, not soon
-    /// again.
-    pub(super) fn wants_names(&mut self) -> bool {
+    /// Whether all its names should be learned, because programs look for many that are missing, and in how many parts at
+    /// most: the more they look, the more that may cost. If yes, not soon again.
+    pub(super) fn wants_names(&mut self) -> Option<u32> {
         let is_due = self.misses >= self.misses_most && !self.is_whole && !self.is_too_large;
-        if is_due {
+        is_due.then(|| {
             self.misses_most = self.misses.saturating_mul(MISSES_AGAIN);
-        }
-        is_due
+            (self.misses / MISSES_MIN).min(PARTS_MAX)
+        })
     }
 
-    /// The owner has made a name for this client. Whether the client should try to make the next ones itself: it knows all
-    /// names.
-    pub(super) fn note_make(&mut self) -> bool {
-        self.makes = self.makes.saturating_add(1);
-        let is_due = self.makes >= self.makes_most && self.is_whole;
-        if is_due {
-            self.makes = 0;
-            self.makes_most = (self.makes_most * 2).min(MAKES_MAX);
-        }
-        is_due
+    /// The owner has made a name for this client. Whether it is time to try to make the next ones here: all names are known.
+    pub(super) fn note_had_made(&mut self, now: Moment) -> bool {
+        self.tries.note_had_made(now) && self.is_whole
     }
 
-    /// The client has made a name itself: trying that is worthwhile again, should it end.
+    /// A try has ended.
+    pub(super) fn note_tried(&mut self, is_delegated: bool, now: Moment) {
+        self.tries.note_end(is_delegated, now);
+    }
+
+    /// The client has made a name itself.
     pub(super) fn note_made_here(&mut self) {
-        self.makes_most = (self.makes_most - 1).max(MAKES_MIN);
+        self.tries.note_made_here();
     }
 
     /// Takes a part of a listing down whose names are known.
@@ -221,6 +216,12 @@ impl Directory {
         listing.to = listing.to.max(last);
         listing.is_complete = is_end;
         self.is_whole |= is_end;
+    }
+
+    /// Whether what is known of a listing goes to a position.
+    pub(super) fn is_listed_to(&self, position: u64) -> bool {
+        let listing = self.listing.as_ref();
+        listing.is_some_and(|it| it.is_complete || it.to >= position)
     }
 
     /// Whether what is known of a listing goes to its end.

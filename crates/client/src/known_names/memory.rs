@@ -5,6 +5,7 @@ mod delegated;
 mod own_changes;
 
 pub(crate) use by_number::LookedAt;
+pub(crate) use delegated::ToLearn;
 
 use super::changing::Changing;
 use super::directory::{Directory, Named};
@@ -71,6 +72,13 @@ struct Inode {
     known: Option<Box<KnownAttributes>>,
     /// Of a directory that has no default ACL: [`Inode::since`] when that was asked.
     plain: Option<u64>,
+}
+
+impl Inode {
+    /// Whether it is a directory that is known to have no default ACL.
+    fn is_plain(&self) -> bool {
+        self.plain == Some(self.since)
+    }
 }
 
 /// Attributes that were found under a name.
@@ -202,15 +210,23 @@ impl Memory {
 
     /// Whether a token isn't held, and would be of use.
     pub(super) fn wants(&self, object: TokenObject, now: Moment) -> bool {
-        let is_held = match object {
+        let is_asked = self.asked_later.contains(&object);
+        let may_ask = !self.is_refused(object, now) && !is_asked;
+        may_ask && !self.is_held(object) && !self.changing.contains(&object)
+    }
+
+    fn is_held(&self, object: TokenObject) -> bool {
+        match object {
             TokenObject::Directory(inode) => self.directories.contains_key(&inode),
             TokenObject::Inode(inode) | TokenObject::Bytes(inode) => {
                 self.inodes.contains_key(&inode)
             }
-        };
-        let is_refused = self.refused.get(&object).is_some_and(|until| now < *until);
-        let is_asked = self.asked_later.contains(&object);
-        !is_held && !is_refused && !is_asked && !self.changing.contains(&object)
+        }
+    }
+
+    /// Whether others have wanted a token a moment ago, or more of it than they may have beside this client.
+    fn is_refused(&self, object: TokenObject, now: Moment) -> bool {
+        self.refused.get(&object).is_some_and(|until| now < *until)
     }
 
     pub(super) fn list(
@@ -337,10 +353,11 @@ impl Memory {
         Some(Learned(self.last))
     }
 
-    /// Whether all names of a directory should be learned: programs look for many that are missing.
-    pub(super) fn wants_names(&mut self, directory: InodeId) -> bool {
+    /// Whether all names of a directory should be learned, and in how many parts at most: programs look for many that are
+    /// missing.
+    pub(super) fn wants_names(&mut self, directory: InodeId) -> Option<u32> {
         let known = self.directories.get_mut(&directory);
-        known.is_some_and(Directory::wants_names)
+        known.and_then(Directory::wants_names)
     }
 
     /// Whether a name is still known as it was learned then, and the attributes that came with it: then kernels may
@@ -398,6 +415,7 @@ impl Memory {
         }
     }
 
+    /// Returns whether the listing is known from its beginning to the end of this part.
     pub(super) fn learn_listing(
         &mut self,
         directory: InodeId,
@@ -405,9 +423,9 @@ impl Memory {
         entries: &[DirectoryEntry],
         is_end: bool,
         asked: Asked,
-    ) {
+    ) -> bool {
         if !self.may_learn(TokenObject::Directory(directory), asked) {
-            return;
+            return false;
         }
         for entry in entries {
             let name = entry.name.as_bytes();
@@ -429,6 +447,9 @@ impl Memory {
         }
         self.with(directory, |known| known.put_listing(after, entries, is_end));
         self.make_room(directory);
+        let last = entries.last().map_or(after, |entry| entry.position);
+        let known = self.directories.get(&directory);
+        known.is_some_and(|known| known.is_listed_to(last))
     }
 
     fn put(&mut self, directory: InodeId, name: &[u8], named: Option<Named>) {
@@ -528,7 +549,10 @@ impl Memory {
                 let since = self.next();
                 let known = self.directories.entry(inode);
                 let known = known.or_insert_with(|| Directory::new(since));
-                known.is_delegated = mode == TokenMode::Exclusive;
+                let is_delegated = mode == TokenMode::Exclusive;
+                if std::mem::replace(&mut known.is_delegated, is_delegated) && !is_delegated {
+                    self.refuse(object, now);
+                }
             }
             (TokenObject::Inode(inode), None) => {
                 self.forget_attributes(inode);
@@ -548,11 +572,15 @@ impl Memory {
                     known: None,
                     plain: None,
                 });
-                known.is_alone = is_alone;
+                let was_alone = std::mem::replace(&mut known.is_alone, is_alone);
                 if known.is_exact != is_exact {
                     known.is_exact = is_exact;
                     known.since = since;
                     self.forget_attributes(inode);
+                }
+                // Of a directory that was delegated.
+                if was_alone && !is_alone && self.directories.contains_key(&inode) {
+                    self.refuse(object, now);
                 }
             }
             (TokenObject::Bytes(_), _) => {}

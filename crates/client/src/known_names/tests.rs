@@ -1,6 +1,8 @@
 //! What is known is what is there, in whatever order tokens come and go, others and this client change
 //! things, and answers arrive.
 
+mod delegating;
+
 use super::KnownNames;
 use super::change::{Became, Concerned};
 use super::memory::{Asked, Looked, LookedAt, Memory};
@@ -476,12 +478,13 @@ fn names_that_this_client_makes_leave_the_others_known() {
     memory.show(TokenObject::Inode(ROOT), shared, now);
     let look = |memory: &mut Memory, number| memory.look(ROOT, text(number).as_bytes(), now);
     for number in 0..4 {
-        assert!(!memory.wants_names(ROOT));
+        assert_eq!(memory.wants_names(ROOT), None);
         assert_eq!(look(&mut memory, number), Looked::Unknown(vec![]));
         let asked = memory.begin();
         memory.learn(ROOT, text(number).as_bytes(), None, asked);
     }
-    assert!(memory.wants_names(ROOT) && !memory.wants_names(ROOT));
+    assert_eq!(memory.wants_names(ROOT), Some(1));
+    assert_eq!(memory.wants_names(ROOT), None);
     let asked = memory.begin();
     memory.learn_listing(ROOT, 0, &[], true, asked);
     assert_eq!(look(&mut memory, 9), Looked::Missing);

@@ -3,16 +3,17 @@
 //! *A create* looks whether the directory is delegated and everything is known that the owner would look at
 //! (`known_names/memory/delegated.rs`); then the file is made here, and goes to the owner later (`owner/stream.rs`). If not, the
 //! owner makes it. *A program that has several files made* in a directory whose names are all known makes it worthwhile to
-//! ask for the delegation, beside its operations. *When it goes back*, what was made here is told first (`tokens/flushing.rs`).
+//! ask for the delegation, beside its operations (`known_names/tries.rs` says when). Nobody is asked to give anything back for
+//! that: what others have the owner refuses. *When it goes back*, what was made here is told first (`tokens/flushing.rs`).
 
 use super::Names;
 use crate::inode::HeldState;
-use crate::known_names::{KnownNames, LookedAt};
+use crate::known_names::{KnownNames, ToLearn};
 use crate::session::Session;
 use crate::tokens::Tokens;
 use bytes::Bytes;
 use model::operation::NewInode;
-use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Result};
+use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,8 +52,9 @@ impl Drop for Prepared {
     }
 }
 
-/// How often a directory's attributes are asked for: tokens are asked for from the second time on.
-const LEARN_ROUNDS: usize = 2;
+/// Most steps until a directory's attributes are known: three tokens, its name, and the attributes, once more if a change of
+/// this client came between.
+const LEARN_STEPS: usize = 6;
 
 /// The extended attribute that is passed on to what is made in a directory.
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
@@ -72,7 +74,8 @@ impl Names {
             return Ok(made);
         }
         let made = self.create_at_owner((directory, name), new, opens).await;
-        if is_file && made.is_ok() && known.wants_delegation(directory) {
+        let has_made = is_file && made.is_ok();
+        if has_made && known.wants_delegation(directory, self.session.standing().now()) {
             self.delegate(known, directory);
         }
         made
@@ -136,57 +139,94 @@ impl Names {
         };
         let (session, tokens, known) = (self.session.clone(), self.tokens.clone(), known.clone());
         self.session.spawn("asks for a delegation", async move {
-            if !learn_directory(&session, &tokens, &known, directory).await {
-                return;
-            }
-            let asked = known.begin();
-            let default = Operation::GetXattr {
-                inode: directory,
-                name: Bytes::from_static(DEFAULT_ACL),
-            };
-            match session.execute(default).await {
-                Err(error) if error.kind() == ErrorKind::NoSuchAttribute => {
-                    known.learn_plain(directory, asked);
-                }
-                _ => return,
-            }
-            if let Err(error) = session.owner().reserve_numbers(directory).await {
-                tracing::debug!(%directory, %error, "no numbers are reserved for a delegation");
-                return;
-            }
-            if tokens.claim_delegation(&known, directory).await {
-                tracing::debug!(%directory, "files are made here");
-            }
+            let is_delegated = become_maker(&session, &tokens, &known, directory).await;
+            // Before it may be asked for again.
+            known.note_tried(directory, is_delegated, session.standing().now());
             drop(asking);
         });
     }
 }
 
-/// Asks for a directory's attributes until they are known under its tokens. Whether they are.
+/// Asks for all that it takes to make files in a directory. Whether it has come.
+async fn become_maker(
+    session: &Session,
+    tokens: &Tokens,
+    known: &Arc<KnownNames>,
+    directory: InodeId,
+) -> bool {
+    if !learn_directory(session, tokens, known, directory).await
+        || !learn_plain(session, known, directory).await
+        || !tokens.claim_delegation(known, directory).await
+    {
+        return false;
+    }
+    // Only now: of what isn't delegated, others take the numbers.
+    if let Err(error) = session.owner().reserve_numbers(directory).await {
+        tracing::debug!(%directory, %error, "no numbers are reserved for a delegation");
+        return false;
+    }
+    tracing::debug!(%directory, "files are made here");
+    true
+}
+
+/// Learns a directory's attributes under its tokens. Whether they are known.
 async fn learn_directory(
     session: &Session,
     tokens: &Tokens,
     known: &Arc<KnownNames>,
     directory: InodeId,
 ) -> bool {
-    for _ in 0..LEARN_ROUNDS {
-        let wanted = match known.look_at(directory, session.standing().now()) {
-            LookedAt::Known(..) => return true,
-            LookedAt::Unknown(wanted) => wanted,
-        };
-        for object in wanted {
-            if !tokens.claim_to_know(known, object).await {
-                return false;
-            }
-        }
-        let asked = known.begin();
-        let Ok(attributes) = session.attributes(directory).await else {
+    for _ in 0..LEARN_STEPS {
+        let Some(to_learn) = known.to_learn(directory) else {
             return false;
         };
-        let _learned = known.learn_attributes(&attributes, asked);
+        match to_learn {
+            ToLearn::Nothing => return true,
+            ToLearn::Under(object) => {
+                if !tokens.claim_to_know(known, object).await {
+                    return false;
+                }
+            }
+            // Under the token of the directory with this name: nobody has to give anything back for it.
+            ToLearn::Name(above, name) => {
+                let asked = known.begin();
+                let lookup = Operation::Lookup {
+                    directory: above,
+                    name: name.clone(),
+                };
+                let Ok(Reply::Entry { attributes, .. }) = session.execute(lookup).await else {
+                    return false;
+                };
+                let learned = known.learn(above, &name, Some(&attributes), asked);
+                if learned.is_none() {
+                    return false;
+                }
+            }
+            ToLearn::Attributes => {
+                let asked = known.begin();
+                let Ok(attributes) = session.attributes(directory).await else {
+                    return false;
+                };
+                let _learned = known.learn_attributes(&attributes, asked);
+            }
+        }
     }
-    matches!(
-        known.look_at(directory, session.standing().now()),
-        LookedAt::Known(..)
-    )
+    known.to_learn(directory) == Some(ToLearn::Nothing)
+}
+
+/// Learns that a directory has no default ACL. Whether that is known.
+async fn learn_plain(session: &Session, known: &Arc<KnownNames>, directory: InodeId) -> bool {
+    if known.is_plain(directory) {
+        return true;
+    }
+    let asked = known.begin();
+    let default = Operation::GetXattr {
+        inode: directory,
+        name: Bytes::from_static(DEFAULT_ACL),
+    };
+    let answer = session.execute(default).await;
+    if answer.is_err_and(|error| error.kind() == ErrorKind::NoSuchAttribute) {
+        known.learn_plain(directory, asked);
+    }
+    known.is_plain(directory)
 }

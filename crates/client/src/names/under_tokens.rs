@@ -9,9 +9,13 @@ use crate::types::Listing;
 use model::{Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
 use std::sync::Arc;
 use std::time::Duration;
+use world::Deadline;
 
-/// Most names of a directory that are learned because several others are missing: what fits into a small answer.
+/// Names of a directory that are learned at once because several others are missing: what fits into a small answer.
 const NAMES_MAX: u32 = 1_000;
+/// The names of a directory with more of them are learned in parts. A part that follows so late is the last one: a program
+/// waits for them.
+const LEARN_MAX: Duration = Duration::from_secs(1);
 
 /// So many entries are asked for at least, if they can be kept for the next part of the listing.
 const LISTED_MIN: u32 = 256;
@@ -58,8 +62,8 @@ impl Names {
                 if !is_learned {
                     return Ok(Found::Missing(Duration::ZERO));
                 }
-                if known.wants_names(directory) {
-                    self.learn_names(known, directory).await;
+                if let Some(parts) = known.wants_names(directory) {
+                    self.learn_names(known, directory, parts).await;
                 }
                 // Others may have wanted the directory meanwhile.
                 let looked = known.look(directory, &name, standing.now());
@@ -172,18 +176,32 @@ impl Names {
         }
     }
 
-    /// Lists a directory in which programs look for names that aren't there: the next ones are known to be missing, if
-    /// it has few others.
-    async fn learn_names(&self, known: &Arc<KnownNames>, directory: InodeId) {
-        let list = Operation::ReadDirectory {
-            directory,
-            after: 0,
-            limit: NAMES_MAX,
-            with_attributes: false,
-        };
-        let asked = known.begin();
-        if let Ok((entries, true)) = self.list_at_owner(list).await {
-            known.learn_listing(directory, 0, (&entries, true), asked);
+    /// Lists a directory in which programs look for names that aren't there, in so many parts at most: if that is all of it, the
+    /// next ones are known to be missing. A part that doesn't follow what is known ends it: the directory was changed meanwhile,
+    /// or is too large to be kept.
+    async fn learn_names(&self, known: &Arc<KnownNames>, directory: InodeId, parts: u32) {
+        let world = self.session.world();
+        let deadline = Deadline::after(world, LEARN_MAX);
+        let mut after = 0;
+        for _ in 0..parts {
+            let list = Operation::ReadDirectory {
+                directory,
+                after,
+                limit: NAMES_MAX,
+                with_attributes: false,
+            };
+            let asked = known.begin();
+            let Ok((entries, is_end)) = self.list_at_owner(list).await else {
+                return;
+            };
+            let goes_on = known.learn_listing(directory, after, (&entries, is_end), asked);
+            let Some(last) = entries.last().filter(|_| goes_on && !is_end) else {
+                return;
+            };
+            if deadline.has_passed(world) {
+                return;
+            }
+            after = last.position;
         }
     }
 

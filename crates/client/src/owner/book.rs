@@ -7,8 +7,8 @@
 
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
 use model::operation::{Ranked, Turn};
-use model::owner::{LockCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Streamed, Tenure};
-use model::{ErrorKind, InodeId, LockRange, Operation, Reply, Result};
+use model::owner::{LockCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
+use model::{ErrorKind, InodeId, LockRange, Reply, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The opens and locks of a session.
@@ -67,7 +67,7 @@ impl Book {
         {
             for (operation, done) in operations.iter().zip(done) {
                 let is_held = operation.operation.makes_held() && done.is_ok();
-                if let Some(inode) = made_by(operation).filter(|_| is_held) {
+                if let Some(inode) = operation.made().filter(|_| is_held) {
                     *self.holds.entry(inode).or_default() += 1;
                 }
             }
@@ -246,17 +246,6 @@ fn made_held(request: &OwnerRequest, reply: &Result<OwnerReply>) -> Option<Inode
     }
 }
 
-/// The inode that an operation of a stream makes.
-pub(super) fn made_by(operation: &Streamed) -> Option<InodeId> {
-    match &operation.operation {
-        Operation::CreateHeld { directory, .. } | Operation::Create { directory, .. } => {
-            let number = operation.fresh.inode?;
-            Some(InodeId::new(directory.fileset(), number))
-        }
-        _ => None,
-    }
-}
-
 fn key(request: &LockRequest) -> (InodeId, LockSpace, LockOwner) {
     (request.inode, request.space, request.owner)
 }
@@ -288,7 +277,7 @@ mod tests {
     use super::*;
     use model::lock::LockTaker;
     use model::operation::{Rank, Stamp};
-    use model::{FileKind, FileName, LockKind, SessionId, Timestamp};
+    use model::{FileKind, FileName, LockKind, Operation, SessionId, Timestamp};
     use proptest::prelude::*;
     use testkit::inodes::{attributes, new_inode};
 

@@ -19,9 +19,10 @@ use super::book::{Book, held_by};
 use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
+use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
 use futures::future::{BoxFuture, Either, select};
-use model::call::{BODY_BYTES_MAX, Call, NoAnswer};
+use model::call::{Call, NoAnswer};
 use model::operation::Stamp;
 use model::owner::{
     CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
@@ -70,6 +71,9 @@ pub(crate) trait Reclaims: Send + Sync {
     /// attributes and bytes, if they came.
     fn born(&self, session: SessionId, inode: InodeId, grants: Option<[GrantNumber; 2]>);
 
+    /// The owner has refused to make a file that a program was told is made: those that have it open hear of it.
+    fn refused(&self, inode: InodeId);
+
     /// The session can't go on with another owner: nothing of what it holds is used from now on. Returns for how long
     /// kernels may still use what they were answered under it.
     fn give_up(&self, session: SessionId) -> Duration;
@@ -96,6 +100,7 @@ pub(super) struct Calls {
     /// Counts the reclaims that were wanted: requests that share `reclaiming` give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
+    under_way: UnderWay,
     /// What the client has done itself and the owner has yet to hear of.
     streaming: Streaming,
     /// The client's tokens.
@@ -157,6 +162,7 @@ impl Calls {
             attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
             slots: Slots::new(),
+            under_way: UnderWay::new(),
             streaming: Streaming::default(),
             tokens,
             names,
@@ -309,15 +315,18 @@ impl Calls {
         let mut may_have_run = false;
         let mut listed = None;
         loop {
+            if self.is_in_vain(&call.request) {
+                return decided(call, Err(ended(call.session)), may_have_run);
+            }
             let known = self.book.lock().tenure();
             // First: whoever follows the owner that is asked isn't missed.
-            let replaced = self.owners.replaced();
+            let mut replaced = self.owners.replaced();
             let why = match self.owners.owner() {
                 None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
                 Some(owner) => {
                     let until = Deadline::after(&self.world, attempt).min(deadline);
-                    let sent = self.attempt_unless(replaced, &owner, call, until).await;
-                    let Some(sent) = sent else {
+                    let asking = self.attempt(&owner, call, until);
+                    let Some(sent) = unless(&mut replaced, &owner, asking).await else {
                         // Asked at once, and soon again: it takes the shard over, and serves it in a moment.
                         (may_have_run, pause) = (true, PAUSE_MIN);
                         continue;
@@ -331,7 +340,13 @@ impl Calls {
                                 error.clone()
                             }
                             Some((Undone::ReclaimFirst, error)) => {
-                                match self.reclaim(&owner, known, until).await {
+                                let reclaim = self.reclaim(&owner, known, until);
+                                let reclaimed = unless(&mut replaced, &owner, reclaim).await;
+                                let Some(reclaimed) = reclaimed else {
+                                    pause = PAUSE_MIN;
+                                    continue;
+                                };
+                                match reclaimed {
                                     Ok(()) if !deadline.has_passed(&self.world) => continue,
                                     Ok(()) => error.clone(),
                                     Err(error) if error.kind() == ErrorKind::SessionEnded => {
@@ -349,7 +364,7 @@ impl Calls {
                     }
                 }
             };
-            if self.is_over.load(Ordering::Acquire) && !is_end(&call.request) {
+            if self.is_in_vain(&call.request) {
                 return decided(call, Err(ended(call.session)), may_have_run);
             }
             if deadline.has_passed(&self.world) || self.closed.load(Ordering::Acquire) {
@@ -376,24 +391,9 @@ impl Calls {
         }
     }
 
-    /// As [`Calls::attempt`]; `None` if another node owns the shard before the answer comes. One that has fallen silent
-    /// is never heard again then.
-    async fn attempt_unless(
-        &self,
-        replaced: BoxFuture<'_, ()>,
-        way: &OwnerWay,
-        call: &mut OwnerCall,
-        until: Deadline,
-    ) -> Option<Sent> {
-        let attempt = pin!(self.attempt(way, call, until));
-        match way {
-            // It knows itself when it is over.
-            OwnerWay::Near(_) => Some(attempt.await),
-            OwnerWay::Far(_) => match select(attempt, replaced).await {
-                Either::Left((sent, _)) => Some(sent),
-                Either::Right(_) => None,
-            },
-        }
+    /// Whether a request isn't asked any more, because its session is over.
+    fn is_in_vain(&self, request: &OwnerRequest) -> bool {
+        self.is_over.load(Ordering::Acquire) && !is_end(request)
     }
 
     /// Sends a call once. The answer to a request that [concerns](Book::concerns) the book enters it
@@ -432,7 +432,13 @@ impl Calls {
     /// Sends a call to an owner, or calls it if it is in this process.
     async fn send(&self, way: &OwnerWay, call: &OwnerCall, until: Deadline) -> Sent {
         let owner = match way {
-            OwnerWay::Far(owner) => return send(&**owner, call, until).await,
+            OwnerWay::Far(owner) => {
+                let _room = self
+                    .under_way
+                    .enter(&self.world, &call.request, until)
+                    .await?;
+                return send(&**owner, call, until).await;
+            }
             OwnerWay::Near(owner) => owner,
         };
         let is_known = self.session.get().is_some() && call.tenure == owner.tenure();
@@ -453,10 +459,10 @@ impl Calls {
         }
     }
 
-    /// The session can't go on with another owner.
+    /// The session can't go on, with another owner or at all.
     fn give_up_session(&self, session: SessionId) -> Error {
         if !self.is_over.swap(true, Ordering::AcqRel) {
-            tracing::warn!(%session, "a session can't go on with another owner: what the one on this node answered is lost");
+            tracing::warn!(%session, "a session can't go on: what it was answered and hasn't synced may be lost");
             let tokens = self.tokens.get().and_then(Weak::upgrade);
             let used_for = tokens.map(|tokens| tokens.give_up(session));
             // Others wait for what it holds, and may have that when nobody uses it.
@@ -691,6 +697,23 @@ fn decided(call: &OwnerCall, answer: Result<OwnerReply>, may_have_run: bool) -> 
     })
 }
 
+/// What comes of asking an owner; `None` if another node owns the shard before: one that has fallen silent is never heard
+/// again then.
+async fn unless<T>(
+    replaced: &mut BoxFuture<'_, ()>,
+    way: &OwnerWay,
+    asking: impl Future<Output = T>,
+) -> Option<T> {
+    match way {
+        // It knows itself when it is over.
+        OwnerWay::Near(_) => Some(asking.await),
+        OwnerWay::Far(_) => match select(pin!(asking), replaced).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
+        },
+    }
+}
+
 /// Whether a request ends its session, which nothing keeps from being asked.
 fn is_end(request: &OwnerRequest) -> bool {
     matches!(request, OwnerRequest::CloseSession { .. })
@@ -704,7 +727,7 @@ fn ended(session: SessionId) -> Error {
 /// Sends a call to another node and decodes the answer.
 async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
     let mut message = Call::new(OWNER, CLASS, call);
-    message.reply_bytes_max = BODY_BYTES_MAX as u32;
+    message.reply_bytes_max = call.request.reply_bytes_max();
     let answer = owner.call(message, until).await?;
     Ok(answer.reply.decode::<OwnerReply>())
 }

@@ -10,9 +10,10 @@
 //! A file that is closed again before its operation went is made without a hold ([`Stream::close`]).
 
 use super::concern::{Concern, concern};
+use super::numbers::Numbers;
 use model::operation::{Fresh, NewInode, Publish};
 use model::owner::{OwnerRequest, STREAMED_MAX, Streamed};
-use model::{Attributes, ExtentKind, FileName, InodeId, InodeNumber, Operation, Timestamp};
+use model::{Attributes, ExtentKind, FileName, InodeId, Operation, Timestamp};
 use std::collections::VecDeque;
 use std::ops::Range;
 use world::Map;
@@ -26,10 +27,6 @@ const UNSENT_BYTES_MAX: usize = 4 << 20;
 const PUBLISHED_MAX: usize = 64 << 10;
 /// When a batch has so many bytes of publishes it is full: a message takes more than that and one more.
 const BATCH_BYTES: usize = 256 << 10;
-/// Most runs of reserved numbers; the owner keeps some more for a session.
-const RUNS_MAX: usize = 48;
-/// When fewer reserved numbers than this are left for a directory, more are reserved.
-const RESERVED_MIN: u64 = 512;
 
 /// A file that was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,8 +63,8 @@ pub(super) struct Stream {
     /// its attributes.
     directories: Map<InodeId, u64>,
     above: Map<InodeId, u64>,
-    /// Numbers for new inodes, by the directory that uses them.
-    numbers: Map<InodeId, VecDeque<Range<u64>>>,
+    /// Numbers for new inodes.
+    numbers: Numbers,
     /// A task sends them.
     is_sending: bool,
     /// The session has ended: nothing is sent any more.
@@ -78,47 +75,33 @@ impl Stream {
     // Numbers.
 
     /// Whether numbers should be reserved for a directory now.
-    pub(super) fn wants_numbers(&self, directory: InodeId) -> bool {
-        let runs: usize = self.numbers.values().map(VecDeque::len).sum();
-        let left = self.numbers.get(&directory);
-        let left = left.map_or(0, |runs| runs.iter().map(|run| run.end - run.start).sum());
-        left < RESERVED_MIN && runs < RUNS_MAX && !self.is_over
+    fn wants_numbers(&self, directory: InodeId) -> bool {
+        let is_short = !self.is_over && self.numbers.is_short(directory);
+        is_short && !self.numbers.is_full(directory.fileset())
     }
 
-    /// A directory is delegated no longer: the next one of its fileset gets the rest of its numbers. Whether it had any.
-    pub(super) fn pass_numbers(&mut self, from: InodeId, to: InodeId) -> bool {
-        if from.fileset() != to.fileset() {
-            return false;
+    /// Gives a directory that has few numbers those of one that is delegated no longer (`left`). If it has none, and no more
+    /// may be reserved, it gets those of another one. Whether more should be reserved for it.
+    pub(super) fn provide(&mut self, directory: InodeId, left: &[InodeId]) -> bool {
+        for from in left {
+            if !self.numbers.is_short(directory) || self.numbers.pass(*from, directory) {
+                break;
+            }
         }
-        let Some(runs) = self.numbers.remove(&from) else {
-            return false;
-        };
-        self.numbers.entry(to).or_default().extend(runs);
-        true
+        if self.numbers.is_full(directory.fileset()) {
+            self.numbers.take_over(directory);
+        }
+        self.wants_numbers(directory)
     }
 
     /// The directories that have numbers.
     pub(super) fn numbered(&self) -> Vec<InodeId> {
-        self.numbers.keys().copied().collect()
+        self.numbers.directories()
     }
 
     /// The owner has reserved these.
     pub(super) fn reserved(&mut self, directory: InodeId, run: Range<u64>) {
-        self.numbers.entry(directory).or_default().push_back(run);
-    }
-
-    fn next_number(&mut self, directory: InodeId) -> Option<InodeNumber> {
-        let runs = self.numbers.get_mut(&directory)?;
-        let run = runs.front_mut()?;
-        let number = run.start;
-        run.start += 1;
-        if run.is_empty() {
-            runs.pop_front();
-        }
-        if runs.is_empty() {
-            self.numbers.remove(&directory);
-        }
-        Some(InodeNumber(number))
+        self.numbers.put(directory, run);
     }
 
     // Operations.
@@ -136,7 +119,7 @@ impl Stream {
             return None;
         }
         let inode = directory.inode;
-        let number = self.next_number(inode)?;
+        let number = self.numbers.take(inode)?;
         let (attributes, directory) = new.make_in(directory, number, now);
         self.last += 1;
         let operation = Streamed {
@@ -330,8 +313,9 @@ const EXTENT_BYTES: usize = 256;
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use model::limits::RESERVED_RUNS_MAX;
     use model::operation::Stamp;
-    use model::{FileKind, FilesetId, SessionId};
+    use model::{FileKind, FilesetId, InodeNumber, SessionId};
     use testkit::inodes::{attributes, new_inode};
 
     const SESSION: SessionId = SessionId(3);
@@ -380,13 +364,50 @@ mod tests {
         stream.reserved(InodeId(1), 300..1_300);
         assert!(!stream.wants_numbers(InodeId(1)));
         assert!(stream.wants_numbers(InodeId(2)));
-        assert!(stream.pass_numbers(InodeId(1), InodeId(2)));
+        assert!(!stream.provide(InodeId(2), &[InodeId(7), InodeId(1)]));
         let elsewhere = InodeId::new(FilesetId(9), InodeNumber(2));
-        assert!(!stream.pass_numbers(InodeId(2), elsewhere));
+        assert!(stream.provide(elsewhere, &[InodeId(2)]));
         assert!(make(&mut stream, 1, 9).is_none());
         assert_eq!(
             make(&mut stream, 2, 9).unwrap().attributes.inode,
             InodeId(300)
+        );
+    }
+
+    /// Would be broken if a directory were delegated without numbers, because earlier ones have the rest of all that the
+    /// session may reserve: its files would all be sent, under a token that nobody else has.
+    #[test]
+    fn a_directory_that_finds_all_numbers_given_away_gets_those_that_were_unused_for_longest() {
+        let mut stream = Stream::default();
+        let mut most = 0;
+        for directory in 1..=200 {
+            if stream.provide(InodeId(directory), &[]) {
+                let run = 10_000 * directory..10_000 * directory + 1_024;
+                stream.reserved(InodeId(directory), run);
+                most = directory;
+            }
+            // The first one is used all the time.
+            for directory in [directory, 1] {
+                assert!(
+                    make(&mut stream, directory, 0).is_some(),
+                    "{directory} of 200"
+                );
+            }
+        }
+        assert!(
+            (40..RESERVED_RUNS_MAX as u64).contains(&most),
+            "{most} runs"
+        );
+        // Who has some takes nobody's.
+        assert!(!stream.provide(InodeId(200), &[]));
+        for other in 202 - most..=200 {
+            assert!(make(&mut stream, other, 0).is_some(), "{other}");
+        }
+        assert!(make(&mut stream, 2, 0).is_none(), "its own are taken over");
+        let elsewhere = InodeId::new(FilesetId(9), InodeNumber(2));
+        assert!(
+            stream.provide(elsewhere, &[]),
+            "another fileset has its own"
         );
     }
 

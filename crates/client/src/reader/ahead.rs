@@ -63,6 +63,7 @@ impl ReadAhead {
         range: (u64, u64),
         size: u64,
     ) {
+        inner.note_use(range, self.session.now());
         if self.bytes_max == 0 {
             return;
         }

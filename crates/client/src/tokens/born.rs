@@ -2,7 +2,8 @@
 //!
 //! Nobody else can know of such a file before the owner does, so its maker has it alone: the first program that uses it finds
 //! all that it needs here, and the owner grants the tokens with the operation that makes the file. What recalls them
-//! before that answer has come waits for it a moment, as for any grant that it overtakes.
+//! before that answer has come waits for it a moment, as for any grant that it overtakes. An owner that grants none (it has yet
+//! to hear what others hold, say) is asked for them, and no directory goes back before they have come (`flushing.rs`).
 
 use super::Tokens;
 use crate::inode::InodeRef;

@@ -5,17 +5,34 @@ use crate::inode::InodeRef;
 use crate::kernels::Expired;
 use crate::session::Losses;
 use futures::future::{Either, join_all, select};
+use model::token::TokenRecall;
 use model::{ErrorKind, TokenMode, TokenObject, TokenRange};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tokens::Holder;
 use tokens::holder::FlushNumber;
 use world::{Planted, Point};
 
-/// Pause after written data couldn't be published. It is tried again until the owner ends the session.
+/// Pause after written data couldn't be published, or tokens haven't been granted. It is tried again until the owner ends the
+/// session.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Tokens {
+    /// A recall of bytes, with what goes back beside them.
+    pub(super) fn widened(&self, recall: TokenRecall) -> TokenRecall {
+        let state = match recall.object {
+            TokenObject::Bytes(inode) => self.pages.find_inode(inode),
+            TokenObject::Inode(_) | TokenObject::Directory(_) => None,
+        };
+        let now = self.session.now();
+        let ranges = state.map(|state| state.lock().widen(&recall, now));
+        TokenRecall {
+            ranges: ranges.unwrap_or_else(|| recall.ranges.clone()),
+            ..recall
+        }
+    }
+
     /// Carries a recall out.
     pub(super) async fn flush(
         self: Arc<Self>,
@@ -37,6 +54,9 @@ impl Tokens {
         {
             // If the session has ended, nothing goes back.
             let _ended = self.session.owner().streamed(inode).await;
+            if matches!(object, TokenObject::Directory(_)) {
+                self.until_granted().await;
+            }
         }
         if let TokenObject::Inode(inode) | TokenObject::Bytes(inode) = object
             && let Some(state) = self.pages.find_inode(inode)
@@ -83,6 +103,22 @@ impl Tokens {
         // Only now: the directory's token doesn't go back before kernels have heard of this, either.
         if let (TokenObject::Inode(inode), None, Some(names)) = (object, keep, names) {
             names.hide(inode);
+        }
+    }
+
+    /// Waits until the owner has granted the tokens of all files that were made here and that it knows. It does as soon as it
+    /// grants anything, since nobody else can find them. In whatever directory they were made: they may have been moved.
+    async fn until_granted(&self) {
+        loop {
+            let waits = {
+                let state = self.state.lock();
+                let holder = state.holder.as_ref().filter(|_| !state.is_over);
+                holder.is_some_and(Holder::has_ungranted)
+            };
+            if !waits {
+                return;
+            }
+            self.session.world().sleep(PAUSE).await;
         }
     }
 

@@ -1,12 +1,13 @@
 //! The way of messages to a metanode: they get lost, late and doubled.
 
 use super::Node;
+use bytes::Bytes;
 use client::{Client, ClientSettings, Owner, OwnerWay, Owners, RemoteOwner};
 use futures::future::BoxFuture;
 use metanode::Metanode;
-use model::call::{Answer, Call, NoAnswer};
-use model::owner::{OwnerCall, OwnerRequest};
-use model::{NodeId, NodeRun, Operation, ShardId};
+use model::call::{Answer, Call, NoAnswer, Reply};
+use model::owner::{OwnerCall, OwnerReply, OwnerRequest};
+use model::{Error, ErrorKind, NodeId, NodeRun, Operation, ShardId};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,6 +50,10 @@ pub struct Way {
     pub no_sessions: AtomicBool,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
+    /// Nothing arrives that says what is held.
+    pub no_reclaims: AtomicBool,
+    /// What clients have done themselves is refused as a whole.
+    pub refuses_streams: AtomicBool,
     /// After its next answer about a new file that its maker has open, no node owns the shard.
     pub leaves: AtomicBool,
     pub is_away: AtomicBool,
@@ -77,6 +82,8 @@ impl Way {
             listed_late: AtomicBool::new(false),
             no_sessions: AtomicBool::new(false),
             no_publishes: AtomicBool::new(false),
+            no_reclaims: AtomicBool::new(false),
+            refuses_streams: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
             is_away: AtomicBool::new(false),
             renewed: Mutex::new(None),
@@ -119,6 +126,18 @@ impl Map {
         let patience = super::patient().patience;
         Owner::There(RemoteOwner::new(world, ShardId(0), self.clone(), patience))
     }
+}
+
+/// The shard's next owner, on another node, and the way to it; the one before doesn't know.
+pub async fn next_on_another_node(node: &Node) -> (Arc<Metanode>, Arc<Way>) {
+    let run = NodeRun {
+        node: NodeId(2),
+        ..RUN
+    };
+    let next = node.next_owner(run).await;
+    next.start_background();
+    let way = Way::new(&node.world, &next, 0);
+    (next, way)
 }
 
 /// A client on another node, whose messages go this way.
@@ -215,6 +234,17 @@ impl Remote for Way {
             let request = call.decode::<OwnerCall>().ok().map(|call| call.request);
             if !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
                 self.asked.fetch_add(1, Ordering::Relaxed);
+            }
+            let reclaims = matches!(request, Some(OwnerRequest::Reclaim { .. }));
+            if reclaims && self.no_reclaims.load(Ordering::Relaxed) {
+                silence.await;
+                return Err(NoAnswer::unknown("reclaims are lost"));
+            }
+            let is_stream = matches!(request, Some(OwnerRequest::ExecuteStream { .. }));
+            if is_stream && self.refuses_streams.load(Ordering::Relaxed) {
+                let error = Error::new(ErrorKind::Corrupt, "the stream's record is damaged");
+                let reply = Reply::new(&Err::<OwnerReply, _>(error), Bytes::new());
+                return Ok(Answer { from: RUN, reply });
             }
             let asks_to_know = matches!(request, Some(OwnerRequest::AskToKnow { .. }));
             let asks_token = asks_to_know || matches!(request, Some(OwnerRequest::AskToken { .. }));

@@ -69,12 +69,18 @@ pub(super) struct Client {
     tls: Option<Arc<ClientConfig>>,
     /// The endpoint that is asked first.
     preferred: AtomicUsize,
+    known: Arc<Known>,
+    places: Semaphore,
+    watches: Semaphore,
+}
+
+/// What this process knows of the etcd, whichever of its clients has learned it.
+#[derive(Default)]
+struct Known {
     /// The etcd that all endpoints belong to.
     cluster: OnceLock<u64>,
     /// The highest revision that it has answered with.
     newest: AtomicU64,
-    places: Semaphore,
-    watches: Semaphore,
 }
 
 struct Endpoint {
@@ -168,21 +174,32 @@ impl Fault {
 impl Client {
     pub(super) fn new(world: &World, settings: &EtcdSettings) -> model::Result<Self> {
         settings.check()?;
-        let endpoint = |address: &EtcdEndpoint| Endpoint {
-            address: address.clone(),
-            kept: Mutex::default(),
-            noted: Mutex::default(),
+        let known = Known {
+            cluster: settings.cluster.map(OnceLock::from).unwrap_or_default(),
+            ..Known::default()
         };
         Ok(Self {
             world: world.clone(),
-            endpoints: settings.endpoints.iter().map(endpoint).collect(),
+            endpoints: settings.endpoints.iter().map(Endpoint::new).collect(),
             tls: settings.tls.clone(),
             preferred: AtomicUsize::new(0),
-            cluster: settings.cluster.map(OnceLock::from).unwrap_or_default(),
-            newest: AtomicU64::new(0),
+            known: Arc::new(known),
             places: Semaphore::new(REQUESTS_MAX),
             watches: Semaphore::new(WATCHES_MAX),
         })
+    }
+
+    /// Another client of the same etcd, with connections, timers and room for requests of its own, in this world.
+    pub(super) fn beside(&self, world: World) -> Self {
+        Self {
+            world,
+            endpoints: self.endpoints().map(Endpoint::new).collect(),
+            tls: self.tls.clone(),
+            preferred: AtomicUsize::new(self.preferred()),
+            known: self.known.clone(),
+            places: Semaphore::new(REQUESTS_MAX),
+            watches: Semaphore::new(WATCHES_MAX),
+        }
     }
 
     pub(super) fn world(&self) -> &World {
@@ -191,17 +208,17 @@ impl Client {
 
     /// The etcd that is asked, once a member has said which it is.
     pub(super) fn cluster(&self) -> Option<u64> {
-        self.cluster.get().copied()
+        self.known.cluster.get().copied()
     }
 
     /// Asks the same etcd as another client did, and believes no less.
     pub(super) fn follow_on(&self, before: &Self) {
         if let Some(cluster) = before.cluster() {
             // The settings may name it already; whichever is wrong, its members are refused.
-            let _ = self.cluster.set(cluster);
+            let _ = self.known.cluster.set(cluster);
         }
-        let newest = before.newest.load(Ordering::Relaxed);
-        self.newest.fetch_max(newest, Ordering::Relaxed);
+        let newest = before.known.newest.load(Ordering::Relaxed);
+        self.known.newest.fetch_max(newest, Ordering::Relaxed);
     }
 
     pub(super) fn endpoints(&self) -> impl ExactSizeIterator<Item = &EtcdEndpoint> {
@@ -387,7 +404,7 @@ impl Client {
             is_over: false,
         };
         // Requests that run at the same time may be answered in another order.
-        let newest = self.newest.load(Ordering::Relaxed);
+        let newest = self.known.newest.load(Ordering::Relaxed);
         let connection = self.connection(at, round, deadline).await;
         let mut connection = connection.inspect_err(|fault| {
             waiting.is_over = true;
@@ -432,7 +449,7 @@ impl Client {
                  from a backup"
             )));
         }
-        self.newest.fetch_max(revision, Ordering::Relaxed);
+        self.known.newest.fetch_max(revision, Ordering::Relaxed);
         Ok(answer)
     }
 
@@ -506,7 +523,7 @@ impl Client {
             return Err("it is a learner, which can't answer yet".to_owned());
         }
         let found = status.header.cluster_id.0;
-        let ours = *self.cluster.get_or_init(|| found);
+        let ours = *self.known.cluster.get_or_init(|| found);
         if found != ours {
             return Err(format!(
                 "it belongs to another etcd ({found:x}) than this cluster's ({ours:x}): remove it from the \
@@ -554,6 +571,14 @@ impl Client {
 }
 
 impl Endpoint {
+    fn new(address: &EtcdEndpoint) -> Self {
+        Self {
+            address: address.clone(),
+            kept: Mutex::default(),
+            noted: Mutex::default(),
+        }
+    }
+
     /// Keeps a connection whose last answer was read to its end.
     fn keep(&self, connection: HttpConnection) {
         let mut kept = self.kept.lock();

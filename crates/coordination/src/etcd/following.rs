@@ -57,7 +57,7 @@ impl Store {
             changed: watch::Sender::new(()),
         });
         let reader = Reader {
-            client: self.client.clone(),
+            client: self.client().clone(),
             decoder: Decoder::new(&self.prefix, after),
             key: format!("{}{prefix}", self.prefix),
             told: told.clone(),

@@ -18,7 +18,7 @@ pub(super) enum Meaning {
     LeaseEnded,
     /// The history that it needs is gone.
     Compacted,
-    /// The database is full; nothing was done.
+    /// The database is full. A change was made all the same by whoever found that out while making it.
     Full,
     /// The request is larger than this etcd takes; nothing was done.
     TooLarge,

@@ -5,14 +5,15 @@ use super::gateway::{
     self, Base64, Compare, Delete, Grant, GrantAnswer, Id, KeepAliveAnswer, KeyValue, Number,
     Operation, Put, Range, RangeAnswer, Streamed, Transaction, TransactionAnswer, end_of,
 };
-use super::refusal::Meaning;
+use super::refusal::{Meaning, Refusal};
 use super::settings::EtcdSettings;
 use crate::export::{self, EXPORT_FACTS_MAX, Export, IMPORTED};
 use crate::state::{fact_changed, lease_ended};
 use crate::{Action, Change, Facts, Lease, LeaseId, Reading, STATE_BYTES_MAX, Versioned};
 use bytes::Bytes;
 use model::{Error, ErrorKind, Result};
-use std::{sync::Arc, time::Duration};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use world::{Deadline, World};
 
 /// Most bytes of keys and values that are taken from etcd at once: more than they may ever be.
@@ -23,35 +24,53 @@ const IMPORT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The part of an etcd that is ours.
 pub(crate) struct Store {
-    pub(super) client: Arc<Client>,
+    usual: Arc<Client>,
+    /// For who asks on the urgent thread, once somebody has: its connections and timers are of that thread too, so that it
+    /// is answered while all others block.
+    urgent: OnceLock<Arc<Client>>,
     pub(super) prefix: String,
 }
 
 impl Store {
     pub(crate) fn new(world: &World, settings: &EtcdSettings) -> Result<Self> {
         Ok(Self {
-            client: Arc::new(Client::new(world, settings)?),
+            usual: Arc::new(Client::new(world, settings)?),
+            urgent: OnceLock::new(),
             prefix: settings.prefix.clone(),
         })
     }
 
+    /// The client whose connections belong to the calling thread's runtime.
+    pub(super) fn client(&self) -> &Arc<Client> {
+        let usual = &self.usual;
+        if usual.world().is_here() {
+            return usual;
+        }
+        let beside = || Arc::new(usual.beside(usual.world().urgent()));
+        self.urgent.get_or_init(beside)
+    }
+
     pub(crate) fn world(&self) -> &World {
-        self.client.world()
+        self.client().world()
     }
 
     /// As the store before, with other settings.
     pub(crate) fn follow_on(&self, before: &Self) {
-        self.client.follow_on(&before.client);
+        // What they know is their urgent clients' too.
+        self.usual.follow_on(&before.usual);
     }
 
     /// The etcd that is asked, once a member has said which it is.
     pub(crate) fn cluster(&self) -> Option<u64> {
-        self.client.cluster()
+        self.usual.cluster()
     }
 
     pub(crate) async fn revision(&self) -> Result<u64> {
         let range = super::members::any_key();
-        let answer: RangeAnswer = self.client.ask(gateway::RANGE, &range, Times::Any).await?;
+        let answer: RangeAnswer = self
+            .client()
+            .ask(gateway::RANGE, &range, Times::Any)
+            .await?;
         Ok(answer.header.revision.0)
     }
 
@@ -60,7 +79,10 @@ impl Store {
             key: self.key(key),
             ..Range::default()
         };
-        let answer: RangeAnswer = self.client.ask(gateway::RANGE, &range, Times::Any).await?;
+        let answer: RangeAnswer = self
+            .client()
+            .ask(gateway::RANGE, &range, Times::Any)
+            .await?;
         let found = answer.kvs.into_iter().next();
         Ok(Reading {
             revision: answer.header.revision.0,
@@ -75,7 +97,10 @@ impl Store {
             key: Base64::text(ours),
             ..Range::default()
         };
-        let answer: RangeAnswer = self.client.ask(gateway::RANGE, &range, Times::Any).await?;
+        let answer: RangeAnswer = self
+            .client()
+            .ask(gateway::RANGE, &range, Times::Any)
+            .await?;
         let mut found = Facts::new();
         let mut bytes = 0;
         for pair in answer.kvs {
@@ -111,6 +136,7 @@ impl Store {
             .iter()
             .map(|change| (change.key.clone(), change.expected))
             .collect();
+        let witness = witness(&changes);
         let mut transaction = Transaction::default();
         for (key, expected) in &names {
             let key = self.key(key);
@@ -130,7 +156,7 @@ impl Store {
             .filter_map(|change| self.operation(change))
             .collect();
         let asked =
-            self.client
+            self.client()
                 .ask::<TransactionAnswer>(gateway::TRANSACTION, &transaction, Times::Once);
         match asked.await {
             Ok(answer) if answer.succeeded => Ok(answer.header.revision.0),
@@ -141,15 +167,42 @@ impl Store {
                     .first()
                     .map_or_else(|| refusal.into_error(), |lease| lease_ended(*lease)))
             }
+            Err(Failed::Refused(refusal)) if refusal.meaning == Meaning::Full => {
+                Err(self.refused_as_full(witness, refusal).await)
+            }
             Err(failed) => Err(failed.into()),
         }
+    }
+
+    /// What is known of changes that etcd has answered with "database space exceeded". A member that finds its database
+    /// full while it makes a change makes it all the same, and answers so; from then on all changes are refused, also
+    /// those that would find another version. So only the key tells which of both it was.
+    async fn refused_as_full(&self, witness: Option<(String, u64)>, refusal: Refusal) -> Error {
+        let Some((key, expected)) = witness else {
+            return refusal.into_error();
+        };
+        let why = match self.get(&key).await {
+            Ok(now) if now.found.as_ref().map_or(0, |it| it.version) == expected => {
+                return refusal.into_error();
+            }
+            Ok(_) => format!("fact {key:?} has changed"),
+            Err(error) => error.to_string(),
+        };
+        let text = format!(
+            "etcd answered {:?}, but may have made the changes: {why}",
+            refusal.text()
+        );
+        Error::new(ErrorKind::Unavailable, text)
     }
 
     pub(crate) async fn grant(&self, ttl: Duration) -> Result<Lease> {
         let grant = Grant {
             ttl: Number(ttl.as_secs()),
         };
-        let granted: GrantAnswer = self.client.ask(gateway::GRANT, &grant, Times::Once).await?;
+        let granted: GrantAnswer = self
+            .client()
+            .ask(gateway::GRANT, &grant, Times::Once)
+            .await?;
         Ok(Lease {
             id: LeaseId(granted.id.0),
             ttl: Duration::from_secs(granted.ttl.0),
@@ -158,7 +211,7 @@ impl Store {
 
     pub(crate) async fn keep_alive(&self, lease: LeaseId) -> Result<Duration> {
         let id = Id::of(lease.0);
-        let asked = self.client.ask(gateway::KEEP_ALIVE, &id, Times::Any);
+        let asked = self.client().ask(gateway::KEEP_ALIVE, &id, Times::Any);
         let answer: Streamed<KeepAliveAnswer> = ending(lease, asked.await)?;
         match answer.result.unwrap_or_default().ttl.0 {
             0 => Err(lease_ended(lease)),
@@ -168,7 +221,7 @@ impl Store {
 
     pub(crate) async fn revoke(&self, lease: LeaseId) -> Result<()> {
         let id = Id::of(lease.0);
-        let asked = self.client.ask(gateway::REVOKE, &id, Times::Once);
+        let asked = self.client().ask(gateway::REVOKE, &id, Times::Once);
         let gateway::Done {} = ending(lease, asked.await)?;
         Ok(())
     }
@@ -200,9 +253,17 @@ impl Store {
             })],
         };
         let deadline = Deadline::after(self.world(), IMPORT_DEADLINE);
-        let client = &self.client;
+        let client = self.client();
         let asked = client.ask_until(gateway::TRANSACTION, &transaction, Times::Once, deadline);
         let asked: std::result::Result<(TransactionAnswer, usize), Failed> = asked.await;
+        let is_full = matches!(&asked, Err(Failed::Refused(it)) if it.meaning == Meaning::Full);
+        if is_full {
+            // It may have been done all the same (`refused_as_full`).
+            let marked = self.get(IMPORTED).await?.found;
+            if marked.is_some_and(|it| it.value == own) {
+                return Ok(());
+            }
+        }
         let (answer, _) = asked.map_err(|failed| {
             let doing = format!("importing {count} facts into etcd in one transaction");
             Error::from(failed).while_doing(doing)
@@ -266,6 +327,18 @@ fn versioned(pair: KeyValue) -> Versioned<Bytes> {
         value: pair.value.0,
         version: pair.mod_revision.0,
     }
+}
+
+/// A key whose version tells whether the changes were made, with the one that it had before; none if nothing changes. One
+/// that was there, if any was: a new one may be gone again.
+fn witness(changes: &[Change]) -> Option<(String, u64)> {
+    let changed = changes.iter().filter(|change| match change.action {
+        Action::Keep => false,
+        Action::Put { .. } => true,
+        Action::Remove => change.expected > 0,
+    });
+    let witness = changed.max_by_key(|change| change.expected);
+    witness.map(|change| (change.key.clone(), change.expected))
 }
 
 fn lease_of(change: &Change) -> Option<LeaseId> {

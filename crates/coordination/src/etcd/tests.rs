@@ -9,6 +9,7 @@ use super::{
 };
 
 mod answers;
+mod blocked;
 mod certificates;
 mod failures;
 mod membership;

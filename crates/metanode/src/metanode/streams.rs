@@ -5,7 +5,7 @@ use crate::host::has_cuts;
 use crate::metanode::Metanode;
 use model::operation::{Rank, Ranked, Stamp, Turn};
 use model::owner::{OwnerReply, STREAMED_MAX, StreamDone, Streamed};
-use model::{Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, SessionId};
+use model::{Advice, Error, ErrorKind, FileKind, InodeId, Operation, Reply, Result, SessionId};
 use namespace::{Key, Record};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl Metanode {
         // The next request of the session may share this commit.
         drop(stream);
         self.sync().await?;
-        let mut directories: Vec<_> = operations.iter().filter_map(directory_of).collect();
+        let mut directories: Vec<_> = operations.iter().filter_map(Streamed::directory).collect();
         directories.dedup();
         self.tokens.note_streamed(session, directories.into_iter());
         Ok(OwnerReply::Streamed(done))
@@ -172,11 +172,23 @@ impl Metanode {
             Ok(ranked) => Ok(Ok(self.applied(streamed, stamp, stream, ranked))),
             Err(error) => {
                 stream.refuse(number, &error);
-                match self.last_streamed(stamp.session).await? >= number {
-                    true => Ok(Err(error)),
-                    false => Err(error),
+                if self.last_streamed(stamp.session).await? < number {
+                    if !is_final(&error) {
+                        return Err(error);
+                    }
+                    self.use_up(stamp).await?;
                 }
+                Ok(Err(error))
             }
+        }
+    }
+
+    /// Uses a number up whose operation the rules couldn't refuse, because what they would look at can't be read: those
+    /// behind it go on.
+    async fn use_up(&self, stamp: &Stamp) -> Result<()> {
+        match self.host.run_as(&nothing(), stamp, false).await {
+            Err(error) if error.kind() != ErrorKind::InvalidArgument => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -212,16 +224,16 @@ impl Metanode {
         if let Some(error) = stream.refused.get(&number) {
             return Ok(Err(error.clone()));
         }
-        // Says where everything is that has been applied by now.
-        let rank = self
-            .host
-            .run_as(&streamed.operation, stamp, false)
-            .await?
-            .rank;
+        // Says where everything is that has been applied by now, whatever its own records are like.
+        let rank = self.host.run_as(&nothing(), stamp, false).await?.rank;
         let inode = concerned(streamed);
-        let is_there = match inode {
-            Some(inode) => self.host.record(&Key::Inode(inode)).await?.is_some(),
-            None => false,
+        let found = match inode {
+            Some(inode) => self.host.record(&Key::Inode(inode)).await,
+            None => Ok(None),
+        };
+        let is_there = match found {
+            Err(error) if is_final(&error) => return Ok(Err(error)),
+            found => found?.is_some(),
         };
         if !is_there {
             let text = format!("operation {number} of a stream was refused, or its file has gone");
@@ -241,7 +253,7 @@ impl Metanode {
     }
 
     fn done(&self, streamed: &Streamed, session: SessionId, rank: Rank) -> StreamDone {
-        let made = concerned(streamed).filter(|_| streamed.with_tokens);
+        let made = streamed.made().filter(|_| streamed.with_tokens);
         let tokens = made.and_then(|inode| self.tokens.grant_made(session, inode));
         StreamDone {
             rank,
@@ -251,31 +263,34 @@ impl Metanode {
     }
 }
 
+/// An operation that is refused whatever the records say, or answered if its number was used before.
+fn nothing() -> Operation {
+    Operation::Reserve {
+        inode: InodeId::ROOT,
+        inodes: 0,
+        data: 0,
+    }
+}
+
+/// Whether an operation that fails so would fail again, as long as the records are what they are.
+fn is_final(error: &Error) -> bool {
+    let is_of_session = matches!(
+        error.kind(),
+        ErrorKind::SessionEnded | ErrorKind::ShuttingDown
+    );
+    !is_of_session && matches!(error.advice(), Advice::FixRequest | Advice::GiveUp)
+}
+
 /// Whether an operation of a stream was applied just now: of one that was answered before no answer is known.
 fn is_new(ranked: &Ranked) -> bool {
     ranked.reply != Reply::Done
 }
 
-/// The directory in which an operation of a stream makes a file.
-fn directory_of(streamed: &Streamed) -> Option<InodeId> {
-    match &streamed.operation {
-        Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
-            Some(*directory)
-        }
-        _ => None,
-    }
-}
-
 /// The file that an operation of a stream makes or changes; `None` if there is no such number.
 fn concerned(streamed: &Streamed) -> Option<InodeId> {
     match &streamed.operation {
-        Operation::Create { directory, .. } | Operation::CreateHeld { directory, .. } => {
-            let number = streamed.fresh.inode?;
-            let is_possible = number.0 < (1 << InodeId::NUMBER_BITS);
-            is_possible.then(|| InodeId::new(directory.fileset(), number))
-        }
         Operation::Publish(publish) => Some(publish.inode),
-        _ => None,
+        _ => streamed.made(),
     }
 }
 

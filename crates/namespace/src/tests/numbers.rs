@@ -226,6 +226,32 @@ fn a_session_reserves_a_bounded_number_of_runs() {
     store.audit();
 }
 
+/// Would be broken if a node could use up all numbers by reserving them, a thousand with each request.
+#[test]
+fn half_of_the_numbers_are_for_what_is_made_with_the_owners_word() {
+    let mut store = Store::new();
+    store.set_session(Some(false));
+    let half: u64 = 1 << (InodeId::NUMBER_BITS - 1);
+    let counters = store.records.get_mut(&Key::Counters(ROOT.fileset()));
+    let Some(Record::Counters(counters)) = counters else {
+        panic!("a fileset has counters");
+    };
+    Arc::make_mut(counters).next_inode = half - 3;
+    let (first, _) = reserve(&mut store, 3, 1);
+    assert_eq!(first.0, half - 3);
+    let reserve = |inodes, data| Operation::Reserve {
+        inode: ROOT,
+        inodes,
+        data,
+    };
+    let refused = store.run(&reserve(1, 1));
+    assert_eq!(refused, Err(ErrorKind::NoSpace));
+    store.run(&reserve(0, 1)).unwrap();
+    let made = file_in(&mut store, ROOT, "made");
+    assert_eq!(made.number().0, half);
+    store.audit();
+}
+
 proptest! {
     /// A client makes files and directories from reserved numbers, while others make theirs: each
     /// number belongs to one inode, and the client knew its own before the owner applied anything.

@@ -19,8 +19,8 @@ use manager::{Moment, NodeLease, Standing, UNHEARD_AFTER};
 use metanode::OwnerLease;
 use model::call::{Call, Class};
 use model::member::{
-    HEARTBEAT, HEARTBEAT_EVERY, Heard, Heartbeat, HeartbeatReply, KnownManager, Role, Term,
-    Verdict, WHO_MANAGES, Weight,
+    HEARTBEAT, HEARTBEAT_EVERY, Heard, Heartbeat, HeartbeatReply, KnownManager, NODE_LEASE, Role,
+    Term, Verdict, WHO_MANAGES, Weight,
 };
 use model::{NodeRun, ShardId};
 use parking_lot::Mutex;
@@ -139,12 +139,16 @@ impl RunLease {
 
     /// This run doesn't have the manager's place any more, perhaps earlier than it should have ended: what its own
     /// manager answered counts no longer, also what is still on its way, and the node has no lease until the next
-    /// manager answers it.
+    /// manager answers it. Heard of once more, or so late that all of that is over by itself, it ends nothing: the next
+    /// manager may have answered already.
     pub(super) fn lost_place(&self) {
         let mut state = self.state.lock();
-        *self.place_kept.lock() = None;
-        state.void();
-        self.owners.void();
+        let kept = self.place_kept.lock().take();
+        let now = self.world.now();
+        if kept.is_some_and(|(_, kept)| now - kept < NODE_LEASE) {
+            state.void();
+            self.owners.void();
+        }
     }
 
     /// From when the lease counts that `manager` extended when it was asked at `sent`; `None`: it isn't extended. That
@@ -444,7 +448,6 @@ async fn ask(
 mod tests {
     use super::*;
     use model::NodeId;
-    use model::member::NODE_LEASE;
     use world::sim::Simulation;
 
     fn run(node: u32) -> NodeRun {
@@ -503,6 +506,18 @@ mod tests {
             renewed(run(1), before);
             lease.owners().check(&world).unwrap_err();
             renewed(run(1), world.now());
+            lease.owners().check(&world).unwrap();
+            // It hears so late of the end that another manager has answered meanwhile, and that counts.
+            world.sleep(NODE_LEASE).await;
+            renewed(run(2), world.now());
+            lease.lost_place();
+            lease.owners().check(&world).unwrap();
+            // It hears of it once more when another manager has answered.
+            lease.kept_place(world.now());
+            lease.lost_place();
+            lease.owners().check(&world).unwrap_err();
+            renewed(run(2), world.now());
+            lease.lost_place();
             lease.owners().check(&world).unwrap();
         });
         ran.finished();

@@ -3,52 +3,55 @@
 //! *The place is free*, or its holder is surely dead (two attempts in a row were refused, or a newer run of
 //! its node is known) or surely doesn't keep it: this node takes it under a lease (`place`), reads the roster, and
 //! begins a manager, whose first act is to write its term. *A heartbeat* is answered by the manager under its lock, at
-//! once ([`Office::heartbeat`]). All else that it wants done is a future here, of which each ends within
+//! once ([`Office::heartbeat`]). *Its place* is kept by a task of the urgent thread ([`place::keep`]), as long as the loop here
+//! comes round. All else that it wants done is a future here, of which each ends within
 //! [`STEP_MAX`], and whose outcome is its next event: stores, assignments, probes, and a call to each member
 //! that lasts until its connection breaks. *It resigns*, because another one has written the membership or its
 //! place has ended: all of that is dropped, and the node looks for a free place again. *It resigns for others*, because
 //! they don't hear it, or because it is the one that goes of two that can't reach each other: it gives the place up, and
-//! leaves it to them. *It retires*, because the whole cluster stops: it gives the place up, and never looks for it again.
+//! leaves it to them. That they don't hear it is found by whoever keeps the place, who gives it up at once, whatever the loop
+//! does. *It retires*, because the whole cluster stops: it gives the place up, and never looks for it again.
 
+mod office;
 mod place;
 mod roles;
 
+pub(super) use office::Office;
+
 use super::{Parts, spaces};
-use coordination::Roster;
+use coordination::{PLACE_LEASE, Roster};
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
-use manager::{Action, Event, Manager, Moment, Resigned, Roles, Start};
+use manager::{Action, Event, Manager, Resigned, Roles, Start};
 use model::call::{Call, Class, NoAnswer};
-use model::member::{ATTEND, Attend, Heartbeat, HeartbeatReply, Membership, Term, Unreached};
-use model::{ErrorKind, NodeId, NodeRun, ShardId};
-use parking_lot::Mutex;
+use model::member::{ATTEND, Attend, Membership};
+use model::{ErrorKind, NodeRun, ShardId};
 use place::{Suspicion, Won};
 use roles::roles_of;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
-use world::Deadline;
+use world::{Deadline, Point};
 
 /// How often a manager learns that time passes.
 const TICK: Duration = Duration::from_millis(100);
 /// How long an answer of coordination, or a connection, is waited for.
 const STEP_MAX: Duration = Duration::from_secs(1);
+/// The place isn't kept of a manager whose loop hasn't looked for so long what there is to do. Longer than the place lasts,
+/// so that threads which all wait for a slow disk cost nobody the manager; so short that another one follows within
+/// 17 s after a manager has hung.
+pub(super) const IDLE_MAX: Duration = Duration::from_secs(10);
+const _: () = assert!(
+    IDLE_MAX.as_millis() > PLACE_LEASE.as_millis(),
+    "what lasts shorter than the place costs no manager"
+);
 /// How long a member waits with its answer to [`ATTEND`].
 const ATTEND_MAX: Duration = Duration::from_secs(10);
 /// How much longer the manager waits for it: a member that is silent is found by its lease.
 const ATTEND_LATE: Duration = Duration::from_secs(5);
 /// Pause before a member is attended to again whose connection broke.
 const ATTEND_AGAIN: Duration = Duration::from_millis(500);
-
-/// Where heartbeats find the manager, if it is here.
-#[derive(Default)]
-pub(super) struct Office {
-    manager: Mutex<Option<Manager>>,
-    /// This run isn't to be the manager any more, and never again.
-    is_retired: watch::Sender<bool>,
-}
 
 /// The outcome of something under way.
 enum Done {
@@ -97,93 +100,6 @@ struct Told {
     roles: Roles,
 }
 
-impl Office {
-    /// The manager's answer; `None` if it isn't here, or must not answer.
-    pub(super) fn heartbeat(
-        &self,
-        from: NodeRun,
-        heartbeat: Heartbeat,
-        now: Moment,
-    ) -> Option<HeartbeatReply> {
-        let mut manager = self.manager.lock();
-        let event = Event::Heartbeat { from, heartbeat };
-        let actions = manager.as_mut()?.on(event, now);
-        actions.into_iter().find_map(|action| match action {
-            Action::Answer { reply, .. } => Some(reply),
-            _ => None,
-        })
-    }
-
-    /// This run isn't the manager any more, and never will be.
-    pub(super) fn retire(&self) {
-        self.is_retired.send_replace(true);
-    }
-
-    /// Whether it was told so.
-    pub(super) fn is_retired(&self) -> bool {
-        *self.is_retired.borrow()
-    }
-
-    async fn retired(&self) {
-        // The sender is here.
-        let _ = self.is_retired.subscribe().wait_for(|it| *it).await;
-    }
-
-    /// The manager hears whom a run can't reach; false if it isn't here.
-    pub(super) fn hear_unreached(&self, from: NodeRun, unreached: Unreached, now: Moment) -> bool {
-        let mut manager = self.manager.lock();
-        let Some(manager) = manager.as_mut() else {
-            return false;
-        };
-        let runs = unreached.runs;
-        let actions = manager.on(Event::Unreached { from, runs }, now);
-        assert!(actions.is_empty(), "what follows is found at the next tick");
-        true
-    }
-
-    /// A manager is here.
-    pub(super) fn is_open(&self) -> bool {
-        self.manager.lock().is_some()
-    }
-
-    /// Term and members of the manager that is here, with the membership's version, once its term is stored.
-    pub(super) fn established(&self) -> Option<(Term, BTreeSet<NodeRun>, u64)> {
-        let manager = self.manager.lock();
-        let (membership, version) = manager.as_ref()?.established()?;
-        let members = membership.members.values();
-        let members = members.filter(|it| it.standing.is_member());
-        Some((membership.term, members.map(|it| it.run).collect(), version))
-    }
-
-    /// How long the lease of each member lasts still, by every clock; nothing if the manager isn't here.
-    pub(super) fn lease_rests(&self, now: Moment) -> Vec<(NodeId, Duration)> {
-        let manager = self.manager.lock();
-        let ends = manager.iter().flat_map(Manager::lease_ends);
-        ends.map(|(run, end)| (run.node, end.since(now))).collect()
-    }
-
-    fn on(&self, event: Event, now: Moment) -> Vec<Action> {
-        let mut manager = self.manager.lock();
-        let manager = manager.as_mut();
-        manager.map_or_else(Vec::new, |manager| manager.on(event, now))
-    }
-
-    fn attended(&self) -> Vec<NodeRun> {
-        let manager = self.manager.lock();
-        let manager = manager.as_ref();
-        manager.map_or_else(Vec::new, |manager| manager.attended().collect())
-    }
-}
-
-/// Closes the office whatever ends its manager.
-struct Open<'a>(&'a Office);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        *self.0.manager.lock() = None;
-    }
-}
-
 /// The task that makes this run the manager whenever nobody else is.
 pub(super) async fn manage(parts: Arc<Parts>) {
     // One that can't reach others would have to expel them.
@@ -211,7 +127,9 @@ pub(super) async fn manage(parts: Arc<Parts>) {
                 () = office.retired() => Ruled::GivesUp,
                 ruled = ruling => ruled,
             };
-            let gives_up = ruled == Ruled::GivesUp || office.is_retired();
+            // However it heard of its end: whoever keeps the place may have given it up before.
+            let is_given_up = office.is_given_up(lease);
+            let gives_up = ruled == Ruled::GivesUp || is_given_up || office.is_retired();
             if gives_up {
                 // What this manager has answered to its own node counts no longer than the place.
                 parts.lease.lost_place();
@@ -226,7 +144,7 @@ pub(super) async fn manage(parts: Arc<Parts>) {
 }
 
 /// Is the manager until it resigns. `dead`: a run that was found to be dead.
-async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> Ruled {
+async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> Ruled {
     let Ok(Ok(roster)) = parts
         .world
         .timeout(STEP_MAX, Roster::read(&parts.coordination))
@@ -242,8 +160,7 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> Ruled {
     let office = &parts.office;
     let start = start(parts, &won, &roster, dead);
     let (manager, first) = Manager::begin(start, parts.moment());
-    *office.manager.lock() = Some(manager);
-    let _open = Open(office);
+    let _open = office.open(manager, won.lease, parts.moment());
     tracing::info!(run = %parts.run, "the node is the cluster's manager");
     let mut told = Told::default();
     told.news(&roster);
@@ -251,13 +168,16 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> Ruled {
     let mut attending = BTreeSet::new();
     let mut broken = BTreeSet::new();
     let mut known = parts.roster.subscribe();
-    work.push(place::keep(parts, won.lease));
+    // Ends when the place is lost, or given up.
+    let keeping = place::keep(parts.clone(), won.lease);
+    let urgent = parts.world.urgent();
+    let mut keeping = urgent.spawn("keeps the manager's place", keeping);
     if let Some(why) = perform(parts, first, &mut work) {
         return why.into();
     }
     let mut next_tick = parts.world.now();
     loop {
-        let attended = office.attended().into_iter();
+        let attended = office.look(parts.moment()).into_iter();
         for run in attended.filter(|run| *run != parts.run) {
             if attending.insert(run) {
                 let pause = match broken.remove(&run) {
@@ -268,13 +188,9 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> Ruled {
             }
         }
         let mut events = tokio::select! {
+            () = &mut keeping => return Ruled::Ended,
             Some(done) = work.next() => match done {
-                Done::Event(event) => {
-                    if matches!(event, Event::OwnLease(_)) {
-                        work.push(place::keep(parts, won.lease));
-                    }
-                    vec![event]
-                }
+                Done::Event(event) => vec![event],
                 Done::Attended(run, attended) => {
                     attending.remove(&run);
                     let event = match attended {
@@ -291,13 +207,13 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> Ruled {
             changed = known.changed() => match changed {
                 Ok(()) => {
                     let known = known.borrow_and_update().clone();
-                    let mut events = told.news(&known);
                     let holder = known.manager.as_ref().map(|it| it.value.run);
                     // Newer than what showed that it was this run's.
                     if known.revision > roster.revision && holder != Some(parts.run) {
-                        events.push(place::lost(parts));
+                        place::lost(parts, won.lease);
+                        return Ruled::Ended;
                     }
-                    events
+                    told.news(&known)
                 }
                 Err(_) => return Ruled::Ended,
             },
@@ -310,6 +226,7 @@ async fn rule(parts: &Parts, won: Won, dead: Option<NodeRun>) -> Ruled {
         }
         for event in events {
             let actions = office.on(event, parts.moment());
+            parts.world.at(Point::ManagerDecided).await;
             if let Some(why) = perform(parts, actions, &mut work) {
                 return why.into();
             }

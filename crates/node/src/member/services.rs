@@ -26,6 +26,7 @@ use model::{Error, ErrorKind, NodeId, NodeRun, Result, ShardId};
 use nsd::NsdServer;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -60,6 +61,10 @@ const BARRED_GRACE: Duration = Duration::from_secs(20);
 
 /// How long a node may take to answer that asks whether it is reached: less than it waits itself.
 const BACK_MAX: Duration = Duration::from_millis(1_500);
+
+/// The methods of what members say to each other. Only these are answered on the urgent thread, where requests of leases are:
+/// anything else would keep it from them.
+const MEMBERS_METHODS: RangeInclusive<u16> = 0x0300..=0x03FF;
 
 /// How long a run that asks for a command may be no member as far as this node knows: news take a moment.
 const MEMBER_MAX: Duration = Duration::from_secs(2);
@@ -275,6 +280,10 @@ impl Service for Services {
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply> {
         if let Err(error) = self.check_not_barred(from.node, BARRED_GRACE) {
             return refuse(error);
+        }
+        if call.class == Class::Lease && !MEMBERS_METHODS.contains(&call.method.0) {
+            let text = format!("method {} isn't answered where leases are", call.method.0);
+            return refuse(Error::new(ErrorKind::InvalidArgument, text));
         }
         match call.method {
             NSD_METHOD => self.nsds.serve(from, call, deadline),

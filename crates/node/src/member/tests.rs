@@ -1,7 +1,9 @@
 //! Two members in one simulated process: which shards are made, and who is asked about them.
 
+mod crowded;
 mod file_systems;
 mod giving_back;
+mod place;
 mod reaching;
 mod stopping;
 mod urgent;
@@ -15,6 +17,7 @@ use futures::future::{BoxFuture, join};
 use model::call::Call;
 use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Scheme, SessionId};
+use std::path::Path;
 use world::call::Service;
 use world::sim::Simulation;
 
@@ -169,6 +172,40 @@ fn a_call_goes_to_the_shard_that_it_names_or_is_refused() {
     run.finished();
 }
 
+/// Would be broken if a node with a fault could have its work done on the thread that leases need.
+#[test]
+fn only_what_members_say_to_each_other_is_answered_where_leases_are() {
+    use model::call::Class;
+    let run = Simulation::new(4).run(|world| async move {
+        let [first, second] = two_members(&world, 4).await;
+        first.create_shard().await.unwrap();
+        until(&world, "it is served", || {
+            first.hosted_shards() == [ROOT_SHARD]
+        })
+        .await;
+        let serve = async |call: Call, class| {
+            let call = Call { class, ..call };
+            let deadline = Deadline::after(&world, WAIT_MAX);
+            let services = &first.parts.services;
+            let reply = services.serve(second.run(), call, deadline).await;
+            let answer = reply.decode::<OwnerReply>();
+            answer.map(drop).map_err(|error| error.kind())
+        };
+        let served = serve(new_session(ROOT_SHARD), Class::Metadata).await;
+        assert_eq!(served, Ok(()));
+        let nsd = Call::new(model::nsd::NSD_METHOD, Class::Bulk, &());
+        let command = Call::new(commands::COMMAND, Class::Metadata, &());
+        for call in [new_session(ROOT_SHARD), nsd, command] {
+            let method = call.method;
+            let refused = serve(call, Class::Lease).await;
+            assert_eq!(refused, Err(ErrorKind::InvalidArgument), "{method:?}");
+        }
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+    });
+    run.finished();
+}
+
 #[test]
 fn a_family_is_in_one_shard_whoever_asks_at_the_same_time() {
     for seed in 0..20 {
@@ -220,6 +257,31 @@ fn a_family_is_in_one_shard_whoever_asks_at_the_same_time() {
         });
         run.finished();
     }
+}
+
+/// Would be broken if a daemon forgot the region of an NSD that the pool has, because nobody answered whether it has.
+#[test]
+fn an_nsd_that_may_have_been_added_is_not_said_to_be_refused() {
+    let run = Simulation::new(2).run(|world| async move {
+        let store = Simulated::new(&world, 2);
+        let [member, _other] = two_members_with(&world, &store).await;
+        let nsd = member.next_nsd().await.unwrap();
+        let silence = async {
+            // From then on only the pool's map is to be changed.
+            let is_open = || member.pool().nsd(nsd).is_some();
+            until(&world, "its region is open", is_open).await;
+            store.lose_quorum();
+        };
+        let adding = member.add_nsd(nsd, Path::new("second"), REGION_BYTES);
+        let (added, ()) = join(adding, silence).await;
+        let unknown = added.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unknown, "{unknown}");
+        assert!(
+            member.pool().nsd(nsd).is_some(),
+            "it serves if it was added"
+        );
+    });
+    run.finished();
 }
 
 /// It has time to end in good order. Its daemon may be of any mind: then nobody answers it, and it loses what it had.

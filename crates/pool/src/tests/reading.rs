@@ -3,6 +3,7 @@
 use super::*;
 use crate::SuspectCause;
 use model::ErrorKind;
+use model::nsd::{BlobDelete, BlobPut, GroupFence};
 
 #[test]
 fn every_range_of_a_segment_reads_back() {
@@ -167,6 +168,73 @@ fn a_damaged_piece_is_rebuilt_by_the_reader_and_then_mended() {
         assert_eq!(rig.pool.repair_progress().mended_pieces, 3);
     };
     simulation.run(run).finished();
+}
+
+/// Replaces a piece by other bytes, which fit the checksums that its NSD has of it then.
+async fn make_wrong(rig: &Rig, place: &SegmentPlace, piece: u8) {
+    let name = place.blob(piece);
+    let nsd = rig.nsd(rig.holder(place, piece));
+    let info = nsd.info(name).await.expect("it was written");
+    let version = rig.pool.map().version(place.group);
+    let fence = GroupFence {
+        group: place.group,
+        version,
+    };
+    let delete = BlobDelete {
+        names: vec![name],
+        fences: vec![fence],
+    };
+    nsd.delete(delete).await.expect("deleted");
+    let put = BlobPut {
+        name,
+        nonce: info.nonce,
+        header: info.header,
+        payload: plain(info.length as usize, 99).into(),
+        fence: version,
+    };
+    nsd.put(put).await.expect("put");
+}
+
+/// Would be broken if any copy or piece were believed that fits its own checksums, or if the segment were given up
+/// although enough of it is good.
+#[test]
+fn a_wrong_piece_that_fits_its_checksums_is_found_by_the_others_and_mended() {
+    for scheme in [WIDE, Scheme::Replicate(3)] {
+        with_pool(scheme, 6, DISK_BYTES, async |rig| {
+            for piece in 0..scheme.width() as u8 {
+                let bytes = plain(MIB, u64::from(piece));
+                let place = rig.write(&bytes).await;
+                make_wrong(&rig, &place, piece).await;
+                assert_eq!(rig.read(&place).await, bytes, "piece {piece} of {scheme}");
+                let repaired = rig.pool.repair_segment(&place, Depth::Bytes).await;
+                let outcome = repaired.expect("the others are good");
+                assert_eq!(
+                    (outcome.rebuilt, outcome.mended, outcome.missing),
+                    (1, 1, 0),
+                    "piece {piece} of {scheme}"
+                );
+                assert!(rig.is_whole(&place).await);
+            }
+        });
+    }
+}
+
+#[test]
+fn two_wrong_pieces_that_fit_their_checksums_are_an_error_and_no_wrong_bytes() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let place = rig.write(&plain(MIB, 1)).await;
+        for piece in [0, 3] {
+            make_wrong(&rig, &place, piece).await;
+        }
+        let told = rig.pool.read_whole(&place).await.expect_err("wrong");
+        assert_eq!(told.kind(), ErrorKind::Corrupt);
+        let suspects = rig.pool.take_suspects(9, |_| true);
+        assert!(
+            suspects
+                .iter()
+                .any(|it| it.cause == SuspectCause::Unreadable)
+        );
+    });
 }
 
 #[test]

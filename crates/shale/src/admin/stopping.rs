@@ -66,19 +66,46 @@ pub enum StopStep {
 pub struct TakeStep {
     /// The step.
     pub step: StopStep,
-    /// The node whose people stop the cluster, and its run.
+    /// The node whose people stop the cluster, and its run. If that is gone, another node asks in its place.
     pub by: (u32, u64),
+    /// The run of the asked node that is meant: the one that has taken the steps before. `None`, to look: whichever is there.
+    pub run: Option<u64>,
     /// As in [`StopCluster`].
     pub force: bool,
 }
 
-/// Answer to a step that was taken.
+/// Answer to a step that was taken, or that was meant for another run of the node.
 #[derive(Serialize, Deserialize, Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepTaken {
+    /// The run that answers. If it isn't the one that was meant, it has done nothing.
+    pub run: u64,
     /// The node runs a member of the cluster's etcd.
     pub has_etcd: bool,
     /// Who uses its mounts.
     pub busy: Vec<String>,
     /// Places that still show the file system.
     pub left: Vec<String>,
+}
+
+/// A question of one node to another: what part it has in a stop. Nothing changes.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AskPart {
+    /// The node whose people stop the cluster, and its run.
+    pub by: (u32, u64),
+}
+
+/// Its answer.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StopPart {
+    /// The run that answers.
+    pub run: u64,
+    /// It has nodes take the steps of a stop just now.
+    pub drives: bool,
+    /// It has begun to stop, and doesn't go on again.
+    pub takes_part: bool,
+    /// There is no way back for it.
+    pub is_final: bool,
+    /// It takes the run whose people stop the cluster for gone: from now on it takes steps of who goes on in its place,
+    /// and none of that run itself.
+    pub is_orphaned: bool,
 }

@@ -1,6 +1,6 @@
 //! Fuzz targets: what comes over the admin socket, in both directions.
 
-use super::stopping::{ClusterStopped, StepTaken, StopCluster, TakeStep};
+use super::stopping::{AskPart, ClusterStopped, StepTaken, StopCluster, StopPart, TakeStep};
 use super::*;
 use fuzzing::{Memory, ROUNDS, Seen, Source, fuzz, within};
 use serde::de::DeserializeOwned;
@@ -57,7 +57,9 @@ targets! {
     fn any_body_is_a_wish_to_shut_down_or_refused() for Shutdown;
     fn any_body_is_a_wish_to_stop_the_cluster_or_refused() for StopCluster;
     fn any_body_is_a_step_of_a_stop_or_refused() for TakeStep;
+    fn any_body_is_a_question_about_a_part_in_a_stop_or_refused() for AskPart;
     fn any_answer_is_a_step_that_was_taken_or_not_understood() for StepTaken;
+    fn any_answer_is_a_part_in_a_stop_or_not_understood() for StopPart;
     fn any_answer_is_a_stopped_cluster_or_not_understood() for ClusterStopped;
     fn any_answer_is_a_refusal_or_not_understood() for Refusal;
     fn any_answer_is_a_progress_or_not_understood() for Progress;

@@ -213,7 +213,7 @@ fn show(dir: &Dir, json: bool, print: impl FnOnce(&ClusterView) -> ExitCode) -> 
 ///
 /// # Errors
 /// `NotFound`, with the nodes that there are.
-pub async fn number_of(admin: &Admin, node: &str) -> Result<u32> {
+pub(crate) async fn number_of(admin: &Admin, node: &str) -> Result<u32> {
     let view: ClusterView = admin.ask(Method::GET, "/v1/cluster", ()).await?;
     let number = node.parse::<u32>().ok();
     let is_meant = |it: &&crate::admin::NodeLine| it.name == node || Some(it.node) == number;

@@ -239,7 +239,7 @@ fn end(what_now: &'static str, is_over: bool) -> ! {
 ///
 /// # Errors
 /// As [`Admin::ask`].
-pub async fn ask_showing(
+pub(crate) async fn ask_showing(
     admin: &Admin,
     path: &str,
     json: bool,
@@ -273,7 +273,7 @@ pub async fn ask_showing(
 ///
 /// # Errors
 /// Those of the look; `Unavailable` if the work can't continue.
-pub async fn wait_showing<T>(
+pub(crate) async fn wait_showing<T>(
     admin: &Admin,
     json: bool,
     mut look: impl AsyncFnMut() -> Result<Looked<T>>,

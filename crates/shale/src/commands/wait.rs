@@ -15,7 +15,7 @@ use std::process::ExitCode;
 ///
 /// # Errors
 /// If the daemon doesn't answer.
-pub async fn for_repair(admin: &Admin, json: bool) -> Result<ExitCode> {
+pub(crate) async fn for_repair(admin: &Admin, json: bool) -> Result<ExitCode> {
     let running = UntilInterrupted::tell("the daemon continues the repair");
     let status = until_repaired(admin, json).await?;
     drop(running);
@@ -107,7 +107,7 @@ const GOES_ON: &str = "the daemon continues; `shale repair status --wait` shows 
 ///
 /// # Errors
 /// The daemon's refusal; `Unavailable` if the pieces can't be moved.
-pub async fn for_empty(admin: &Admin, nsd: u32, gone: bool, json: bool) -> Result<ExitCode> {
+pub(crate) async fn for_empty(admin: &Admin, nsd: u32, gone: bool, json: bool) -> Result<ExitCode> {
     let running = UntilInterrupted::tell(GOES_ON);
     let path = path_to_remove(nsd, gone);
     let before: Vec<NsdLine> = admin.ask(Method::DELETE, &path, ()).await?;
@@ -120,7 +120,7 @@ pub async fn for_empty(admin: &Admin, nsd: u32, gone: bool, json: bool) -> Resul
 ///
 /// # Errors
 /// The daemon's refusal; `Unavailable` if the pieces can't be moved.
-pub async fn for_empty_node(admin: &Admin, node: u32, json: bool) -> Result<ExitCode> {
+pub(crate) async fn for_empty_node(admin: &Admin, node: u32, json: bool) -> Result<ExitCode> {
     let running = UntilInterrupted::tell(GOES_ON);
     let path = format!("/v1/nodes/{node}/drain");
     let drained: Drained = admin.ask(Method::POST, &path, ()).await?;

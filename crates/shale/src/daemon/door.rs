@@ -61,7 +61,7 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// Serves until `until` completes and the answers in flight are sent.
-pub async fn serve(
+pub(crate) async fn serve(
     world: World,
     listener: UnixListener,
     routes: Router,

@@ -4,7 +4,7 @@ mod away;
 
 pub use away::{Absence, HomeFacts};
 
-use super::stop_mark::Stop;
+use super::stop_mark::{Stage, Stop};
 mod reaching;
 
 use crate::admin::{Health, HealthEvent, MountLine};
@@ -616,11 +616,14 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
     let Some(cluster) = &facts.cluster else {
         return Vec::new();
     };
-    if let Some(stop) = &cluster.stop {
-        // All else that is missing is meant to be.
-        return vec![stop_event(stop)];
-    }
     let mut events = Vec::new();
+    if let Some(stop) = &cluster.stop {
+        events.push(stop_event(stop));
+        // All else that is missing is meant to be.
+        if stop.stage != Stage::GoesOn {
+            return events;
+        }
+    }
     if !cluster.has_lease {
         let what = "the node has no lease: its owners answer nothing, and its mounts wait";
         let remedy = "look whether the network reaches the other nodes (`shale node list` there), and whether most of \
@@ -651,17 +654,31 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
     events
 }
 
-/// It takes a minute or two, unless whoever stops the cluster has died.
+/// It takes a minute or two, and somewhat longer if whoever stops the cluster has died.
 fn stop_event(stop: &Stop) -> HealthEvent {
     let node = stop.by.node;
-    let what = match stop.is_final {
-        true => format!("node {node} stops the cluster: this node ends, and serves nothing more"),
-        false => format!("node {node} stops the cluster: the mounts here have ended"),
-    };
-    let remedy = format!(
-        "wait a minute or two. If it has broken off: `shale cluster stop` on node {node} goes on, or `shale down` and \
-         `shale up` here begin anew"
+    let wait = format!(
+        "wait a minute or two: if node {node} is gone, another one finishes that or calls it off. If it takes longer: \
+         `shale cluster stop` on any node, or `shale down` and `shale up` here"
     );
+    let (what, remedy) = match stop.stage {
+        Stage::Unmounted => (
+            format!("node {node} stops the cluster: the mounts here have ended"),
+            wait,
+        ),
+        Stage::Ends => (
+            format!(
+                "node {node} stops the cluster: this node ends, and serves nothing more"
+            ),
+            wait,
+        ),
+        Stage::GoesOn => (
+            format!(
+                "node {node} stopped the cluster, and that was called off: the mounts here are being made again"
+            ),
+            "wait: it is tried again until they are made; the log (daemon.log) says what is in the way".into(),
+        ),
+    };
     event(WARNING, "this node", what, remedy)
 }
 

@@ -155,7 +155,7 @@ impl Commands for Relay {
 /// # Errors
 /// `NotSupported` on a node that is alone; `NotFound`: there is no such node; `Unavailable`, `Unknown` if the other node
 /// doesn't answer.
-pub async fn pass_on(
+pub(crate) async fn pass_on(
     serving: &Serving,
     node: u32,
     method: &Method,
@@ -200,7 +200,7 @@ pub async fn pass_on(
 /// # Errors
 /// `Unavailable`: it couldn't be asked; `Unknown`: it didn't answer in time, or not in a way that is understood here; others
 /// if it runs no commands of this node.
-pub async fn ask_node<A: DeserializeOwned>(
+pub(crate) async fn ask_node<A: DeserializeOwned>(
     member: &Member,
     node: NodeId,
     path: &str,

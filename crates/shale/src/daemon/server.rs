@@ -5,7 +5,7 @@ use crate::admin::{
     AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MakeJoinToken,
     MountRequest, Refusal, RotateKeys, Shutdown, Stopping, UnmountRequest, Unmounted,
     client::SOCKET,
-    stopping::{StopCluster, TakeStep},
+    stopping::{AskPart, StopCluster, TakeStep},
 };
 use axum::{
     Extension, Json, Router,
@@ -57,6 +57,7 @@ pub fn routes_for_others(serving: Arc<Serving>) -> Router {
         .route("/v1/events", get(events))
         .route("/v1/nsds", post(add_for_another))
         .route(stopping::PATH, post(take_step))
+        .route(stopping::PART_PATH, post(stop_part))
         .with_state(serving)
 }
 
@@ -296,15 +297,12 @@ async fn take_step(
     Extension(from): Extension<NodeRun>,
     Json(body): Json<TakeStep>,
 ) -> Response {
-    let take = move |serving: Arc<Serving>| async move {
-        // As another one it could keep that one, and people there, from stopping the cluster, or from letting it go on.
-        if body.by != (from.node.0, from.incarnation) {
-            let text = format!("{from} asks for a step of a stop in another node's name");
-            return Err(Error::new(ErrorKind::InvalidArgument, text));
-        }
-        serving.take_step(body).await
-    };
+    let take = move |serving: Arc<Serving>| async move { serving.take_step(body, from).await };
     answer(to_its_end(serving, "a step of a stop", take).await)
+}
+
+async fn stop_part(State(serving): State<Arc<Serving>>, Json(body): Json<AskPart>) -> Response {
+    answer(serving.stop_part(body))
 }
 
 async fn change_node(

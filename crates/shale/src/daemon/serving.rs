@@ -226,6 +226,20 @@ impl Serving {
         Ok(left)
     }
 
+    /// Lets the daemon end with its whole cluster, by force. It ends whatever becomes of its mounts: it couldn't serve them
+    /// any more, and nobody will ask it again.
+    ///
+    /// # Errors
+    /// Why a mount couldn't be ended.
+    pub async fn shutdown_with_cluster(&self) -> Result<Vec<String>> {
+        let left = self.shutdown(true).await;
+        if left.is_err() {
+            self.was_told.store(true, Ordering::Release);
+            self.shutdown.send_replace(Some(true));
+        }
+        left
+    }
+
     /// Unmounts if that hasn't happened, makes everything durable, closes the node.
     ///
     /// # Errors
@@ -260,6 +274,16 @@ impl Serving {
             left.retain(|one| one.place() != own);
         }
         self.mounts.make_left(left);
+    }
+
+    /// Has mounts made in the background that the last run of the node has ended for a stop of the cluster: this one has no part
+    /// in that. Its own one is made as with every run.
+    pub fn mount_later(&self, mut unmounted: Vec<(PathBuf, Options)>) {
+        if !self.is_on_demand() {
+            let own = real_path(&self.config.lock().mount);
+            unmounted.retain(|(place, _)| *place != own);
+        }
+        self.stop.note_unmounted(unmounted);
     }
 
     /// Whether somebody has asked for the end of the daemon, and was told that it ends; or it ends with its whole cluster.
@@ -405,7 +429,8 @@ impl Serving {
         // path that the map doesn't name is harmless.
         self.note_path(id, Some(path.clone()))?;
         if let Err(error) = self.running.add_nsd(id, &path, bytes).await {
-            if self.running.nsds().iter().all(|nsd| nsd.nsd != id) {
+            let may_be_there = error.kind() == ErrorKind::Unknown;
+            if !may_be_there && self.running.nsds().iter().all(|nsd| nsd.nsd != id) {
                 self.note_path(id, None)?;
             }
             return Err(error);

@@ -86,10 +86,20 @@ fn make_directories(path: &Path, rights: u32) -> io::Result<()> {
 
 fn make_directory(path: &Path, rights: u32) -> io::Result<()> {
     match DirBuilder::new().mode(rights).create(path) {
-        Ok(()) => fs::set_permissions(path, Permissions::from_mode(rights)),
+        Ok(()) => set_rights(path, rights),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Sets the rights of a directory that was just made, whatever the umask. Whoever owns the directory above can put something
+/// else in its place meanwhile, such as a link to a file that only root may read: that keeps its rights.
+fn set_rights(directory: &Path, rights: u32) -> io::Result<()> {
+    let made = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(directory)?;
+    made.set_permissions(Permissions::from_mode(rights))
 }
 
 /// Refuses a directory that other users own, may write to, or could replace. One that doesn't exist
@@ -247,6 +257,23 @@ mod tests {
         );
         fs::write(home.path().join("file"), "").unwrap();
         assert!(make_mount_point(&home.path().join("file")).is_err());
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_new_directory_keeps_its_rights() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        fs::write(at("file"), "words").unwrap();
+        make_directory(&at("directory"), OWNER_ONLY).unwrap();
+        for name in ["file", "directory"] {
+            fs::set_permissions(at(name), Permissions::from_mode(0o700)).unwrap();
+            let link = at(&format!("link to {name}"));
+            symlink(at(name), &link).unwrap();
+            set_rights(&link, WAY).unwrap_err();
+            assert_eq!(rights(&at(name)), 0o700, "{name}");
+        }
+        set_rights(&at("file"), WAY).unwrap_err();
+        assert_eq!(rights(&at("file")), 0o700);
     }
 
     #[test]

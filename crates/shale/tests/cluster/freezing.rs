@@ -1,6 +1,6 @@
 //! A daemon that is stopped: its watchdog aborts its mounts, and it mounts again when it goes on.
 
-use super::{Cluster, signal, three_nodes};
+use super::{Cluster, child_of, signal, three_nodes};
 use crate::fixture::{alive, eventually, kill_hard, within_a_minute};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -10,20 +10,7 @@ use std::process::Command;
 
 /// The process that watches over a daemon.
 fn watchdog(daemon: i32) -> Option<i32> {
-    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
-        let name = entry.unwrap().file_name();
-        name.to_str()?.parse::<i32>().ok()
-    });
-    let mut processes = processes.filter(|pid| {
-        // `pid (name) state parent ...`; one that has ended meanwhile has none.
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let parent = stat.split_once("(shale-watchdog) ").and_then(|(_, rest)| {
-            let mut fields = rest.split(' ').skip(1);
-            fields.next()?.parse::<i32>().ok()
-        });
-        parent == Some(daemon) && alive(*pid)
-    });
-    processes.next()
+    child_of(daemon, "shale-watchdog")
 }
 
 /// The log says that so many mounts were aborted, or more.

@@ -18,7 +18,7 @@ mod starting;
 mod stopping;
 mod waiting;
 
-use crate::fixture::{Node, eventually};
+use crate::fixture::{Node, alive, eventually};
 use ::coordination::etcd::{Etcd, EtcdSettings};
 use rpc::security::Credentials;
 use rustix::process::{Pid, Signal, kill_process};
@@ -276,6 +276,25 @@ pub(crate) fn three_nodes() -> Cluster {
 /// Sends a signal to a node's daemon.
 pub(crate) fn signal(node: i32, signal: Signal) {
     kill_process(Pid::from_raw(node).unwrap(), signal).unwrap();
+}
+
+/// The process of this name that a daemon has started.
+pub(crate) fn child_of(daemon: i32, name: &str) -> Option<i32> {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let name = entry.unwrap().file_name();
+        name.to_str()?.parse::<i32>().ok()
+    });
+    let mut processes = processes.filter(|pid| {
+        // `pid (name) state parent ...`; one that has ended meanwhile has none.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.split_once(&format!("({name}) "));
+        let parent = rest.and_then(|(_, rest)| {
+            let mut fields = rest.split(' ').skip(1);
+            fields.next()?.parse::<i32>().ok()
+        });
+        parent == Some(daemon) && alive(*pid)
+    });
+    processes.next()
 }
 
 /// Loopback addresses that no other test uses: their last byte is the node's number.

@@ -1,7 +1,7 @@
 //! `shale cluster stop`: all nodes end, or none does.
 
-use super::{Cluster, content, refused, signal, three_nodes};
-use crate::fixture::{alive, eventually, mounted_as, poll};
+use super::{Cluster, child_of, content, refused, signal, three_nodes, works_everywhere};
+use crate::fixture::{alive, eventually, kill_hard, mounted_as, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -157,4 +157,64 @@ fn a_node_that_gives_no_answer_is_named_and_the_others_end_if_forced() {
     start(&cluster, 3);
     let read = fs::read_to_string(cluster.path(3, "a")).unwrap();
     assert_eq!(read, "written");
+}
+
+/// Whether an event is told on a node.
+fn is_told(cluster: &Cluster, number: usize, event: &str) -> bool {
+    let events = cluster.node(number).ask(&["events"]);
+    let events = events.as_array().unwrap();
+    events.iter().any(|line| line["event"] == event)
+}
+
+/// Would be broken if the others waited for people, with their mounts ended, because the daemon that was asked has died.
+#[test]
+fn a_stop_whose_daemon_dies_is_called_off_by_the_others() {
+    let mut cluster = Cluster::founded();
+    for _ in 0..2 {
+        cluster.join_with(false, &["--nsds", "0"]);
+    }
+    let pids = [1, 2, 3].map(|number| cluster.node(number).pid());
+    fs::write(cluster.path(3, "before"), "written").unwrap();
+    cluster.node(3).must(&["fs", "sync"]);
+    assert_eq!(cluster.owner(2), Some(1));
+    // Without the only owner, NSD and etcd nothing can be made durable: the stop comes no further than that.
+    let etcd = child_of(pids[0], "etcd").unwrap();
+    let frozen = [pids[0], etcd];
+    frozen.iter().for_each(|pid| signal(*pid, Signal::STOP));
+    std::thread::scope(|scope| {
+        let stop = scope.spawn(|| cluster.node(2).run(&["cluster", "stop", "--force"]));
+        eventually("the mounts have ended", || {
+            [2, 3]
+                .iter()
+                .all(|number| mounted_as(&cluster.node(*number).mnt).is_none())
+        });
+        kill_hard(pids[1]);
+        let output = stop.join().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+    });
+    for pid in frozen {
+        // Its watchdog may have had to kill it.
+        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
+    }
+    for number in [1, 3] {
+        eventually("it serves again", || {
+            if number == 1 && !alive(pids[0]) {
+                cluster.node(1).must(&["up"]);
+            }
+            let read = fs::read_to_string(cluster.path(number, "before"));
+            read.is_ok_and(|text| text == "written")
+        });
+    }
+    assert_eq!(cluster.node(3).pid(), pids[2]);
+    for event in ["cluster-stop-inherited", "cluster-goes-on"] {
+        assert!(is_told(&cluster, 3, event), "{event}");
+    }
+    // The next run of the node that was asked has no part in that stop.
+    cluster.node(2).must(&["up"]);
+    eventually("all are members", || {
+        (1..=3).all(|number| cluster.line(1, number)["state"] == "up")
+    });
+    works_everywhere(&cluster, 3, "after");
+    // And all can be stopped, as ever.
+    stop(&cluster, 3, &[]);
 }

@@ -323,7 +323,7 @@ impl Shared {
         self.world.at(Point::ViewChosen).await;
         if let Err(error) = self.write_record(record, None, change).await {
             // It is unknown which view is recorded, and a take-over may use the new one: nothing
-            // more may be acknowledged on the old one. NoSpace means that nothing was written.
+            // more may be acknowledged on the old one. NoSpace means that nothing was written, by no attempt.
             if error.kind() != ErrorKind::NoSpace {
                 self.fail(error.clone());
             }
@@ -425,10 +425,43 @@ impl Shared {
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Exists => return Err(error),
-                Err(error) => last = Some(error),
+                Err(error) => last = Some(outcome(last, error)),
             }
         }
         let error = last.expect("at least one attempt was made");
         Err(error.while_doing(format!("change the record of shard {}", self.shard)))
+    }
+}
+
+/// What is known of a write of the record when one more attempt at the same version has ended with `error`. What an attempt
+/// `before` may have written, or may write late, it may still have when this one is refused.
+fn outcome(before: Option<Error>, error: Error) -> Error {
+    match before {
+        Some(before) if !matches!(before.kind(), ErrorKind::NoSpace | ErrorKind::Changed) => before,
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would be broken if an owner whose first write of a view wasn't answered went on with the view before, because
+    /// coordination was full when it tried again.
+    #[test]
+    fn a_write_that_may_have_been_made_is_not_refused_by_a_later_attempt() {
+        use ErrorKind::{Changed, NoSpace, Unavailable};
+        let cases: [(&[ErrorKind], ErrorKind); 4] = [
+            (&[NoSpace, NoSpace], NoSpace),
+            (&[Unavailable, NoSpace, NoSpace], Unavailable),
+            (&[NoSpace, Unavailable], Unavailable),
+            // The record has another version, so the attempts before are void.
+            (&[Changed, NoSpace], NoSpace),
+        ];
+        for (attempts, known) in cases {
+            let ended = |before, kind: &ErrorKind| Some(outcome(before, (*kind).into()));
+            let ended = attempts.iter().fold(None, ended);
+            assert_eq!(ended.map(|error| error.kind()), Some(known), "{attempts:?}");
+        }
     }
 }

@@ -27,9 +27,9 @@ pub(super) struct Tail {
     pub(super) entries: Vec<TailEntry>,
     /// The last entry of the log; later entries were never acknowledged.
     pub(super) end: EntryNumber,
-    /// For members of the last view: which of the newest entries they have.
-    held: BTreeMap<NsdId, BTreeSet<EntryNumber>>,
-    /// Every member of the view has all entries below this.
+    /// For members of the last view: from which entry on they were read, and which they have from there.
+    held: BTreeMap<NsdId, (EntryNumber, BTreeSet<EntryNumber>)>,
+    /// Every member of the view has all entries below this, unless it has lost one.
     sure_below: EntryNumber,
 }
 
@@ -50,12 +50,13 @@ impl Tail {
         }
     }
 
-    /// The entries that a member of the last view lacks: only unacknowledged ones.
+    /// The entries that a member of the last view lacks, as far as it was read: unacknowledged ones, and those that are
+    /// damaged there or were lost with its index. Without them the next take-over couldn't do with this member alone.
     pub(super) fn missing_on(&self, nsd: NsdId) -> Vec<(EntryNumber, Bytes)> {
-        let nothing = BTreeSet::new();
-        let held = self.held.get(&nsd).unwrap_or(&nothing);
+        let nothing = (self.sure_below, BTreeSet::new());
+        let (from, held) = self.held.get(&nsd).unwrap_or(&nothing);
         let missing = |entry: &&TailEntry| {
-            entry.header.number >= self.sure_below && !held.contains(&entry.header.number)
+            entry.header.number >= *from && !held.contains(&entry.header.number)
         };
         self.entries
             .iter()
@@ -97,7 +98,7 @@ pub(super) async fn read(
         }
     }
     let first = record.first_entry.max(record.trimmed_below);
-    let mut held: BTreeMap<NsdId, BTreeSet<EntryNumber>> = BTreeMap::new();
+    let mut held = BTreeMap::new();
     let mut members = Vec::with_capacity(answering.len());
     let mut sure_below = first;
     for (at, nsd) in answering.iter().enumerate() {
@@ -114,7 +115,7 @@ pub(super) async fn read(
             // A young log has fewer entries than may be in flight.
             sure_below = first.max(EntryNumber(newest.0.saturating_sub(IN_FLIGHT_MAX)));
         }
-        held.insert(nsd.id(), member.numbers);
+        held.insert(nsd.id(), (from, member.numbers));
         members.push((member.damaged, member.unread));
     }
     let end = find_end(record, &found)?;

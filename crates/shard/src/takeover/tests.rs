@@ -69,6 +69,56 @@ fn an_owner_that_was_taken_over_can_neither_append_nor_flush() {
         .finished();
 }
 
+/// Would be broken if a collector, a flush or a merge that goes on under an owner that was followed took along or replaced
+/// what the next owner uses.
+#[test]
+fn what_an_owner_collects_that_was_followed_stays_at_its_successor() {
+    let machine = machine(28, SINGLE, 1);
+    machine.limit_time(Duration::from_secs(3600));
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let old = open(opening.clone()).await.unwrap();
+            for number in 1..=3 {
+                let key = format!("k{number}");
+                let large = "v".repeat(100_000);
+                commit(&old, number, &[(&key, Some(&large))]).await.unwrap();
+                old.tree.flush().await.unwrap();
+            }
+            let new = open(opening).await.unwrap();
+            let names = |opened: &Opened| {
+                let listed = opened.catalog.list("").into_iter();
+                listed.map(|(name, _)| name).collect::<Vec<_>>()
+            };
+            let before = names(&new);
+            assert!(before.len() > 3, "{before:?}");
+            // To the old owner all of it is garbage, and its clock says that it is old.
+            world.sleep(Duration::from_secs(600)).await;
+            let refused = old.catalog.remove(before.clone()).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::OldEpoch);
+            // What it has yet to delete of before it was followed it may delete.
+            world.sleep(Duration::from_secs(600)).await;
+            let now = names(&new);
+            let tables = before.iter().filter(|name| name.contains("compacted"));
+            let lost: Vec<_> = tables.filter(|name| !now.contains(name)).collect();
+            assert!(lost.is_empty(), "{lost:?}");
+            for number in 1..=3 {
+                let found = value(&new, &format!("k{number}")).await;
+                assert_eq!(found.map(|it| it.len()), Some(100_000));
+            }
+            new.tree.flush().await.unwrap();
+            new.tree.close().await.unwrap();
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert!(value(&opened, "k1").await.is_some());
+            opened.tree.close().await.unwrap();
+        })
+        .finished();
+}
+
 #[test]
 fn a_taker_that_was_paused_before_it_discards_erases_nothing_of_its_successor() {
     let machine = machine(22, THREE, 3);
@@ -282,6 +332,46 @@ fn a_take_over_with_one_member_of_three_has_everything_and_a_whole_view_again() 
             assert_eq!(now.len(), 3);
             assert!(now.contains(&view[2]) && !now.contains(&view[0]));
             commit(&opened, 21, &[("later", Some("v"))]).await.unwrap();
+        })
+        .finished();
+}
+
+/// Would be broken if a take-over that had an acknowledged entry from the other members left the one without it that has
+/// lost it: with that one alone the next take-over would be refused.
+#[test]
+fn a_member_that_has_lost_an_old_entry_gets_it_from_the_others() {
+    // More than may be in flight, so that nobody expects the entry to be missing anywhere.
+    const COMMITS: u64 = 400;
+    let machine = machine(27, THREE, 3);
+    let view = machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            for number in 1..=COMMITS {
+                commit(&opened, number, &[("last", Some(&number.to_string()))])
+                    .await
+                    .unwrap();
+            }
+            let view = opened.log.view();
+            // Out of its journal.
+            opened_nsd(view[0]).checkpoint().await.unwrap();
+            view
+        })
+        .finished();
+    let disk = view[0].to_string();
+    // Its payload follows its header.
+    let payload = extents(&machine, &disk)[20] + 4096;
+    machine.faults().flip_bit(&disk, payload + 10);
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            assert_eq!(opened.log.view().len(), 3);
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[view[1].0, view[2].0]).await).await;
+            let last = value(&opened.unwrap(), "last").await;
+            assert_eq!(last, Some(COMMITS.to_string()));
         })
         .finished();
 }

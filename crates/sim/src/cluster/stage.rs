@@ -187,6 +187,12 @@ impl Stage {
         self.machines.cluster.wires().cut(&one.node, &other.node);
     }
 
+    /// Other nodes that call this one are told that nobody listens there; it reaches all of them, and coordination.
+    pub fn refuse(&self, node: usize) {
+        let node = &self.machine(node).node;
+        self.machines.cluster.wires().refuse(node);
+    }
+
     /// All links and coordination work again.
     pub fn heal(&self) {
         for machine in &self.machines.nodes {

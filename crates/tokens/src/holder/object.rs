@@ -73,6 +73,11 @@ impl Object {
             && self.takings.is_empty()
     }
 
+    /// Whether all of it is held alone, whether or not it is being given back.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.pieces.cover(TokenRange::ALL, TokenMode::Exclusive)
+    }
+
     /// Whether a use could begin.
     pub(super) fn may_use(&self, range: TokenRange, mode: TokenMode) -> bool {
         self.pieces.cover(range, mode) && !self.is_taken(range, mode)

@@ -342,6 +342,46 @@ fn an_answer_that_comes_after_the_end_of_the_session_grants_nothing() {
     assert!(holder.take_actions().is_empty());
 }
 
+/// Would be broken if what was written to it could be overtaken by who finds it.
+#[test]
+fn what_was_made_and_not_granted_is_kept_until_it_is_granted_or_published() {
+    let bytes = TokenObject::Bytes(InodeId(7));
+    let mut holder = holder();
+    holder.born([INODE, bytes]);
+    assert!(holder.does().is_empty() && !holder.has_ungranted());
+    holder.born_answered(INODE, None, at(1));
+    let request = holder.asks();
+    assert!(holder.has_ungranted());
+    // Who waited for it and gave up changes nothing.
+    let Claimed::Begun(begun) = holder.claim(want(Exclusive), at(1)) else {
+        panic!("it has it alone");
+    };
+    assert!(holder.end_use(begun, at(2)));
+    let Claimed::Waits(waiting) = holder.claim(want(Exclusive), at(7_000)) else {
+        panic!("its time is over");
+    };
+    holder.give_up(waiting);
+    assert!(holder.does().is_empty());
+    holder.gets(request, granted(Exclusive, 3), at(7_001));
+    assert!(holder.does().is_empty() && !holder.has_ungranted());
+    assert!(holder.usable(INODE).cover(TokenRange::ALL, Exclusive));
+    // The session holds as much as it may.
+    holder.born_answered(bytes, None, at(7_002));
+    let request = holder.asks();
+    holder.gets(request, TokenReply::TooMany, at(7_003));
+    let flush = holder.flushes();
+    assert!(holder.has_ungranted());
+    holder.flushed(flush, at(7_004));
+    assert!(!holder.has_ungranted() && holder.usable(bytes).is_empty());
+    holder.take_actions();
+    // A new owner is told of it as of all others.
+    holder.born([TokenObject::Inode(InodeId(8)), bytes]);
+    holder.born_answered(bytes, None, at(7_005));
+    assert!(holder.has_ungranted());
+    assert_eq!(holder.begin_tenure(Tenure(2)).len(), 3);
+    assert!(!holder.has_ungranted());
+}
+
 #[test]
 fn what_is_released_is_flushed_and_returned() {
     let mut holder = holder();

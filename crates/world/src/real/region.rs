@@ -2,7 +2,7 @@
 
 use super::faults::{Faults, Moves, SlowDisk};
 use super::request::{Memory, ReadTarget, UnderWay};
-use super::ring::Rings;
+use super::ring::{Ring, Rings};
 use crate::buffer::{AlignedBuffer, DISK_ALIGNMENT};
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
@@ -31,6 +31,8 @@ pub(crate) struct RealDisk {
     bytes: u64,
     is_device: bool,
     rings: &'static Rings,
+    /// The ring of the tasks of its world's runtime.
+    of_tasks: Option<Arc<Ring>>,
     /// O_DIRECT; carries the lock.
     direct: Arc<File>,
     /// Through the page cache, for unaligned blocking I/O.
@@ -90,6 +92,7 @@ impl RealDisk {
             bytes,
             is_device,
             rings: Rings::of_process()?,
+            of_tasks: None,
             direct: Arc::new(direct),
             cached,
             under_way: Arc::default(),
@@ -97,6 +100,12 @@ impl RealDisk {
             is_closed: AtomicBool::new(false),
             slow: None,
         })
+    }
+
+    /// I/O of tasks goes through this ring.
+    pub(super) fn with_ring(mut self, of_tasks: Option<Arc<Ring>>) -> Self {
+        self.of_tasks = of_tasks;
+        self
     }
 
     /// As slow as a lab's faults say.
@@ -321,9 +330,8 @@ impl RealDisk {
         if let Some(slow) = &self.slow {
             slow.hold(moves).await;
         }
-        let request = self
-            .rings
-            .submit(entry, &self.direct, memory, &self.under_way);
+        let (disk, of_tasks) = ((&self.direct, &self.under_way), self.of_tasks.as_deref());
+        let request = self.rings.submit(entry, disk, memory, of_tasks);
         let answer = request.await.await;
         let took = begun.elapsed();
         if took >= LONG {

@@ -1,12 +1,15 @@
-//! The process's io_urings: one for each thread that drives its own I/O, and a shared one.
+//! The process's io_urings: one for each thread that drives its own I/O, one for the tasks of each runtime, and a shared
+//! one.
 //!
 //! A thread in `World::block_on` submits to its own ring and waits in it: the kernel wakes that
 //! thread directly instead of through a reaper thread (waking an idle core takes 30 to 60 µs). I/O
-//! submitted by tasks goes through the shared ring, whose completions the reaper thread collects.
+//! submitted by tasks goes through their runtime's ring, which the runtime's own threads look after as they do after
+//! sockets (`collector`). What has no room or no such ring goes through the shared one, whose completions the reaper
+//! thread collects.
 //!
-//! Each ring has one reaper at a time, so that no other thread takes its wake-up: the ring's thread
-//! or, when that thread left before all its requests were answered (a hedged read, an abandoned
-//! future), the reaper thread. Once drained, such a ring is free for any thread.
+//! Each ring has one reaper at a time, so that no other thread takes its wake-up: the ring's thread, or the runtime's
+//! collector, or, when these left before all their requests were answered (a hedged read, an abandoned
+//! future), the reaper thread. Once drained, a thread's ring is free for any thread.
 //!
 //! A thread passes on the answers in its ring when it sleeps or leaves. A future in `block_on` must
 //! therefore not block its thread on another thread that needs one of these answers.
@@ -17,7 +20,7 @@ use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -27,10 +30,10 @@ use tokio::sync::Semaphore;
 /// place. More than NVMe devices run in parallel, but few enough that a burst of bulk writes (1 MiB
 /// each) doesn't queue for longer than about 100 ms.
 pub(super) const IN_FLIGHT_MAX: usize = 256;
-/// Places in the shared ring. The kernel makes the completion queue twice as long, so it can't
-/// overflow: it holds at most the requests under way, and one completion for each abandoned ring,
+/// Places in the shared ring, and in that of a runtime's tasks. The kernel makes the completion queue twice as long, so
+/// it can't overflow: it holds at most the requests under way, and one completion for each abandoned ring,
 /// which has at least one request under way.
-const SHARED_ENTRIES: u32 = 256;
+pub(super) const SHARED_ENTRIES: u32 = 256;
 /// Places in a thread's ring; further requests of the thread go through the shared one.
 const OWN_ENTRIES: u32 = 32;
 /// Most drained rings kept for other threads.
@@ -66,11 +69,18 @@ pub(super) struct Rings {
 pub(super) struct Ring {
     uring: IoUring,
     /// Guards the submission queue: any thread may submit a wake-up.
-    submitting: Mutex<()>,
+    submitting: Mutex<Submitting>,
     /// Guards the completion queue; never contended.
     reaping: Mutex<()>,
     /// Requests of this ring that the kernel hasn't answered.
     under_way: AtomicUsize,
+}
+
+/// Whether anybody submits to a ring.
+#[derive(Default)]
+struct Submitting {
+    /// Its runtime has ended: nothing is submitted any more.
+    is_left: bool,
 }
 
 impl Rings {
@@ -100,13 +110,13 @@ impl Rings {
     }
 
     /// Submits `entry` as soon as there is a place and returns the future of its answer. `entry`
-    /// must use only `file` and `memory`.
+    /// must use only `file` and `memory`. `of_tasks` is the ring for those who don't drive their own I/O.
     pub(super) async fn submit(
         &self,
         entry: squeue::Entry,
-        file: &Arc<File>,
+        (file, under_way): (&Arc<File>, &Arc<UnderWay>),
         memory: Memory,
-        under_way: &Arc<UnderWay>,
+        of_tasks: Option<&Ring>,
     ) -> Completion {
         let place = self
             .places
@@ -124,7 +134,7 @@ impl Rings {
                 let own = own.as_ref().filter(|ring| ring.has_room());
                 own.unwrap_or(&self.shared).submit(entry, request);
             });
-        } else {
+        } else if !of_tasks.is_some_and(|ring| ring.submit_unless_left(&entry, &request)) {
             self.shared.submit(entry, request);
         }
         completion
@@ -137,8 +147,8 @@ impl Rings {
         free.or_else(|| Ring::new(OWN_ENTRIES).ok())
     }
 
-    /// Hands a ring that its thread left with requests under way to the reaper.
-    fn hand_to_reaper(&self, ring: Arc<Ring>) {
+    /// Hands a ring that was left with requests under way to the reaper.
+    pub(super) fn hand_to_reaper(&self, ring: Arc<Ring>) {
         let descriptor = types::Fd(ring.uring.as_raw_fd());
         let readable = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).build();
         let left = Arc::into_raw(ring) as u64 | ABANDONED;
@@ -154,7 +164,7 @@ impl Rings {
     }
 
     /// Passes on all completions in a ring. Only the ring's reaper may call it.
-    fn reap(&self, ring: &Ring) {
+    pub(super) fn reap(&self, ring: &Ring) {
         let mut wakers = Vec::new();
         let mut left = Vec::new();
         {
@@ -188,8 +198,11 @@ impl Rings {
         }
     }
 
-    /// Keeps a drained ring for the next thread.
+    /// Keeps a drained ring for the next thread. That of a runtime's tasks goes with its runtime.
     fn keep(&self, ring: Arc<Ring>) {
+        if ring.submitting.lock().is_left {
+            return;
+        }
         let mut free = self.free.lock();
         if free.len() < FREE_MAX {
             free.push(ring);
@@ -198,10 +211,10 @@ impl Rings {
 }
 
 impl Ring {
-    fn new(entries: u32) -> io::Result<Arc<Self>> {
+    pub(super) fn new(entries: u32) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             uring: IoUring::new(entries)?,
-            submitting: Mutex::new(()),
+            submitting: Mutex::default(),
             reaping: Mutex::new(()),
             under_way: AtomicUsize::new(0),
         }))
@@ -211,14 +224,37 @@ impl Ring {
         self.under_way.load(Ordering::Relaxed) < OWN_ENTRIES as usize
     }
 
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) == 0
     }
 
     fn submit(&self, entry: squeue::Entry, request: Arc<Request>) {
+        self.submit_in(&self.submitting.lock(), entry, request);
+    }
+
+    /// Submits, unless nobody would collect the completion. Says whether it did.
+    fn submit_unless_left(&self, entry: &squeue::Entry, request: &Arc<Request>) -> bool {
+        let submitting = self.submitting.lock();
+        if !submitting.is_left {
+            self.submit_in(&submitting, entry.clone(), request.clone());
+        }
+        !submitting.is_left
+    }
+
+    fn submit_in(&self, submitting: &Submitting, entry: squeue::Entry, request: Arc<Request>) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         let kernels = Arc::into_raw(request) as u64;
-        self.enter(&entry.user_data(kernels));
+        self.enter_in(submitting, &entry.user_data(kernels));
+    }
+
+    /// Nothing is submitted from here on but what has been begun.
+    pub(super) fn leave(&self) {
+        self.submitting.lock().is_left = true;
+    }
+
+    /// Readable while the ring has completions.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.uring.as_raw_fd()
     }
 
     /// Wakes the thread that waits in this ring.
@@ -245,7 +281,11 @@ impl Ring {
     }
 
     fn enter(&self, entry: &squeue::Entry) {
-        let _guard = self.submitting.lock();
+        self.enter_in(&self.submitting.lock(), entry);
+    }
+
+    /// With the ring's `submitting` locked.
+    fn enter_in(&self, _submitting: &Submitting, entry: &squeue::Entry) {
         // SAFETY: `submitting` makes this the only user of the submission queue; the request owns
         // the memory that the entry points to until the kernel has answered.
         let pushed = unsafe { self.uring.submission_shared().push(entry) };

@@ -248,6 +248,19 @@ impl Network {
         }
     }
 
+    /// A machine tells others from now on that nobody listens there, and ends the connections that they have opened.
+    pub(super) fn refuse(&mut self, host: HostNumber) {
+        self.links.refusing.insert(host);
+        for ends in self.connections.values_mut() {
+            // The second end is the one that listened.
+            if ends[1].host == host && ends[0].host != host {
+                for end in ends {
+                    end.fail(io::ErrorKind::ConnectionReset, &mut self.woken);
+                }
+            }
+        }
+    }
+
     /// When the next event is due.
     pub(super) fn next_due(&self) -> Option<u64> {
         self.calendar.first_key_value().map(|((due, _), _)| *due)
@@ -474,7 +487,9 @@ impl Network {
             return self.knock_again(now, attempt, pause);
         };
         let back = self.due(now, other, host, 0);
-        let Some(listening) = self.listeners.get_mut(&to) else {
+        let is_refused = host != other && self.links.refusing.contains(&other);
+        let listening = self.listeners.get_mut(&to).filter(|_| !is_refused);
+        let Some(listening) = listening else {
             let outcome = Err(io::ErrorKind::ConnectionRefused);
             return self.schedule(back, Event::Answered { attempt, outcome });
         };

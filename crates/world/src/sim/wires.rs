@@ -66,9 +66,17 @@ impl Wires {
         cut.remove(&(other.number(), one.number()));
     }
 
-    /// Heals all cut ways.
+    /// Heals all cut ways, and lets all machines listen.
     pub fn heal_all(&self) {
-        self.machine.lock().network.links.cut.clear();
+        let links = &mut self.machine.lock().network.links;
+        links.cut.clear();
+        links.refusing.clear();
+    }
+
+    /// A machine goes on, and whoever wants a connection to it is told that nobody listens, as a filter of packets may do.
+    /// Those that others have opened break; its own to others go on.
+    pub fn refuse(&self, node: &SimNode) {
+        self.machine.lock().network.refuse(node.number());
     }
 
     /// Whether what one machine sends reaches the other.

@@ -6,9 +6,23 @@
 //! changes the directory's times: who looks only at these, by number or as an entry, needs nothing else.
 
 use super::by_number::is_root;
-use super::{Asked, MADE, Memory};
-use crate::known_names::directory::{Directory, Named};
+use super::{Asked, Inode, MADE, Memory};
+use crate::known_names::directory::Named;
 use model::{Attributes, FileKind, FileName, InodeId, TokenObject};
+use tokens::Moment;
+
+/// What is to be learned next until a directory's attributes are known under its tokens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum ToLearn {
+    /// Nothing: they are.
+    Nothing,
+    /// Something under this token, which isn't held.
+    Under(TokenObject),
+    /// Where this name leads to, which has led to the directory.
+    Name(InodeId, FileName),
+    /// The attributes.
+    Attributes,
+}
 
 impl Memory {
     /// Makes a name in a directory, with `make`: it gets the directory's attributes and the directory with its name, and
@@ -34,7 +48,7 @@ impl Memory {
         }
         let held = self.inodes.get_mut(&directory)?;
         held.was_used = true;
-        if !held.is_alone || held.plain != Some(held.since) {
+        if !held.is_alone || !held.is_plain() {
             return None;
         }
         let (attributes, above) = match is_root(directory) {
@@ -71,10 +85,73 @@ impl Memory {
         Some(made)
     }
 
-    /// The owner has made a name for this client. Whether it should ask for a delegation of the directory.
-    pub(in crate::known_names) fn wants_delegation(&mut self, directory: InodeId) -> bool {
+    /// The owner has made a name for this client. Whether it should ask for a delegation of the directory now: nobody else has
+    /// wanted any of the tokens that this takes a moment ago.
+    pub(in crate::known_names) fn wants_delegation(
+        &mut self,
+        directory: InodeId,
+        now: Moment,
+    ) -> bool {
         let known = self.directories.get_mut(&directory);
-        known.is_some_and(Directory::note_make)
+        if !known.is_some_and(|known| known.note_had_made(now)) {
+            return false;
+        }
+        let Some(needed) = self.needed(directory) else {
+            return false;
+        };
+        needed.into_iter().flatten().all(|object| {
+            let is_held = self.is_held(object) && !self.is_refused(object, now);
+            is_held || self.wants(object, now)
+        })
+    }
+
+    /// The client has asked for a delegation, and has it or not.
+    pub(in crate::known_names) fn note_tried(
+        &mut self,
+        directory: InodeId,
+        is_delegated: bool,
+        now: Moment,
+    ) {
+        if let Some(known) = self.directories.get_mut(&directory) {
+            known.note_tried(is_delegated, now);
+        }
+    }
+
+    /// The tokens under which a directory's attributes are known. `None` if nobody knows where its name is.
+    fn needed(&self, directory: InodeId) -> Option<[Option<TokenObject>; 3]> {
+        let above = match is_root(directory) {
+            true => None,
+            false => Some(TokenObject::Directory(self.places.of(directory)?.0)),
+        };
+        Some([
+            above,
+            Some(TokenObject::Inode(directory)),
+            Some(TokenObject::Directory(directory)),
+        ])
+    }
+
+    /// What is to be learned next of a directory's attributes. `None` if they can't be known now: its name isn't where it
+    /// was found last.
+    pub(in crate::known_names) fn to_learn(&self, directory: InodeId) -> Option<ToLearn> {
+        if self.known_directory(directory).is_some() {
+            return Some(ToLearn::Nothing);
+        }
+        let mut needed = self.needed(directory)?.into_iter().flatten();
+        if let Some(object) = needed.find(|object| !self.is_held(*object)) {
+            return Some(ToLearn::Under(object));
+        }
+        if is_root(directory) {
+            return Some(ToLearn::Attributes);
+        }
+        let (above, name) = self.places.of(directory)?;
+        match self.directories.get(&above)?.find(&name) {
+            None => {
+                let name = FileName::new(&name).expect("a name that was found");
+                Some(ToLearn::Name(above, name))
+            }
+            Some(Some(named)) if named.inode == directory => Some(ToLearn::Attributes),
+            Some(_) => None,
+        }
     }
 
     /// Whether a directory is delegated.
@@ -90,5 +167,11 @@ impl Memory {
         {
             held.plain = Some(held.since);
         }
+    }
+
+    /// Whether a directory is known to have no default ACL.
+    pub(in crate::known_names) fn is_plain(&self, directory: InodeId) -> bool {
+        let held = self.inodes.get(&directory);
+        held.is_some_and(Inode::is_plain)
     }
 }

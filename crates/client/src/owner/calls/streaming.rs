@@ -5,7 +5,6 @@
 
 use super::{Calls, Outcome, PAUSE_MAX, PAUSE_MIN};
 use crate::known_names::OwnChange;
-use crate::owner::book::made_by;
 use crate::owner::stream::{Made, Stream};
 use model::limits::RESERVED_MAX;
 use model::operation::{NewInode, Ranked, Stamp};
@@ -33,7 +32,7 @@ pub(super) struct Streaming {
     is_busy: AtomicBool,
     /// The number up to which the owner has answered; [`OVER`] once the session has ended.
     answered: watch::Sender<u64>,
-    /// Publishes that the owner hasn't answered, by their numbers.
+    /// Publishes that the owner hasn't answered, by their numbers. Locked last.
     publishes: Mutex<BTreeMap<u64, Publishing>>,
     /// It should be sent at once.
     hurry: Notify,
@@ -96,7 +95,10 @@ impl Streaming {
         }
         self.answered.send_replace(OVER);
         self.unlock(stream);
-        self.publishes.lock().clear();
+        // Dropped when they aren't locked any more: a change that ends locks what is known of names. With that locked another
+        // thread makes a file and waits for the stream, and a third one, which has that, adds a publish.
+        let publishes = std::mem::take(&mut *self.publishes.lock());
+        drop(publishes);
         lost > 0
     }
 }
@@ -221,16 +223,9 @@ impl Calls {
             .into_iter()
             .filter(|other| *other != directory && !self.names.is_delegated(*other));
         let left: Vec<_> = left.collect();
-        {
-            let mut stream = self.streaming.stream.lock();
-            for other in left {
-                if !stream.wants_numbers(directory) || stream.pass_numbers(other, directory) {
-                    break;
-                }
-            }
-            if !stream.wants_numbers(directory) {
-                return Ok(());
-            }
+        let wants_more = self.streaming.stream.lock().provide(directory, &left);
+        if !wants_more {
+            return Ok(());
         }
         let session = self.session.get().copied().unwrap_or_default();
         let operation = Operation::Reserve {
@@ -364,9 +359,11 @@ impl Calls {
             }
             let advice = error.kind().advice();
             if !matches!(advice, Advice::Retry | Advice::RefreshMap | Advice::Wait) {
-                // It would be refused for ever, and so would all that waits for it.
-                self.note_streamed(&call.request, &[]);
-                continue;
+                // It would be refused for ever, and the owner takes nothing that comes behind it.
+                tracing::error!(%error, "the owner refuses what was done here as a whole");
+                let _ended = self.give_up_session(session);
+                self.streaming.end();
+                return;
             }
             tracing::warn!(%error, "what was done here can't be told to the owner yet");
             self.world.sleep(pause).await;
@@ -394,16 +391,24 @@ impl Calls {
                     let _told = publishing.tell.send((*done).clone());
                 }
             } else if let Err(error) = done {
-                let inode = operation.fresh.inode;
+                let inode = operation.made();
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
                 self.note_refused();
+                // Nobody knows what its name leads to.
+                drop(self.names.begin_change(&operation.operation));
             }
         }
         // Before anybody goes on who waits for them.
         if let Some(tokens) = self.tokens.get().and_then(Weak::upgrade) {
             let session = self.session.get().copied().unwrap_or_default();
             for (operation, done) in operations.iter().zip(done) {
-                if let Some(inode) = made_by(operation).filter(|_| operation.with_tokens) {
+                let Some(inode) = operation.made() else {
+                    continue;
+                };
+                if done.is_err() {
+                    tokens.refused(inode);
+                }
+                if operation.with_tokens {
                     let grants = done.as_ref().ok().and_then(|done| done.tokens);
                     tokens.born(session, inode, grants);
                 }

@@ -2,7 +2,7 @@
 //! can fill memory. In simulated time, over simulated connections.
 
 use super::{EtcdEndpoint, EtcdSettings};
-use crate::{Change, Coordination, LeaseId, News};
+use crate::{Change, Coordination, Export, LeaseId, News};
 use model::ErrorKind;
 use std::future::Future;
 use std::sync::Arc;
@@ -213,6 +213,64 @@ fn a_change_that_may_have_happened_is_never_sent_again() {
             assert!(world.now() - begun <= Duration::from_secs(6));
             world.sleep(Duration::from_secs(60)).await;
             assert_eq!(one.asked("txn") + two.asked("txn"), 1, "{unknown}");
+        });
+    }
+}
+
+const FULL: &str = r#"{"error":"etcdserver: mvcc: database space exceeded","message":"etcdserver: mvcc: database space exceeded","code":8}"#;
+/// The key of [`change`], made.
+const MADE: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"kvs":[{"key":"L3Ava2V5","mod_revision":"6","value":"eA=="}]}"#;
+/// The mark of the import 1.
+const MARKED: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"kvs":[{"key":"L3AvaW1wb3J0ZWQ=","mod_revision":"6","value":"AwE="}]}"#;
+
+/// A member that refuses all changes because it is full, and answers reads so.
+fn full(read: fn() -> Reply) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
+    move |path: &str| match path {
+        "/v3/kv/txn" => Answer(429, FULL),
+        "/v3/kv/range" => read(),
+        path => works(path),
+    }
+}
+
+/// A member makes the change that fills its database, and answers as for those that it refuses from then on. Would be
+/// broken if that were taken for not done: an owner would go on with the view of its log that its shard had before.
+#[test]
+fn a_change_that_a_full_etcd_refuses_is_not_made_only_if_its_key_is_as_it_was() {
+    let cases: [(fn() -> Reply, ErrorKind); 3] = [
+        (|| Answer(200, READ), ErrorKind::NoSpace),
+        (|| Answer(200, MADE), ErrorKind::Unavailable),
+        (|| Silence, ErrorKind::Unavailable),
+    ];
+    for (read, expected) in cases {
+        run(|world| async move {
+            let one = stranger(&world, full(read)).await;
+            let store = store(&world, &[&one]);
+            let refused = store.transaction(change()).await.unwrap_err();
+            assert_eq!(refused.kind(), expected, "{refused}");
+            assert!(refused.to_string().contains("space exceeded"), "{refused}");
+            assert_eq!(one.asked("txn"), 1);
+            // Nothing was to be changed, so nothing was.
+            let keeps = vec![Change::keep("key", 0), Change::remove("other", 0)];
+            let refused = store.transaction(keeps).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        });
+    }
+}
+
+#[test]
+fn an_import_that_a_full_etcd_refuses_is_done_if_its_mark_is_there() {
+    let cases: [(fn() -> Reply, Result<(), ErrorKind>); 3] = [
+        (|| Answer(200, READ), Err(ErrorKind::NoSpace)),
+        (|| Answer(200, MARKED), Ok(())),
+        (|| Silence, Err(ErrorKind::Unavailable)),
+    ];
+    for (read, expected) in cases {
+        run(|world| async move {
+            let one = stranger(&world, full(read)).await;
+            let store = store(&world, &[&one]);
+            let (id, facts) = (1, vec![("key".to_owned(), "x".into())]);
+            let imported = store.import(&Export { id, facts }).await;
+            assert_eq!(imported.map_err(|error| error.kind()), expected);
         });
     }
 }

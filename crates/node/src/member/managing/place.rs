@@ -1,5 +1,5 @@
 //! The manager's place in coordination: won when it is free, its holder is dead, or nobody keeps it; kept while this run
-//! is the manager.
+//! is the manager and does its work.
 //!
 //! That nobody keeps it is known in two ways. *Its lease ends*: but each new leader of coordination gives that its full
 //! time again. *It is doubted* by who hears nothing of its holder, and whoever keeps it answers that first
@@ -8,16 +8,17 @@
 //! unchanged.
 //!
 //! *Its holder keeps it, and can't be reached*: other members are asked what they hear of it. If most of a jury hear nothing
-//! (`manager::Poll`), the doubt says so, and the holder gives the place up. It leaves it to others then, until one has it.
+//! (`manager::Poll`), the doubt says so, and whoever keeps the place for the holder gives it up. The holder leaves it to others
+//! then, until one has it.
 //! Refused attempts prove nothing if another member has a connection with the holder.
 
-use super::{Done, STEP_MAX};
+use super::{IDLE_MAX, STEP_MAX};
 use crate::member::Parts;
 use coordination::{Doubt, Kept, LeaseId, PLACE_LEASE, Place, Roster, Versioned};
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt, join, pending};
 use futures::stream::FuturesUnordered;
-use manager::{Event, Moment, Poll, jury};
+use manager::{Moment, Poll, jury};
 use model::call::{Call, Class};
 use model::member::{HEARD, Heard};
 use model::{ErrorKind, NodeRun};
@@ -371,40 +372,71 @@ async fn take(parts: &Parts, vacancy: Vacancy) -> Option<Won> {
 /// Gives the place up at once if coordination answers; otherwise it ends by itself.
 pub(super) async fn give_up(parts: &Parts, lease: LeaseId) {
     let revoked = parts.coordination.revoke(lease);
-    let _ = parts.world.timeout(STEP_MAX, revoked).await;
+    // All other threads may block.
+    let _ = parts.world.urgent().timeout(STEP_MAX, revoked).await;
 }
 
-/// Keeps the place for another while. Without an answer it asks again. If the place has ended all the same, as some
-/// versions of etcd may do with it, what this run's own manager has answered to it counts no longer: a successor doesn't
-/// wait for that.
-pub(super) fn keep(parts: &Parts, lease: LeaseId) -> BoxFuture<'_, Done> {
-    async move {
-        loop {
-            parts.world.sleep(KEEP_EVERY).await;
-            let asked = parts.world.now();
-            let kept = parts.coordination.keep_place(parts.run, lease);
-            match parts.world.timeout(STEP_MAX, kept).await {
-                Ok(Ok(Kept::Longer)) => {
-                    parts.lease.kept_place(asked);
-                    let until = parts.lease.moment(asked + LASTS);
-                    return Done::Event(Event::OwnLease(until));
-                }
-                Ok(Ok(Kept::Unheard)) => return Done::Event(Event::Unheard),
-                Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
-                    return Done::Event(lost(parts));
-                }
-                Ok(Err(_)) | Err(_) => {}
+/// The task that keeps the place while this run is the manager, until that is lost or given up. One of the urgent thread, and what
+/// it asks of coordination goes over connections of that thread (`coordination::etcd`): all other threads may block.
+///
+/// A manager whose loop hangs would then keep its place for ever, answer heartbeats, and do nothing: nobody would be
+/// expelled and no shard get another owner. So the place isn't kept while the loop hasn't looked for [`IDLE_MAX`]. It
+/// ends by its time then, unless the loop goes on before.
+///
+/// Without an answer it asks again. If the place has ended all the same, as some versions of etcd may do with it, what
+/// this run's own manager has answered to it counts no longer: a successor doesn't wait for that.
+///
+/// If most don't hear the manager it gives the place up, and doesn't wait for the loop either.
+pub(super) async fn keep(parts: Arc<Parts>, lease: LeaseId) {
+    let world = parts.world.urgent();
+    let mut was_idle = false;
+    loop {
+        world.sleep(KEEP_EVERY).await;
+        let Some(idle) = parts.office.idle(lease, parts.moment()) else {
+            return;
+        };
+        let is_idle = idle >= IDLE_MAX;
+        if is_idle && !was_idle {
+            tracing::warn!(
+                run = %parts.run,
+                seconds = idle.as_secs(),
+                "the manager here doesn't get to its work: its place isn't kept, so that another one follows"
+            );
+        }
+        was_idle = is_idle;
+        if is_idle {
+            continue;
+        }
+        let asked = world.now();
+        let kept = parts.coordination.keep_place(parts.run, lease);
+        match world.timeout(STEP_MAX, kept).await {
+            Ok(Ok(Kept::Longer)) => parts.office.kept_place(&parts.lease, lease, asked),
+            Ok(Ok(Kept::Unheard)) => return unheard(&parts, lease).await,
+            Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
+                return lost(&parts, lease);
             }
+            Ok(Err(_)) | Err(_) => {}
         }
     }
-    .boxed()
 }
 
-/// Coordination says that this run hasn't the place any more: nothing counts that depends on it.
-pub(super) fn lost(parts: &Parts) -> Event {
-    tracing::warn!(run = %parts.run, "coordination says that this run isn't the manager any more");
-    parts.lease.lost_place();
-    Event::PlaceLost
+/// Coordination says that this run hasn't the place any more that it had under this lease.
+pub(super) fn lost(parts: &Parts, lease: LeaseId) {
+    let office = &parts.office;
+    if office.lost_place(&parts.lease, lease, parts.moment()) {
+        tracing::warn!(run = %parts.run, "coordination says that this run isn't the manager any more");
+    }
+}
+
+/// Most don't hear this run, which has the place under this lease: it gives the place up, for one whom they hear.
+async fn unheard(parts: &Parts, lease: LeaseId) {
+    // Nothing is answered any more under the place before another one can have it.
+    let office = &parts.office;
+    if office.give_place_up(&parts.lease, lease, parts.moment()) {
+        tracing::warn!(run = %parts.run, "most nodes don't hear the manager here: it gives its place up");
+        // As the loop does when it hears of that: it may be hanging.
+        give_up(parts, lease).await;
+    }
 }
 
 impl Parts {

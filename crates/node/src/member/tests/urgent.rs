@@ -1,6 +1,7 @@
 //! A real machine whose threads all wait for a disk, say.
 
 use super::*;
+use coordination::PLACE_LEASE;
 use model::call::Class;
 use model::member::{
     ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, Role, WHO_MANAGES,
@@ -15,6 +16,8 @@ const WORKERS: usize = 2;
 /// How often all threads are blocked until a lease is found renewed meanwhile.
 const ATTEMPTS: usize = 30;
 const BLOCKED_MAX: Duration = Duration::from_secs(1);
+/// A manager that nobody keeps in its place has lost it by then.
+const BLOCKED_LONG: Duration = Duration::from_secs(PLACE_LEASE.as_secs() + 2);
 const SMALL_REGION: u64 = 64 << 20;
 
 /// All threads of the runtime block until this is dropped.
@@ -43,6 +46,12 @@ impl Drop for Blocked {
         *self.0.0.lock() = true;
         self.0.1.notify_all();
     }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(WORKERS).enable_all();
+    builder.build().unwrap()
 }
 
 fn protection(world: &World, authority: &Authority, node: NodeId, mode: Mode) -> Protection {
@@ -97,6 +106,13 @@ async fn real_members(
     members.try_into().unwrap_or_else(|_| panic!("two"))
 }
 
+fn manager_and_other(members: &[Arc<Member>; 2]) -> [&Arc<Member>; 2] {
+    match members[0].is_manager() {
+        true => [&members[0], &members[1]],
+        false => [&members[1], &members[0]],
+    }
+}
+
 /// Asks another node; any answer will do.
 async fn answered<Q, A>(from: &Member, to: &Member, method: model::call::Method, request: &Q)
 where
@@ -120,12 +136,7 @@ fn leases_are_renewed_and_heartbeats_answered_while_all_other_threads_block() {
 }
 
 fn leases_go_on(mode: Option<Mode>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
+    runtime().block_on(async {
         let directory = tempfile::tempdir().unwrap();
         let world = World::real();
         let urgent = world.urgent();
@@ -133,10 +144,7 @@ fn leases_go_on(mode: Option<Mode>) {
         let serves = |member: &Member| member.parts.lease.ends() > world.now();
         let all_serve = || members.iter().all(|member| serves(member));
         until(&world, "both have leases", all_serve).await;
-        let [manager, other] = match members[0].is_manager() {
-            true => [&members[0], &members[1]],
-            false => [&members[1], &members[0]],
-        };
+        let [manager, other] = manager_and_other(&members);
         let mut was_renewed = false;
         for _ in 0..ATTEMPTS {
             let blocked = Blocked::new(&world);
@@ -167,6 +175,37 @@ fn leases_go_on(mode: Option<Mode>) {
             until(&world, "it has its lease again", all_serve).await;
         }
         assert!(was_renewed);
+        for member in &members {
+            member.close().await.unwrap();
+        }
+    });
+}
+
+/// Would be broken if threads that wait for slow disks cost everybody the manager. One that doesn't get to its work is
+/// followed in the end (`place.rs` beside this).
+#[test]
+fn the_manager_stays_while_all_other_threads_block_for_longer_than_its_place_lasts() {
+    runtime().block_on(async {
+        let directory = tempfile::tempdir().unwrap();
+        let world = World::real();
+        let urgent = world.urgent();
+        let members = real_members(&world, directory.path(), None).await;
+        let all_serve = || members.iter().all(|it| it.lease_ends() > world.now());
+        until(&world, "both have leases", all_serve).await;
+        let [manager, other] = manager_and_other(&members);
+        let term = || manager.parts.office.established().map(|(term, ..)| term);
+        let before = term();
+        assert!(before.is_some());
+        let blocked = Blocked::new(&world);
+        let begun = world.now();
+        while world.now() - begun < BLOCKED_LONG {
+            urgent.sleep(Duration::from_millis(10)).await;
+        }
+        assert!(all_serve());
+        drop(blocked);
+        // Only a manager that does its work lets a member go.
+        other.leave().await.unwrap();
+        assert_eq!(term(), before, "it is the same one");
         for member in &members {
             member.close().await.unwrap();
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 const RUN_MAX: Duration = Duration::from_secs(20);
 
 /// Beats while a run serves. Never returns.
-pub async fn beat(serving: Arc<Serving>, here: Arc<InCluster>, watchdog: Arc<Watchdog>) {
+pub(crate) async fn beat(serving: Arc<Serving>, here: Arc<InCluster>, watchdog: Arc<Watchdog>) {
     let mut was_stuck = false;
     loop {
         let longest = serving.mounts.longest_run();

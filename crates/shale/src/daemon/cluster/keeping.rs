@@ -24,7 +24,7 @@ const ETCD_EVERY: Duration = Duration::from_secs(30);
 
 /// Ends the node when it was expelled by hand, keeps node.toml's list of endpoints, its connections and the certificate up to
 /// date, and looks how etcd is. Never returns.
-pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>) {
+pub(crate) async fn keep(serving: Arc<Serving>, here: Arc<InCluster>) {
     futures::join!(
         keep_facts(&serving, &here),
         keep_connections(&here),

@@ -27,6 +27,7 @@ use super::relay::Relay;
 use super::running::Running;
 use super::serving::Serving;
 use super::signals::Signals;
+use super::stopping;
 use super::watchdog::{Guard, Watchdog};
 use super::{Ended, attend, remove_socket, say, supervisor};
 use coordination::Coordination;
@@ -63,7 +64,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The reason why it couldn't start, or ended by itself.
-pub async fn live(
+pub(crate) async fn live(
     world: &World,
     dir: &Path,
     config: NodeConfig,
@@ -159,7 +160,7 @@ async fn live_in(
     let events = Arc::new(Events::open(dir));
     let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
     let watchdog = Arc::new(Watchdog::start(dir)?);
-    let mut left = Vec::new();
+    let (mut left, mut unmounted) = (Vec::new(), Vec::new());
     loop {
         front.waits("it joins");
         let joined = tokio::select! {
@@ -202,6 +203,7 @@ async fn live_in(
         ));
         serving.discard_leftovers().await;
         serving.mount_again(std::mem::take(&mut left));
+        serving.mount_later(std::mem::take(&mut unmounted));
         let run = here.member().run();
         match here.member().waits_to_join() {
             true => events.tell(
@@ -242,6 +244,7 @@ async fn live_in(
                 );
                 let ended;
                 (left, ended) = serving.end_expelled().await;
+                unmounted = serving.stop.take_unmounted();
                 if let Err(error) = ended {
                     tracing::warn!(%error, "not everything of the expelled run ended as it should");
                 }
@@ -312,6 +315,8 @@ async fn serve(
     let _keeping = world.spawn("reads the cluster's nodes", keeping);
     let securing = security::keep(serving.clone(), here.clone(), etcd);
     let _securing = world.spawn("looks after keys and connections", securing);
+    let stopping = stopping::look_after(serving.clone(), here.clone());
+    let _stopping = world.spawn("looks after stops of the cluster", stopping);
     attend(serving, signals, is_ready, here.member().ended()).await
 }
 

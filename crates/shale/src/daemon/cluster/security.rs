@@ -36,7 +36,7 @@ const CERTIFYING_MAX: Duration = Duration::from_secs(60);
 const AUTHORITIES_MAX: usize = model::join::AUTHORITIES_MAX;
 
 /// Looks after the node's keys, trust and connections. Never returns.
-pub async fn keep(serving: Arc<Serving>, here: Arc<InCluster>, etcd: Option<EtcdHandle>) {
+pub(crate) async fn keep(serving: Arc<Serving>, here: Arc<InCluster>, etcd: Option<EtcdHandle>) {
     let world = here.member().world().clone();
     let (mut said, mut failures, mut last) = (None, 0, String::new());
     let mut replaced = Replaced::default();

@@ -18,7 +18,7 @@ const LEAD_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// Looks after etcd as long as the node has a member of it. Never returns.
-pub async fn tend(serving: Arc<Serving>, here: Arc<InCluster>) {
+pub(crate) async fn tend(serving: Arc<Serving>, here: Arc<InCluster>) {
     let world = here.member().world().clone();
     let mut tending = EtcdTending::new(&world);
     let mut due = Deadline::after(&world, LOOK_EVERY);

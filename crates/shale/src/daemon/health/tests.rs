@@ -566,22 +566,41 @@ fn a_node_of_a_cluster_that_is_being_stopped_says_so_and_nothing_else() {
         node: model::NodeId(4),
         incarnation: 1,
     };
-    for (is_final, said) in [(false, "the mounts here have ended"), (true, "ends")] {
+    let with = |stage| {
         // It has no lease, and nobody is the manager.
         let cluster = ClusterFacts {
-            stop: Some(Stop { by, is_final }),
+            stop: Some(Stop {
+                by,
+                stage,
+                is_orphaned: false,
+            }),
             unowned: vec![0],
             ..ClusterFacts::default()
         };
-        let event = only(&Facts {
+        Facts {
             cluster: Some(cluster),
             ..well()
-        });
+        }
+    };
+    let stages = [
+        (Stage::Unmounted, "the mounts here have ended"),
+        (Stage::Ends, "ends"),
+    ];
+    for (stage, said) in stages {
+        let event = only(&with(stage));
         assert_eq!(event.severity, WARNING);
         assert!(event.message.contains("node 4 stops the"), "{event:?}");
         assert!(event.message.contains(said), "{event:?}");
         assert!(event.remedy.contains("shale cluster stop"), "{event:?}");
     }
+    // Once it goes on, people must hear of all else that is in the way.
+    let health = History::default().judge(&with(Stage::GoesOn));
+    let events = health.events.iter();
+    let messages: Vec<_> = events.map(|event| event.message.as_str()).collect();
+    assert!(messages.len() > 1, "{messages:?}");
+    let is_said = |what: &str| messages.iter().any(|message| message.contains(what));
+    assert!(is_said("being made again"), "{messages:?}");
+    assert!(is_said("no lease"), "{messages:?}");
 }
 
 #[test]

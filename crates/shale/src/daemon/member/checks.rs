@@ -16,7 +16,7 @@ pub const ETCD: &str = "etcd";
 ///
 /// # Errors
 /// `InvalidArgument`, with the address and what to do.
-pub async fn check_place(world: &World, address: SocketAddr, runs_etcd: bool) -> Result<()> {
+pub(crate) async fn check_place(world: &World, address: SocketAddr, runs_etcd: bool) -> Result<()> {
     let mut all = vec![address];
     if runs_etcd {
         let (client, peer) = etcd_members::ports(address)?;

@@ -40,7 +40,7 @@ pub fn peer_url(address: SocketAddr) -> Result<String> {
 ///
 /// # Errors
 /// `Unavailable`: ask again.
-pub async fn has_member(etcd: &Etcd, url: &str) -> Result<bool> {
+pub(crate) async fn has_member(etcd: &Etcd, url: &str) -> Result<bool> {
     let members = etcd.members().await?;
     Ok(members.iter().any(|it| it.is_at(url)))
 }
@@ -50,7 +50,7 @@ pub async fn has_member(etcd: &Etcd, url: &str) -> Result<bool> {
 ///
 /// # Errors
 /// `Busy`: another node is joining, or etcd isn't ready; `Unavailable`: it doesn't answer.
-pub async fn add(
+pub(crate) async fn add(
     world: &World,
     etcd: &Etcd,
     name: &str,
@@ -80,7 +80,7 @@ fn named(members: &[EtcdMember], name: &str, url: &str) -> Vec<(String, String)>
 ///
 /// # Errors
 /// `Busy`: without it there would be no quorum. `Unavailable`: it may have been removed; remove it again.
-pub async fn remove(world: &World, etcd: &Etcd, name: &str, url: &str) -> Result<()> {
+pub(crate) async fn remove(world: &World, etcd: &Etcd, name: &str, url: &str) -> Result<()> {
     let members = etcd.members().await?;
     let own = members.iter().filter(|it| it.name == name || it.is_at(url));
     for member in own {

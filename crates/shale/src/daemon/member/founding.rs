@@ -34,7 +34,7 @@ pub fn own_store(dir: &Path) -> PathBuf {
 ///
 /// # Errors
 /// What is wrong with it.
-pub async fn open_store(world: &World, path: &Path) -> Result<Coordination> {
+pub(crate) async fn open_store(world: &World, path: &Path) -> Result<Coordination> {
     let opened = async {
         let disk = world
             .open_disk(path)
@@ -66,7 +66,7 @@ pub fn make_keys(dir: &Path, cluster: &ClusterConfig, now: Timestamp) -> Result<
 ///
 /// # Errors
 /// `Exists`: the etcd holds another cluster under this prefix. What is wrong with the store, or with etcd.
-pub async fn found(
+pub(crate) async fn found(
     world: &World,
     dir: &Path,
     config: &NodeConfig,
@@ -135,7 +135,7 @@ pub async fn found(
 /// # Errors
 /// `Exists`: the facts are in an etcd that others run already. `Unavailable`: whether they are isn't known, or a file can't be
 /// changed.
-pub async fn take_back(world: &World, dir: &Path, config: &mut NodeConfig) -> Result<()> {
+pub(crate) async fn take_back(world: &World, dir: &Path, config: &mut NodeConfig) -> Result<()> {
     let Some(cluster) = &config.cluster else {
         return Ok(());
     };

@@ -47,7 +47,7 @@ pub struct More {
 ///
 /// # Errors
 /// `AccessDenied`: the token is wrong, used or over. `Unavailable`: no node that it names answers.
-pub async fn become_node(
+pub(crate) async fn become_node(
     world: &World,
     dir: &Path,
     token: &JoinToken,
@@ -106,7 +106,7 @@ pub async fn become_node(
 ///
 /// # Errors
 /// `NotFound`: the node was removed. As [`become_node`].
-pub async fn add_again(
+pub(crate) async fn add_again(
     world: &World,
     dir: &Path,
     cluster: &ClusterConfig,

@@ -7,7 +7,7 @@ use crate::admin::{
 use crate::daemon::health::{Absence, ClusterFacts, HomeFacts};
 use coordination::Roster;
 use model::member::{Cause, Standing};
-use model::{NodeId, NsdId, Result};
+use model::{NodeId, NodeRun, NsdId, Result};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -80,6 +80,22 @@ impl InCluster {
             is_here: node == own,
         };
         members.map(|(node, _)| line(node)).collect()
+    }
+
+    /// The runs of the members, in the order of their nodes, as far as this node knows.
+    pub fn member_runs(&self) -> Vec<NodeRun> {
+        let roster = self.member().roster();
+        let members = roster.membership.iter();
+        let members = members.flat_map(|it| it.value.members.values());
+        let members = members.filter(|it| it.standing.is_member());
+        members.map(|it| it.run).collect()
+    }
+
+    /// Whether the cluster has ended a run for good: it was expelled, has left, or a newer run of its node is a member.
+    pub fn has_ended(&self, run: NodeRun) -> bool {
+        let roster = self.member().roster();
+        let members = roster.membership.as_ref();
+        members.is_some_and(|it| it.value.has_ended(run))
     }
 
     /// The nodes that were expelled and may come back, as far as this node knows.
@@ -324,7 +340,6 @@ fn address_of(roster: &Roster, node: NodeId) -> Option<String> {
 mod tests {
     use super::*;
     use coordination::{NodeAddress, Versioned};
-    use model::NodeRun;
     use model::member::{Member, Membership};
 
     #[test]

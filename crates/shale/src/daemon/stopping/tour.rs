@@ -2,7 +2,7 @@
 //! cluster goes on instead, and what people are told.
 
 use crate::admin::MemberLine;
-use crate::admin::stopping::{ClusterStopped, StepTaken, StopStep, StoppedNode};
+use crate::admin::stopping::{ClusterStopped, StepTaken, StopPart, StopStep, StoppedNode};
 use std::collections::BTreeMap;
 
 /// What can be done about a node that gave no answer.
@@ -11,35 +11,76 @@ const SILENT_REMEDY: &str = "`shale down` there, or `shale down --kill` if its d
 const UP_REMEDY: &str = "`shale down` there";
 /// What can be done about a node that wasn't seen to have ended.
 const ENDS_REMEDY: &str = "look there whether its daemon has ended; `shale down` waits for it";
+/// What is wrong with a node that was started meanwhile.
+const REPLACED: &str = "its daemon was started again meanwhile, and has no part in this";
 
 /// What became of a step on a node.
 #[derive(Debug)]
 pub enum Outcome {
     /// It was taken.
     Taken(StepTaken),
+    /// The run that has taken the steps before has ended, and the node's next one, which answers, has taken none.
+    Replaced,
     /// It wasn't, or not as it should.
     Refused(String),
     /// The node didn't answer.
     Silent(String),
 }
 
-/// What comes after a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What is done next.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// The next step.
-    GoOn,
+    /// These nodes are to take this step: what they say is [taken in](Tour::take_in).
+    Ask(StopStep, Vec<u32>),
+    /// It is waited, for a bounded time, until these have ended: those that have are [noted](Tour::note_ended).
+    Await(Vec<u32>),
+    /// Nothing.
+    Over {
+        /// Whether nodes end; otherwise all go on.
+        stops: bool,
+    },
+}
+
+/// How far the tour has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum At {
+    Look,
+    Unmount,
+    Sync,
     /// The cluster goes on, and nodes take back what they did.
     Back,
+    CloseClients,
+    CloseShards,
+    Retire,
+    /// Other nodes end: those with a member of etcd, or without.
+    End {
+        has_etcd: bool,
+    },
+    Await {
+        has_etcd: bool,
+    },
+    /// This node ends.
+    EndHere,
+    Over {
+        stops: bool,
+    },
 }
 
 /// The members of the cluster, as they were when it began to be stopped.
 pub struct Tour {
     force: bool,
+    /// The node that has the others take the steps.
+    own: u32,
+    at: At,
     places: BTreeMap<u32, Place>,
 }
 
 struct Place {
     member: MemberLine,
+    /// The run that takes the steps, once it has said so.
+    run: Option<u64>,
+    /// That run has ended, and its node's next one has no part in this.
+    is_replaced: bool,
     has_etcd: bool,
     /// The first step at which it gave no answer.
     silent_at: Option<StopStep>,
@@ -52,20 +93,32 @@ struct Place {
 
 impl Tour {
     /// Of these members. `force`: what can't be unmounted or made durable doesn't hold it up.
-    pub fn of(members: &[MemberLine], force: bool) -> Self {
-        let place = |member: &MemberLine| Place {
-            member: member.clone(),
-            has_etcd: false,
-            silent_at: None,
-            troubles: Vec::new(),
-            left: Vec::new(),
-            was_told_to_end: false,
-            has_ended: false,
-        };
-        let places = members.iter().map(|it| (it.node, place(it)));
+    pub fn of(members: &[MemberLine], own: u32, force: bool) -> Self {
+        let places = members.iter().map(|it| (it.node, Place::of(it, None)));
         Self {
             force,
+            own,
+            at: At::Look,
             places: places.collect(),
+        }
+    }
+
+    /// Of the members that have a part in a stop which nobody goes on with: it is finished if there is no way back for one of
+    /// them, and called off otherwise.
+    pub fn going_on(members: &[MemberLine], own: u32, parts: &BTreeMap<u32, StopPart>) -> Self {
+        let taking = members.iter().filter_map(|it| {
+            let part = parts.get(&it.node).filter(|part| part.takes_part)?;
+            Some((it.node, Place::of(it, Some(part.run))))
+        });
+        let is_final = parts.values().any(|part| part.takes_part && part.is_final);
+        Self {
+            force: false,
+            own,
+            at: match is_final {
+                true => At::CloseClients,
+                false => At::Back,
+            },
+            places: taking.collect(),
         }
     }
 
@@ -74,70 +127,88 @@ impl Tour {
         self.places.contains_key(&node)
     }
 
-    /// Those that take the next step: all that have answered so far.
-    pub fn asked(&self) -> Vec<u32> {
-        self.which(|it| it.silent_at.is_none())
+    /// The run of a node that takes the steps; `None`: it hasn't answered yet.
+    pub fn run_of(&self, node: u32) -> Option<u64> {
+        self.places.get(&node)?.run
+    }
+
+    /// What is done next.
+    pub fn next(&self) -> Next {
+        let step = match self.at {
+            At::Look => StopStep::Look,
+            At::Unmount => StopStep::Unmount,
+            At::Sync => StopStep::Sync,
+            At::CloseClients => StopStep::CloseClients,
+            At::CloseShards => StopStep::CloseShards,
+            At::Retire => StopStep::Retire,
+            At::Back => return Next::Ask(StopStep::Resume, self.reached()),
+            At::End { has_etcd } => return Next::Ask(StopStep::End, self.others(has_etcd)),
+            At::Await { has_etcd } => return Next::Await(self.others(has_etcd)),
+            At::EndHere => return Next::Ask(StopStep::End, vec![self.own]),
+            At::Over { stops } => return Next::Over { stops },
+        };
+        // All that have answered so far.
+        Next::Ask(step, self.which(|it| it.silent_at.is_none()))
     }
 
     /// Those that may have taken a step: all that have answered once.
-    pub fn reached(&self) -> Vec<u32> {
+    fn reached(&self) -> Vec<u32> {
         self.which(|it| it.silent_at != Some(StopStep::Look))
     }
 
     /// Those that end before this node does: with a member of etcd, or without.
-    pub fn others(&self, has_etcd: bool) -> Vec<u32> {
+    fn others(&self, has_etcd: bool) -> Vec<u32> {
         self.which(|it| {
             let is_reached = it.silent_at != Some(StopStep::Look);
-            is_reached && !it.member.is_here && it.has_etcd == has_etcd
+            is_reached && it.member.node != self.own && it.has_etcd == has_etcd
         })
     }
 
     fn which(&self, is_meant: impl Fn(&Place) -> bool) -> Vec<u32> {
-        let found = self.places.iter().filter(|(_, place)| is_meant(place));
+        let found = self.places.iter();
+        let found = found.filter(|(_, place)| !place.is_replaced && is_meant(place));
         found.map(|(node, _)| *node).collect()
     }
 
-    /// What nodes have said to a step.
-    pub fn take_in(&mut self, step: StopStep, said: Vec<(u32, Outcome)>) -> Next {
-        let may_go_back = matches!(step, StopStep::Unmount | StopStep::Sync);
-        let mut next = Next::GoOn;
+    /// What the nodes have said that were to take a step.
+    pub fn take_in(&mut self, said: Vec<(u32, Outcome)>) {
+        let Next::Ask(step, _) = self.next() else {
+            unreachable!("nobody is asked at {:?}", self.at);
+        };
+        let mut goes_on = true;
         for (node, outcome) in said {
-            let Some(place) = self.places.get_mut(&node) else {
-                continue;
-            };
-            let goes_on = match outcome {
-                Outcome::Taken(taken) => place.take_in(step, taken),
-                Outcome::Refused(why) => {
-                    place.troubles.push(in_words(step, why));
-                    // Something stands against the stop as such.
-                    step != StopStep::Look && (self.force || !may_go_back)
-                }
-                // Whether it has ended is seen by looking at it.
-                Outcome::Silent(_) if step == StopStep::End => {
-                    place.was_told_to_end = true;
-                    true
-                }
-                Outcome::Silent(why) => {
-                    place.troubles.push(in_words(step, why));
-                    place.silent_at.get_or_insert(step);
-                    // It may be slow only, with something to make durable.
-                    self.force || !(may_go_back || step == StopStep::Look)
-                }
-            };
-            if !goes_on {
-                next = Next::Back;
+            if let Some(place) = self.places.get_mut(&node) {
+                goes_on &= place.take_in(step, outcome, self.force);
             }
         }
-        next
+        self.at = match self.at {
+            At::Look if !goes_on => At::Over { stops: false },
+            At::Unmount | At::Sync if !goes_on => At::Back,
+            At::Look => At::Unmount,
+            At::Unmount => At::Sync,
+            At::Sync => At::CloseClients,
+            At::CloseClients => At::CloseShards,
+            At::CloseShards => At::Retire,
+            At::Retire => At::End { has_etcd: false },
+            At::End { has_etcd } => At::Await { has_etcd },
+            At::EndHere => At::Over { stops: true },
+            At::Back => At::Over { stops: false },
+            At::Await { .. } | At::Over { .. } => self.at,
+        };
     }
 
-    /// These nodes have ended.
+    /// Of those that it was waited for, these have ended.
     pub fn note_ended(&mut self, nodes: &[u32]) {
         for node in nodes {
             if let Some(place) = self.places.get_mut(node) {
                 place.has_ended = true;
             }
         }
+        self.at = match self.at {
+            At::Await { has_etcd: false } => At::End { has_etcd: true },
+            At::Await { has_etcd: true } => At::EndHere,
+            at => at,
+        };
     }
 
     /// What people are told: of all members, and of `more` nodes that weren't asked.
@@ -150,8 +221,52 @@ impl Tour {
 }
 
 impl Place {
-    /// Whether the next step may come.
-    fn take_in(&mut self, step: StopStep, taken: StepTaken) -> bool {
+    fn of(member: &MemberLine, run: Option<u64>) -> Self {
+        Self {
+            member: member.clone(),
+            run,
+            is_replaced: false,
+            has_etcd: false,
+            silent_at: None,
+            troubles: Vec::new(),
+            left: Vec::new(),
+            was_told_to_end: false,
+            has_ended: false,
+        }
+    }
+
+    /// What it has said to a step; whether the next one may come.
+    fn take_in(&mut self, step: StopStep, outcome: Outcome, force: bool) -> bool {
+        let may_go_back = matches!(step, StopStep::Unmount | StopStep::Sync);
+        match outcome {
+            Outcome::Taken(taken) => self.take(step, taken),
+            Outcome::Replaced => {
+                self.is_replaced = true;
+                self.troubles.push(REPLACED.into());
+                // What the run before had not made durable is lost, and people should hear of it before the others end.
+                force || !may_go_back
+            }
+            Outcome::Refused(why) => {
+                self.troubles.push(in_words(step, why));
+                // Something stands against the stop as such.
+                step != StopStep::Look && (force || !may_go_back)
+            }
+            // Whether it has ended is seen by looking at it.
+            Outcome::Silent(_) if step == StopStep::End => {
+                self.was_told_to_end = true;
+                true
+            }
+            Outcome::Silent(why) => {
+                self.troubles.push(in_words(step, why));
+                self.silent_at.get_or_insert(step);
+                // It may be slow only, with something to make durable.
+                force || !(may_go_back || step == StopStep::Look)
+            }
+        }
+    }
+
+    fn take(&mut self, step: StopStep, taken: StepTaken) -> bool {
+        self.run = Some(taken.run);
         self.has_etcd = taken.has_etcd;
         self.left.extend(taken.left);
         self.was_told_to_end |= step == StopStep::End;
@@ -226,135 +341,4 @@ fn not_asked(member: &MemberLine, state: &str, why: String, remedy: &str) -> Sto
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Nodes 1 to 3; the first one is asked by people.
-    fn three(force: bool) -> Tour {
-        let member = |node| MemberLine {
-            node,
-            name: format!("n{node}"),
-            is_here: node == 1,
-        };
-        Tour::of(&[1, 2, 3].map(member), force)
-    }
-
-    fn taken() -> Outcome {
-        Outcome::Taken(StepTaken::default())
-    }
-
-    fn has_etcd() -> Outcome {
-        Outcome::Taken(StepTaken {
-            has_etcd: true,
-            ..StepTaken::default()
-        })
-    }
-
-    fn refused() -> Outcome {
-        Outcome::Refused("no".into())
-    }
-
-    fn silent() -> Outcome {
-        Outcome::Silent("no answer".into())
-    }
-
-    /// What nodes 1 to 3 say.
-    fn all(said: [Outcome; 3]) -> Vec<(u32, Outcome)> {
-        (1..=3).zip(said).collect()
-    }
-
-    fn states(stopped: &ClusterStopped) -> Vec<&str> {
-        let nodes = stopped.nodes.iter();
-        nodes.map(|it| it.state.as_str()).collect()
-    }
-
-    #[test]
-    fn members_of_etcd_end_after_the_others_and_the_asked_node_is_the_last_one() {
-        let mut tour = three(false);
-        let said = all([has_etcd(), has_etcd(), taken()]);
-        assert_eq!(tour.take_in(StopStep::Look, said), Next::GoOn);
-        assert_eq!(tour.asked(), [1, 2, 3]);
-        assert_eq!((tour.others(false), tour.others(true)), (vec![3], vec![2]));
-        for (node, said) in [(3, taken()), (2, silent()), (1, taken())] {
-            let next = tour.take_in(StopStep::End, vec![(node, said)]);
-            assert_eq!(next, Next::GoOn);
-        }
-        // The one that didn't answer any more has ended; the other one may have.
-        tour.note_ended(&[2]);
-        let stopped = tour.report(true, Vec::new());
-        assert_eq!(states(&stopped), ["ends", "ended", "ends"]);
-        assert_eq!(stopped.nodes[1].why, None);
-        let remedies = stopped.nodes.iter().map(|it| it.remedy.is_some());
-        assert_eq!(remedies.collect::<Vec<_>>(), [false, false, true]);
-    }
-
-    #[test]
-    fn a_mount_in_use_keeps_all_nodes_up_and_is_named() {
-        let mut tour = three(false);
-        let busy = Outcome::Taken(StepTaken {
-            busy: vec!["cat uses /mnt".into()],
-            ..StepTaken::default()
-        });
-        let said = all([taken(), busy, taken()]);
-        assert_eq!(tour.take_in(StopStep::Look, said), Next::Back);
-        let stopped = tour.report(false, Vec::new());
-        assert!(!stopped.stops);
-        assert_eq!(states(&stopped), ["up"; 3]);
-        assert_eq!(stopped.nodes[1].why.as_deref(), Some("cat uses /mnt"));
-    }
-
-    /// Would be broken if data were lost that a slow node still writes.
-    #[test]
-    fn until_all_is_durable_a_node_that_refuses_or_is_silent_has_the_cluster_go_on_unless_forced() {
-        for step in [StopStep::Unmount, StopStep::Sync] {
-            for said in [refused, silent] {
-                let mut tour = three(false);
-                tour.take_in(StopStep::Look, all([taken(), taken(), taken()]));
-                let next = tour.take_in(step, all([taken(), taken(), said()]));
-                assert_eq!(next, Next::Back, "{step:?}");
-                // The silent one may have done it.
-                assert_eq!(tour.reached(), [1, 2, 3]);
-                let mut forced = three(true);
-                let next = forced.take_in(step, all([taken(), taken(), said()]));
-                assert_eq!(next, Next::GoOn, "{step:?}");
-            }
-        }
-        // Too late.
-        for step in [
-            StopStep::CloseClients,
-            StopStep::CloseShards,
-            StopStep::Retire,
-        ] {
-            let mut tour = three(false);
-            let next = tour.take_in(step, all([taken(), refused(), silent()]));
-            assert_eq!(next, Next::GoOn, "{step:?}");
-            assert_eq!(tour.asked(), [1, 2]);
-            assert_eq!(tour.others(false), [2, 3], "both are told to end");
-        }
-    }
-
-    #[test]
-    fn a_node_that_never_answered_is_left_out_if_that_is_forced_and_one_that_objects_is_heard() {
-        let mut slow = three(false);
-        let next = slow.take_in(StopStep::Look, all([taken(), taken(), silent()]));
-        assert_eq!(next, Next::Back, "it may have something that isn't durable");
-        let mut tour = three(true);
-        let next = tour.take_in(StopStep::Look, all([taken(), taken(), silent()]));
-        assert_eq!(next, Next::GoOn);
-        let asked = [tour.asked(), tour.reached()];
-        assert_eq!(asked, [[1, 2], [1, 2]]);
-        assert_eq!(tour.others(false), [2]);
-        tour.take_in(StopStep::End, vec![(2, taken()), (1, taken())]);
-        tour.note_ended(&[2]);
-        let stopped = tour.report(true, Vec::new());
-        assert_eq!(states(&stopped), ["ends", "ended", "silent"]);
-        let remedy = stopped.nodes[2].remedy.as_deref().unwrap();
-        assert!(remedy.contains("shale down --kill"), "{remedy}");
-        // Another node stops the cluster already.
-        for force in [false, true] {
-            let said = all([taken(), taken(), refused()]);
-            let next = three(force).take_in(StopStep::Look, said);
-            assert_eq!(next, Next::Back);
-        }
-    }
-}
+mod tests;

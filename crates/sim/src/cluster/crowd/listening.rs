@@ -171,10 +171,7 @@ impl Heard {
 
     /// Of one that is repeated, the owner may know only that it was applied by now.
     fn note_streamed(&mut self, streamed: &Streamed, done: &Outcome<StreamDone>) {
-        if let Some((Verb::Create, directory)) = Verb::of(&streamed.operation)
-            && let (Some(number), Ok(done)) = (streamed.fresh.inode, done)
-        {
-            let made = InodeId::new(directory.fileset(), number);
+        if let (Some(made), Ok(done)) = (streamed.made(), done) {
             let first = self.streamed.entry(made).or_insert(done.rank);
             *first = done.rank.min(*first);
         }

@@ -102,6 +102,32 @@ fn connections_overtake_each_other_and_bytes_of_one_do_not() {
 }
 
 #[test]
+fn a_machine_that_refuses_is_there_again_once_that_is_healed() {
+    let (cluster, a, b) = two(1);
+    let wires = cluster.wires();
+    cluster.run(|judge| async move {
+        let _server = b.start(serve);
+        let peer = b.clone();
+        let asked = a.start(move |world| async move {
+            let mut connection = connect(&world, &peer, SECOND).await.unwrap();
+            assert_eq!(ask(&mut connection, 1).await.unwrap(), 2);
+            world.sleep(2 * SECOND).await;
+            assert!(ask(&mut connection, 2).await.is_err());
+            let refused = connect(&world, &peer, SECOND).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+            world.sleep(2 * SECOND).await;
+            let mut connection = connect(&world, &peer, SECOND).await.unwrap();
+            assert_eq!(ask(&mut connection, 3).await.unwrap(), 4);
+        });
+        judge.sleep(SECOND).await;
+        wires.refuse(&b);
+        judge.sleep(2 * SECOND).await;
+        wires.heal_all();
+        asked.done().await;
+    });
+}
+
+#[test]
 fn what_meets_a_short_cut_arrives_after_it() {
     let (cluster, a, b) = two(1);
     let wires = cluster.wires();

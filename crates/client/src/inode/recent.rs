@@ -1,0 +1,207 @@
+//! How much of a file's bytes goes back with what others want of them. Pure.
+//!
+//! An owner asks for exactly what somebody elsewhere requires, and as long as it has to ask it grants no more than that: a
+//! program that reads at random what this client has written would wait for a recall in each of its reads, and both sides
+//! would have a piece for each. So who is asked again and again gives more each time: twice as much around it, up to what
+//! its own programs have used within the last second, and not what lies behind that, where they may be on their way to.
+//! After some 20 recalls the other one has all that it may have.
+//!
+//! *What others want to read* stays here to be read: only what was written lately is spared. *What others want to write*
+//! goes, with what is cached of it: what was read lately is spared as well.
+
+use super::kernel_pages::Span;
+use model::TokenRange;
+use model::token::TokenRecall;
+use std::time::Duration;
+use tokens::widened;
+use world::Instant;
+
+/// A use counts for so long at least, and for less than twice as long. A recall comes again if it is within that of the last.
+const LATELY: Duration = Duration::from_secs(1);
+/// How much more goes back on both sides when a second recall comes. Less than a reader of a few pages would notice.
+const MORE: u64 = 64 << 10;
+
+/// The recalls of one file's bytes, and what its programs do with them.
+#[derive(Default, Debug)]
+pub(super) struct Recent {
+    read: Lately,
+    written: Lately,
+    /// The last recall, which may be said again.
+    last: Option<(TokenRecall, Instant)>,
+    /// How many came before it, each soon after the other.
+    before: u32,
+}
+
+impl Recent {
+    /// A program reads these bytes.
+    pub(super) fn note_read(&mut self, bytes: Span, now: Instant) {
+        self.read.note(bytes, now);
+    }
+
+    /// A program writes these bytes.
+    pub(super) fn note_write(&mut self, bytes: Span, now: Instant) {
+        self.written.note(bytes, now);
+    }
+
+    /// Others want these bytes: what goes back.
+    pub(super) fn widen(&mut self, recall: &TokenRecall, now: Instant) -> Vec<TokenRange> {
+        let (is_same, is_soon) = match &self.last {
+            Some((last, at)) => (
+                (&last.ranges, last.keep) == (&recall.ranges, recall.keep),
+                now - *at < LATELY,
+            ),
+            None => (false, false),
+        };
+        if !is_soon {
+            self.before = 0;
+        } else if !is_same {
+            self.before = self.before.saturating_add(1);
+        }
+        self.last = Some((recall.clone(), now));
+        let Some(doubled) = self.before.checked_sub(1) else {
+            return recall.ranges.clone();
+        };
+        let more = MORE.checked_shl(doubled).filter(|more| *more >= MORE);
+        let read = recall.keep.is_none().then(|| self.read.hull(now)).flatten();
+        let spared = joined(self.written.hull(now), read);
+        widened(&recall.ranges, more.unwrap_or(u64::MAX), spared)
+    }
+}
+
+/// Which bytes were used lately: everything between the first and the last.
+#[derive(Default, Debug)]
+struct Lately {
+    now: Option<TokenRange>,
+    before: Option<TokenRange>,
+    turned: Option<Instant>,
+}
+
+impl Lately {
+    fn note(&mut self, (start, end): Span, now: Instant) {
+        self.turn(now);
+        self.now = joined(self.now, TokenRange::new(start, end));
+    }
+
+    fn hull(&mut self, now: Instant) -> Option<TokenRange> {
+        self.turn(now);
+        joined(self.now, self.before)
+    }
+
+    fn turn(&mut self, now: Instant) {
+        let passed = self.turned.map_or(Duration::MAX, |turned| now - turned);
+        if passed < LATELY {
+            return;
+        }
+        self.before = self.now.take().filter(|_| passed < 2 * LATELY);
+        self.turned = Some(now);
+    }
+}
+
+fn joined(one: Option<TokenRange>, other: Option<TokenRange>) -> Option<TokenRange> {
+    let (Some(a), Some(b)) = (one, other) else {
+        return one.or(other);
+    };
+    TokenRange::new(a.start.min(b.start), a.end.max(b.end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::token::GrantNumber;
+    use model::{InodeId, TokenMode, TokenObject};
+    use world::sim::Simulation;
+
+    const FILE: u64 = 1 << 30;
+    const PAGE: u64 = 4096;
+
+    fn at(milliseconds: u64) -> Instant {
+        thread_local! {
+            static BEGUN: Instant = Simulation::new(1).run(|world| async move { world.now() }).finished();
+        }
+        BEGUN.with(|begun| *begun + Duration::from_millis(10_000 + milliseconds))
+    }
+
+    fn recall(start: u64, keep: Option<TokenMode>) -> TokenRecall {
+        TokenRecall {
+            object: TokenObject::Bytes(InodeId(7)),
+            ranges: vec![TokenRange {
+                start,
+                end: start + PAGE,
+            }],
+            keep,
+            up_to: GrantNumber::default(),
+        }
+    }
+
+    /// Where the other one reads or writes in turn `number`.
+    fn place(number: u64) -> u64 {
+        number * 7_919 % (FILE / PAGE) * PAGE
+    }
+
+    /// What goes back with that, if recalls come each millisecond.
+    fn widen(recent: &mut Recent, number: u64, keep: Option<TokenMode>) -> Vec<TokenRange> {
+        recent.widen(&recall(place(number), keep), at(number))
+    }
+
+    const READ: Option<TokenMode> = Some(TokenMode::Shared);
+
+    #[test]
+    fn who_is_asked_again_and_again_gives_twice_as_much_each_time() {
+        for keep in [READ, None] {
+            let mut recent = Recent::default();
+            let once = widen(&mut recent, 1, keep);
+            assert_eq!(once, recall(place(1), keep).ranges);
+            let mut bytes = 0;
+            for number in 2..40 {
+                let more = widen(&mut recent, number, keep);
+                let [one] = more[..] else {
+                    panic!("{more:?}");
+                };
+                let given = one.end - one.start;
+                assert!(given >= bytes);
+                bytes = given;
+            }
+            assert!(bytes >= FILE, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_recall_that_is_said_again_is_the_same_and_a_late_one_is_the_first() {
+        let mut recent = Recent::default();
+        widen(&mut recent, 1, READ);
+        let second = widen(&mut recent, 2, READ);
+        let again = recent.widen(&recall(place(2), READ), at(502));
+        assert_eq!(second, again);
+        let late = recent.widen(&recall(0, READ), at(1_502));
+        assert_eq!(late, recall(0, READ).ranges);
+    }
+
+    #[test]
+    fn what_programs_here_use_stays_but_for_what_is_required() {
+        let mut recent = Recent::default();
+        let (tail, read) = ((FILE, FILE + PAGE), (FILE / 2, FILE / 2 + PAGE));
+        for number in 1..=2_000 {
+            recent.note_write(tail, at(number));
+            recent.note_read(read, at(number));
+            let has = |given: &[TokenRange], byte| {
+                let mut given = given.iter();
+                given.any(|it| it.start <= byte && byte < it.end)
+            };
+            let to_read = widen(&mut recent, number, READ);
+            assert!(!has(&to_read, tail.0));
+            let to_write = recent.widen(&recall(0, None), at(number));
+            assert!(!has(&to_write, tail.0) && !has(&to_write, read.0));
+            if number == 2_000 {
+                assert!(has(&to_read, read.0) && has(&to_read, FILE - 1));
+            }
+        }
+        let required = recent.widen(&recall(FILE, None), at(2_000));
+        assert!(required.iter().any(|it| it.start == FILE));
+        // It has been used no more for a while.
+        for number in 4_000..4_060 {
+            widen(&mut recent, number, None);
+        }
+        let all = widen(&mut recent, 4_060, None);
+        assert_eq!(all, [TokenRange::ALL]);
+    }
+}

@@ -1,0 +1,116 @@
+//! How many requests that wait for others may be under way to an owner on another node: never so many that what others
+//! wait for finds no room on the connection, as unlocking a file, publishing, or giving back a token.
+
+use model::call::NoAnswer;
+use model::owner::{LockCall, OwnerRequest};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use world::{Deadline, World};
+
+/// Most programs for which the owner is asked at the same time whether they have got their locks. Those of more programs
+/// are asked for in turns, 1.5 s each.
+const LOCK_WAITS_MAX: usize = 256;
+/// Most requests whose answers may be large, and which wait for what others are changing: each takes 1 MiB of what this
+/// node may have under way there.
+const LARGE_MAX: usize = 32;
+
+/// The rooms of a session's requests.
+pub(super) struct UnderWay {
+    lock_waits: Semaphore,
+    large: Semaphore,
+}
+
+impl UnderWay {
+    pub(super) fn new() -> Self {
+        Self {
+            lock_waits: Semaphore::new(LOCK_WAITS_MAX),
+            large: Semaphore::new(LARGE_MAX),
+        }
+    }
+
+    /// Waits for room for a request, until it has been answered.
+    ///
+    /// # Errors
+    /// If there was none in time: it wasn't sent.
+    pub(super) async fn enter(
+        &self,
+        world: &World,
+        request: &OwnerRequest,
+        until: Deadline,
+    ) -> Result<Option<SemaphorePermit<'_>>, NoAnswer> {
+        let rooms = match request {
+            OwnerRequest::Lock(LockCall::Await { .. }) => &self.lock_waits,
+            OwnerRequest::Execute { operation, .. } if operation.answers_much() => &self.large,
+            _ => return Ok(None),
+        };
+        if let Ok(room) = rooms.try_acquire() {
+            return Ok(Some(room));
+        }
+        match until.bound(world, rooms.acquire()).await {
+            Ok(room) => Ok(Some(room.expect("the semaphore is never closed"))),
+            Err(_) => {
+                let text = "as many requests of its kind as may be are under way";
+                Err(NoAnswer::not_run(text))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use model::operation::Stamp;
+    use model::{InodeId, Operation, SessionId, Timestamp};
+    use std::time::Duration;
+    use world::sim::Simulation;
+
+    const SESSION: SessionId = SessionId(1);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn listing() -> OwnerRequest {
+        OwnerRequest::Execute {
+            operation: Operation::ListXattrs {
+                inode: InodeId::ROOT,
+            },
+            stamp: Stamp::own(Timestamp(1), SESSION),
+        }
+    }
+
+    async fn enter<'a>(
+        under_way: &'a UnderWay,
+        world: &World,
+        request: &OwnerRequest,
+    ) -> Result<Option<SemaphorePermit<'a>>, NoAnswer> {
+        let until = Deadline::after(world, SECOND);
+        under_way.enter(world, request, until).await
+    }
+
+    #[test]
+    fn a_kind_of_requests_that_is_full_holds_up_itself_alone() {
+        let ran = Simulation::new(1).run(|world| async move {
+            let under_way = UnderWay::new();
+            let (session, wait) = (SESSION, 1);
+            let waits = OwnerRequest::Lock(LockCall::Await { session, wait });
+            let mut rooms = Vec::new();
+            for _ in 0..LOCK_WAITS_MAX {
+                rooms.push(enter(&under_way, &world, &waits).await.unwrap());
+            }
+            let begun = world.now();
+            let refused = enter(&under_way, &world, &waits).await;
+            assert!(matches!(refused, Err(NoAnswer::NotRun(_))));
+            assert_eq!(world.now() - begun, SECOND);
+            for _ in 0..LARGE_MAX {
+                rooms.push(enter(&under_way, &world, &listing()).await.unwrap());
+            }
+            let ends = OwnerRequest::Lock(LockCall::EndWait { session, wait });
+            for request in [ends, OwnerRequest::Sync] {
+                let room = enter(&under_way, &world, &request).await.unwrap();
+                assert!(room.is_none(), "it needs none");
+            }
+            drop(rooms);
+            let room = enter(&under_way, &world, &waits).await.unwrap();
+            assert!(room.is_some());
+        });
+        ran.finished();
+    }
+}

@@ -1,0 +1,57 @@
+//! Requests of other nodes whose credits don't cover what they would have read.
+
+use crate::scene::{IDENTITY, blob, name, on_disk};
+use model::call::{Call, Class};
+use model::nsd::{AddressedRequest, LOG_READ_BYTES, NSD_METHOD, NsdAnswer, NsdRequest};
+use model::{EntryNumber, ErrorKind, NodeId, NodeRun, ShardId};
+use nsd::NsdServer;
+use std::time::Duration;
+use world::call::{Deadline, Service};
+
+/// Would be broken if a node could have any number of the largest pieces read at the same time, by requests that hold
+/// credits for a header each.
+#[test]
+fn a_request_that_allows_a_smaller_answer_than_it_asks_for_is_refused_unread() {
+    const LENGTH: u32 = 1 << 20;
+    on_disk(1, async |scene| {
+        let nsd = scene.open().await;
+        nsd.put(blob(1, LENGTH as usize)).await.unwrap();
+        let server = NsdServer::default();
+        server.add(nsd);
+        let from = NodeRun {
+            node: NodeId(2),
+            incarnation: 1,
+        };
+        let ask = async |request: &NsdRequest, reply_bytes_max: u32| {
+            let addressed: AddressedRequest = (IDENTITY.nsd, request.clone());
+            let call = Call {
+                reply_bytes_max,
+                ..Call::new(NSD_METHOD, Class::Bulk, &addressed)
+            };
+            let deadline = Deadline::after(&scene.world, Duration::from_secs(10));
+            let reply = server.serve(from, call, deadline).await;
+            let answered = reply.decode::<NsdAnswer>();
+            let answered = answered.and_then(|answer| answer.reply);
+            (answered.map(drop).map_err(|it| it.kind()), reply.payload)
+        };
+        let get = NsdRequest::Get {
+            name: name(1),
+            offset: 0,
+            length: LENGTH,
+        };
+        let read = NsdRequest::LogRead {
+            shard: ShardId(1),
+            from: EntryNumber(1),
+            limit: u32::MAX,
+        };
+        for (request, least) in [(&get, LENGTH), (&read, LOG_READ_BYTES as u32)] {
+            let (refused, payload) = ask(request, least - 1).await;
+            assert_eq!(refused, Err(ErrorKind::InvalidArgument), "{request:?}");
+            assert!(payload.is_empty());
+            let (answered, _) = ask(request, request.reply_bytes_max()).await;
+            assert_eq!(answered, Ok(()), "{request:?}");
+        }
+        let (_, payload) = ask(&get, get.reply_bytes_max()).await;
+        assert_eq!(payload.len(), LENGTH as usize);
+    });
+}

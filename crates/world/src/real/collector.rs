@@ -1,0 +1,69 @@
+//! Collects the completions of I/O that a runtime's tasks have submitted, on the runtime's own threads.
+//!
+//! A thread of the runtime that has nothing to do waits for its sockets and timers; it waits for the ring in the same
+//! call. So an answer of a disk wakes one thread, which goes on with the task that waits for it: a reaper thread would
+//! have to be woken first, and to wake that thread in turn.
+
+use super::ring::{Ring, Rings, SHARED_ENTRIES};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+/// The ring of a runtime's tasks, for its collector. Dropping it, which the end of the runtime does, leaves the ring to
+/// the reaper thread.
+struct Collected {
+    rings: &'static Rings,
+    ring: Arc<Ring>,
+}
+
+/// Makes the ring of a runtime's tasks, and begins to collect its completions. `None`: its tasks use the shared one,
+/// because nobody may be looking after the runtime, or the kernel has no room.
+pub(super) fn start(handle: &Handle) -> Option<Arc<Ring>> {
+    if handle.runtime_flavor() != RuntimeFlavor::MultiThread {
+        return None;
+    }
+    begin(handle)
+        .inspect_err(|error| tracing::info!(%error, "tasks have no io_uring of their own"))
+        .ok()
+}
+
+fn begin(handle: &Handle) -> io::Result<Arc<Ring>> {
+    let _context = handle.enter();
+    let rings = Rings::of_process()?;
+    let ring = Ring::new(SHARED_ENTRIES)?;
+    let collected = Collected {
+        rings,
+        ring: ring.clone(),
+    };
+    // SAFETY: `collected` has its ring, and with it the one descriptor, as long as it lives.
+    let readable = unsafe { AsyncFd::register_with_interest(collected, Interest::READABLE) };
+    let readable = readable.map_err(|refused| refused.into_parts().1)?;
+    handle.spawn(async move {
+        // It ends with its runtime.
+        while let Ok(mut ready) = readable.readable().await {
+            // First: what comes from here on is told again.
+            ready.clear_ready();
+            let Collected { rings, ring } = readable.get_ref();
+            rings.reap(ring);
+        }
+    });
+    Ok(ring)
+}
+
+impl AsRawFd for Collected {
+    fn as_raw_fd(&self) -> RawFd {
+        self.ring.descriptor()
+    }
+}
+
+impl Drop for Collected {
+    fn drop(&mut self) {
+        self.ring.leave();
+        if !self.ring.is_idle() {
+            self.rings.hand_to_reaper(self.ring.clone());
+        }
+    }
+}
