@@ -66,7 +66,7 @@ pub use export::{EXPORT_FACTS_MAX, Export};
 pub use facts::{ClosedFragment, EndedEpoch, ShardRecord};
 pub use file_systems::{Creation, Draft, FileSystem, NewFileSystem, RootOwner};
 pub use history::Event;
-pub use members::{PLACE_LEASE, Place};
+pub use members::{Doubt, Kept, PLACE_LEASE, Place};
 pub use nodes::{
     CLOCKS_DIFFER_MAX, JOIN_TOKENS_MAX, NODE_NAME_BYTES_MAX, NewNode, NodeFacts, check_node_name,
     settings_of_node,

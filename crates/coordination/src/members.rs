@@ -6,7 +6,8 @@
 //! *Somebody hears nothing of the manager*: it doubts the place, which writes its record anew. The holder looks at
 //! the record whenever it keeps the place, and writes it once more if it is doubted. So a place that was doubted, and
 //! whose record is still the doubted one, has been kept by nobody since, whatever became of its lease: a new leader of
-//! etcd gives that its full time again.
+//! etcd gives that its full time again. *Most hear nothing of it*: the doubt says so, and the holder doesn't answer it, but
+//! gives the place up.
 
 use crate::facts::encode;
 use crate::{Change, Coordination, Lease, LeaseId, ShardRecord, Versioned};
@@ -23,28 +24,71 @@ pub(crate) const PLACE: &str = "manager";
 /// lasts, by the clock of whoever has seen that it is.
 pub const PLACE_LEASE: Duration = Duration::from_secs(5);
 /// Added to the lease's number: the place is doubted. Leases have lower numbers.
-const DOUBTED: u64 = 1 << 63;
+const DOUBTED: u128 = 1 << 63;
+/// Added, too, if most don't hear the run.
+const UNHEARD: u128 = 1 << 64;
+
+/// What somebody says who hears nothing of the manager.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Doubt {
+    /// It may be dead; or this node is the only one that doesn't hear it.
+    OfOne,
+    /// Most don't hear it.
+    OfMost,
+}
+
+/// What becomes of a place that its holder keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kept {
+    /// It lasts for [`PLACE_LEASE`] from when that was asked for.
+    Longer,
+    /// It lasts no longer than was known before: most don't hear its holder, which is to give it up.
+    Unheard,
+}
 
 /// Who has the manager's place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Place {
     /// The run that is the manager, or is about to begin.
     pub run: NodeRun,
-    /// The number of the lease that it keeps, with [`DOUBTED`] or without.
-    lease: u64,
+    /// The number of the lease that it keeps, and what was added to it.
+    lease: u128,
 }
 
 impl Place {
+    fn of(run: NodeRun, lease: LeaseId) -> Self {
+        let lease = lease.0.into();
+        Self { run, lease }
+    }
+
     /// Somebody doubts that the run keeps the place, which hasn't answered that yet.
     #[must_use]
     pub fn is_doubted(&self) -> bool {
         self.lease & DOUBTED != 0
     }
 
+    /// Whoever doubts it has found that most don't hear the run.
+    #[must_use]
+    pub fn is_unheard(&self) -> bool {
+        self.lease & UNHEARD != 0
+    }
+
     /// The lease that it keeps.
     #[must_use]
     pub fn lease(&self) -> LeaseId {
-        LeaseId(self.lease & !DOUBTED)
+        let lease = self.lease % DOUBTED;
+        LeaseId(u64::try_from(lease).expect("it is less than what is added to it"))
+    }
+
+    fn doubted(&self, doubt: Doubt) -> Self {
+        let added = match doubt {
+            Doubt::OfOne => DOUBTED,
+            Doubt::OfMost => DOUBTED | UNHEARD,
+        };
+        Self {
+            run: self.run,
+            lease: self.lease | added,
+        }
     }
 }
 
@@ -93,10 +137,7 @@ impl Coordination {
     /// `Changed`: another one has it. `NotFound`: the lease has ended. Nothing was done. After
     /// `Unavailable` it is unknown whether it was taken: take it again, with the same lease.
     pub async fn take_place(&self, own: NodeRun, expected: u64, lease: LeaseId) -> Result<()> {
-        let place = Place {
-            run: own,
-            lease: lease.0,
-        };
+        let place = Place::of(own, lease);
         let change = Change::put_leased(PLACE, expected, encode(&place), lease);
         match self.transaction(vec![change]).await {
             Err(error) if error.kind() == ErrorKind::Changed => {
@@ -110,24 +151,24 @@ impl Coordination {
         }
     }
 
-    /// Keeps the manager's place for [`PLACE_LEASE`] from when this is called, and answers whoever doubts it.
+    /// Keeps the manager's place for [`PLACE_LEASE`] from when this is called, and answers whoever doubts it; unless most
+    /// don't hear the run.
     ///
     /// # Errors
     /// `NotFound`: the lease has ended, or another run has the place. After `Changed` or `Unavailable` nothing is known:
     /// keep it again.
-    pub async fn keep_place(&self, own: NodeRun, lease: LeaseId) -> Result<()> {
+    pub async fn keep_place(&self, own: NodeRun, lease: LeaseId) -> Result<Kept> {
         // Both are asked from now on: a doubt that the read doesn't show came later, and so lasts longer than this.
         let (kept, place) = join(self.keep_alive(lease), self.manager()).await;
         kept?;
-        let own = Place {
-            run: own,
-            lease: lease.0,
-        };
+        let own = Place::of(own, lease);
         match place? {
-            Some(held) if held.value == own => Ok(()),
+            Some(held) if held.value == own => Ok(Kept::Longer),
+            Some(held) if held.value.run == own.run && held.value.is_unheard() => Ok(Kept::Unheard),
             Some(held) if held.value.run == own.run && held.value.is_doubted() => {
                 let change = Change::put_leased(PLACE, held.version, encode(&own), lease);
-                self.transaction(vec![change]).await.map(drop)
+                self.transaction(vec![change]).await?;
+                Ok(Kept::Longer)
             }
             _ => {
                 let text = format!("run {} doesn't have the manager's place any more", own.run);
@@ -141,14 +182,11 @@ impl Coordination {
     ///
     /// # Errors
     /// `Changed`, `NotFound`: the place is another one by now, or free. After `Unavailable` it may be doubted.
-    pub async fn doubt_place(&self, seen: &Versioned<Place>) -> Result<()> {
+    pub async fn doubt_place(&self, seen: &Versioned<Place>, doubt: Doubt) -> Result<()> {
         if seen.value.is_doubted() {
             return Ok(());
         }
-        let place = Place {
-            run: seen.value.run,
-            lease: seen.value.lease | DOUBTED,
-        };
+        let place = seen.value.doubted(doubt);
         // It ends with its holder's lease all the same.
         let lease = seen.value.lease();
         let change = Change::put_leased(PLACE, seen.version, encode(&place), lease);
@@ -177,6 +215,7 @@ impl Coordination {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::facts::decode;
     use model::NodeId;
     use model::member::{Cause, Change, Expelled, Member, Move, Plan, Standing, Step, Term};
     use std::collections::BTreeMap;
@@ -222,26 +261,24 @@ mod tests {
             1, 7, 1, 0xac, 2, 4, 1, 2, // and gives a shard away
         ];
         assert_eq!(encode(&members)[..], bytes);
-        let place = Place {
-            run: run(1, 2),
-            lease: 300,
-        };
+        let place = Place::of(run(1, 2), LeaseId(300));
         assert_eq!(encode(&place)[..], [3, 1, 2, 0xac, 2]);
-        assert!(!place.is_doubted());
-        let doubted = Place {
-            lease: 300 | DOUBTED,
-            ..place
-        };
-        let high: [u8; 8] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 1];
-        assert_eq!(
-            encode(&doubted)[..],
-            [&[3, 1, 2, 0xac, 0x82][..], &high].concat()
-        );
-        assert!(doubted.is_doubted());
-        assert_eq!(
-            (place.lease(), doubted.lease()),
-            (LeaseId(300), LeaseId(300))
-        );
+        assert!(!place.is_doubted() && !place.is_unheard());
+        // The highest byte is that of what was added.
+        for (doubt, highest) in [(Doubt::OfOne, 1), (Doubt::OfMost, 3)] {
+            let doubted = place.doubted(doubt);
+            let high: [u8; 8] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, highest];
+            assert_eq!(
+                encode(&doubted)[..],
+                [&[3, 1, 2, 0xac, 0x82][..], &high].concat()
+            );
+            assert!(doubted.is_doubted());
+            assert_eq!(doubted.is_unheard(), doubt == Doubt::OfMost);
+            assert_eq!(doubted.lease(), LeaseId(300));
+            assert_eq!(decode::<Place>(PLACE, &encode(&doubted)), Ok(doubted));
+        }
+        let highest = Place::of(run(1, 2), LeaseId((1 << 63) - 1));
+        assert_eq!(highest.doubted(Doubt::OfMost).lease(), highest.lease());
         // The cause names the other one of two that couldn't reach each other.
         let apart = Member {
             standing: Standing::Expelled(Cause::Apart(NodeId(301))),

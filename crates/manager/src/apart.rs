@@ -9,6 +9,9 @@
 //! One goes at a time, and nobody for [`HOLD_OFF`] afterwards. Who had to go lately goes again, so that a link that comes
 //! and goes doesn't cost each of its two ends in turn. Several that had to go lately because of the same node count against
 //! that one, also when they are back.
+//!
+//! *The manager counts itself* as it does the others, as the most important one of those that are apart from as many. It can't
+//! expel itself: if it is the one that goes, it gives its place up, and its successor hears the same reports.
 
 use model::member::{Cause, Membership, NODE_LEASE, Standing, UNREACHED_MAX};
 use model::{FailureGroupId, Moment, NodeId, NodeRun};
@@ -34,6 +37,8 @@ pub struct Roles {
     pub servers: BTreeMap<NodeId, BTreeSet<FailureGroupId>>,
     /// So many failure groups may be away at the same time without that data can't be read.
     pub tolerance: usize,
+    /// The nodes that don't come back by themselves: expelled by hand, or removed.
+    pub barred: BTreeSet<NodeId>,
 }
 
 /// What a run says.
@@ -129,8 +134,9 @@ impl Apart {
         }
     }
 
-    /// Decides who goes, or that nobody has to any more.
-    pub(crate) fn advance(&mut self, view: &View<'_>, now: Moment) {
+    /// Decides who goes, or that nobody has to any more. Returns whether it is the manager itself.
+    #[must_use]
+    pub(crate) fn advance(&mut self, view: &View<'_>, now: Moment) -> bool {
         self.reports
             .retain(|_, report| now < report.at.plus(REPORT_LASTS));
         self.went.retain(|_, (at, _)| now < at.plus(REMEMBERED));
@@ -142,22 +148,25 @@ impl Apart {
         });
         let is_due = pairs.first.is_some_and(|first| now >= first.plus(GATHER));
         if !is_due || self.going.is_some() || now < self.not_before {
-            return;
+            return false;
         }
         let Some((run, other)) = view.choose(&pairs, &self.went) else {
-            return;
+            return false;
         };
+        if run == view.own {
+            return true;
+        }
         self.going = Some((run, other));
         self.went.insert(run.node, (now, other.node));
         self.not_before = now.plus(HOLD_OFF);
+        false
     }
 
     fn pairs(&self, view: &View<'_>) -> Pairs {
         let mut pairs = Pairs::default();
         for (from, report) in self.reports.iter().filter(|(from, _)| view.lives(**from)) {
             for (to, first) in &report.first {
-                // Whoever can say that it doesn't reach the manager does reach it.
-                if to == from || *to == view.own || !view.lives(*to) {
+                if to == from || !view.lives(*to) {
                     continue;
                 }
                 for (one, other) in [(from, to), (to, from)] {
@@ -204,6 +213,7 @@ impl View<'_> {
         candidates.retain(|run| missed(run) == most);
         candidates.sort_by_key(|run| {
             (
+                *run == self.own,
                 !went.contains_key(&run.node),
                 self.roles.quorum.contains(&run.node),
                 self.roles.servers.contains_key(&run.node),
@@ -217,27 +227,28 @@ impl View<'_> {
         Some((run, *other))
     }
 
+    /// The nodes that had to go, aren't back and will be, with those that they were apart from.
+    fn gone(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        let members = self.record.members.iter();
+        let gone = members.filter_map(|(node, it)| Some((*node, apart_from(it.standing)?)));
+        gone.filter(|(node, _)| !self.roles.barred.contains(node))
+    }
+
     /// The nodes that had to go because they were apart from this one, and aren't back.
     fn gone_for(&self, node: NodeId) -> BTreeSet<NodeId> {
-        let members = self.record.members.values();
-        let gone = members.filter(|member| apart_from(member.standing) == Some(node));
-        gone.map(|member| member.run.node).collect()
+        let gone = self.gone().filter(|(_, other)| *other == node);
+        gone.map(|(gone, _)| gone).collect()
     }
 
     /// The cluster goes on without the run, as far as the manager knows.
     fn may_go(&self, run: NodeRun) -> bool {
-        run != self.own
-            && self.leaves_most_nodes()
-            && self.leaves_a_quorum(run.node)
-            && self.leaves_all_data(run.node)
+        self.leaves_most_nodes() && self.leaves_a_quorum(run.node) && self.leaves_all_data(run.node)
     }
 
     /// One more can go, and most are left of those that are there and those that had to go already.
     fn leaves_most_nodes(&self) -> bool {
-        let members = self.record.members.values();
-        let gone = members.filter(|member| apart_from(member.standing).is_some());
         let living = self.living.len();
-        living.saturating_sub(1) * 2 > living + gone.count()
+        living.saturating_sub(1) * 2 > living + self.gone().count()
     }
 
     fn leaves_a_quorum(&self, without: NodeId) -> bool {

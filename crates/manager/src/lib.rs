@@ -10,7 +10,8 @@
 //! gives its shards to others, step by step, and a new manager goes on where the record says. *A node
 //! falls silent*: [`NodeLease`] on the node stops it when its lease is over; the manager waits until
 //! that has happened by every clock, then does the same. *Two nodes can't reach each other*: one that needs the other
-//! ([`Reach`]) says so, and the manager has one of both fall silent.
+//! ([`Reach`]) says so, and the manager has one of both fall silent. *Nobody hears the manager*, which reaches coordination:
+//! most of a [`jury`] say so ([`Poll`]), and it gives its place up.
 
 mod apart;
 mod balance;
@@ -23,6 +24,7 @@ mod node_lease;
 mod planted;
 mod reach;
 pub mod space;
+mod unheard;
 
 pub use apart::Roles;
 pub use balance::{HYSTERESIS_PERCENT, MOVE_EVERY};
@@ -32,3 +34,4 @@ pub use model::Moment;
 pub use node_lease::{NodeLease, Standing};
 pub use planted::Planted;
 pub use reach::{Reach, UNREACHED_AFTER};
+pub use unheard::{Poll, UNHEARD_AFTER, jury};

@@ -10,8 +10,8 @@ use crate::leases::{LEASE_BY_ANY_CLOCK, Leases};
 use crate::planted::Planted;
 use model::limits::SHARDS_OF_PROCESS_MAX;
 use model::member::{
-    Cause, Change, Heartbeat, HeartbeatReply, Membership, NODE_LEASE, NODES_MAX, Role, Standing,
-    Term, Verdict,
+    Cause, Change, HEARTBEAT_EVERY, Heartbeat, HeartbeatReply, Membership, NODE_LEASE, NODES_MAX,
+    Role, Standing, Term, Verdict,
 };
 use model::{Moment, NodeRun, ShardId};
 use std::collections::BTreeMap;
@@ -27,6 +27,10 @@ const PROBE_AFTER: Duration = Duration::from_millis(300);
 const FORMER_HEARD: Duration = Duration::from_millis(1_500);
 /// Most records of shards that are being changed at the same time.
 const ASSIGNING_MAX: usize = 64;
+/// Who was heard has more than this left of its lease until a heartbeat is missing.
+const HEARD_REST: Duration = LEASE_BY_ANY_CLOCK.saturating_sub(HEARTBEAT_EVERY.saturating_mul(2));
+/// How long those who live may take to find that they don't hear this manager, once leases have ended of most members.
+const FOUND_MAX: Duration = Duration::from_secs(5);
 
 /// What a manager begins with: all read after the manager's place in coordination was won.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -74,6 +78,8 @@ pub enum Event {
     Roles(Roles),
     /// An established connection with the run broke off.
     Broke(NodeRun),
+    /// No connection with it could be made. It may be that it reaches this run, and this run doesn't reach it.
+    Unconnected(NodeRun),
     /// An attempt ended that [`Action::Probe`] asked for.
     Probed {
         /// The run that was meant.
@@ -113,6 +119,8 @@ pub enum Event {
     OwnLease(Moment),
     /// Coordination says that this run doesn't have the manager's place any more.
     PlaceLost,
+    /// Others have found that most of them don't hear this run.
+    Unheard,
     /// Time has passed. Wanted every 100 ms.
     Tick,
 }
@@ -167,6 +175,10 @@ pub enum Resigned {
     LeaseOver,
     /// The membership says that its own run has ended.
     Ended,
+    /// Most of the others don't hear it. It gives its place up, for one whom they hear.
+    Unheard,
+    /// Of members that can't reach each other it is the one that goes. It gives its place up, for one that can expel it.
+    Apart,
 }
 
 /// The manager of a cluster.
@@ -187,6 +199,8 @@ pub struct Manager {
     /// When its term was stored; heartbeats are answered from then on.
     since: Option<Moment>,
     last_move: Moment,
+    /// Since when leases have ended and most members aren't heard.
+    alone: Option<Moment>,
     roles: Roles,
     leases: Leases,
     facts: Facts,
@@ -235,6 +249,7 @@ impl Manager {
             former: former.map(|run| (run, rest)),
             since: None,
             last_move: now,
+            alone: None,
             roles: start.roles,
             leases: Leases::default(),
             facts,
@@ -310,6 +325,12 @@ impl Manager {
             }
             Event::Roles(roles) => self.roles = roles,
             Event::Broke(run) => self.broke(run, &mut actions),
+            Event::Unconnected(run) => {
+                // Whoever is heard lives, whatever refuses connections to it.
+                if !self.is_heard(run, now) && !self.facts.apart.is_going(run) {
+                    self.broke(run, &mut actions);
+                }
+            }
             Event::Probed { run, is_refused } => self.probed(run, is_refused, &mut actions),
             Event::Appeared(run) => self.appeared(run),
             Event::Shard {
@@ -342,6 +363,7 @@ impl Manager {
                 return actions;
             }
             Event::PlaceLost => self.resign(Resigned::LeaseOver, &mut actions),
+            Event::Unheard => self.resign(Resigned::Unheard, &mut actions),
             Event::Tick => {}
         }
         self.advance(now, &mut actions);
@@ -502,7 +524,9 @@ impl Manager {
             return;
         };
         self.find_ended(now);
-        self.part(now);
+        if self.part(now) {
+            return self.resign(Resigned::Apart, actions);
+        }
         let situation = Situation {
             record: &self.record,
             facts: &self.facts,
@@ -547,21 +571,52 @@ impl Manager {
                 self.condemn(run, Cause::NewerRun);
             }
         }
+        let may_be_unheard = self.may_be_unheard(now);
         let over: Vec<_> = self.leases.over(now).collect();
         for run in over {
-            if self.is_of_interest(run) {
-                self.condemn(run, self.facts.apart.cause_of(run));
-            } else {
+            if !self.is_of_interest(run) {
                 self.leases.forget(run);
                 self.facts.heard.remove(&run);
+            } else if !may_be_unheard {
+                self.condemn(run, self.facts.apart.cause_of(run));
             }
         }
     }
 
-    /// Decides who goes of members that can't reach each other.
-    fn part(&mut self, now: Moment) {
+    /// Most members fall silent at about the same time. They may not be dead: perhaps it is this run that they don't hear,
+    /// which they find out. Nobody's silence counts until then.
+    fn may_be_unheard(&mut self, now: Moment) -> bool {
+        let others = self
+            .attended()
+            .filter(|run| *run != self.own && !self.facts.condemned.contains_key(run));
+        // The first lease ends up to a heartbeat before those of all others that fell silent with it.
+        let (heard, silent): (Vec<NodeRun>, Vec<NodeRun>) =
+            others.partition(|run| self.has_rest(*run, now));
+        let is_any_over = silent.iter().any(|run| self.leases.is_over(*run, now));
+        // This run hears itself.
+        if !is_any_over || silent.len() <= heard.len() + 1 {
+            self.alone = None;
+            return false;
+        }
+        let since = *self.alone.get_or_insert(now);
+        now < since.plus(FOUND_MAX)
+    }
+
+    /// No heartbeat is missing of the run, as far as its lease shows.
+    fn has_rest(&self, run: NodeRun, now: Moment) -> bool {
+        let end = self.leases.end(run);
+        end.is_some_and(|end| end > now.plus(HEARD_REST))
+    }
+
+    /// The run said something to this manager a moment ago.
+    fn is_heard(&self, run: NodeRun, now: Moment) -> bool {
+        self.facts.heard.contains_key(&run) && self.has_rest(run, now)
+    }
+
+    /// Decides who goes of members that can't reach each other. Returns whether it is this run.
+    fn part(&mut self, now: Moment) -> bool {
         if self.facts.apart.is_calm() {
-            return;
+            return false;
         }
         let mut apart = std::mem::take(&mut self.facts.apart);
         let members = self.attended();
@@ -576,12 +631,13 @@ impl Manager {
             living: living.map(|run| (run.node, run)).collect(),
             owners: shards.filter_map(|fact| fact.assigned).collect(),
         };
-        apart.advance(&view, now);
+        let is_own = apart.advance(&view, now);
         self.facts.apart = apart;
         let is_early = self.has(Planted::PartEarly);
         if let Some(going) = self.facts.apart.going().filter(|_| is_early) {
             self.condemn(going, self.facts.apart.cause_of(going));
         }
+        is_own
     }
 
     fn condemn(&mut self, run: NodeRun, cause: Cause) {

@@ -4,8 +4,9 @@
 //! asked something that it answers at once, again and again, until it does ([`Reach::answered`]) or isn't needed any
 //! more. Meanwhile, from some time on, it counts as one that isn't reached ([`Reach::unreached`]), which the manager is told.
 //!
-//! *The run before had to go* because it was apart from somebody: the new one asks all nodes that it needs, and asks to
-//! join only when each has answered for a while ([`Reach::may_join`]). Otherwise it would have to go again at once.
+//! *The run before had to go* because it was apart from somebody: the new one asks all nodes that it needs whether they reach
+//! it, and asks to join only when each has said so for a while ([`Reach::may_join`]). Otherwise it would have to go again at
+//! once.
 
 use model::{Moment, NodeId};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,12 @@
 //! Nodes, one of which is the manager, and coordination: everything that can happen to them is a
 //! method. After each change [`Cluster::check`] looks at all of them at once.
 
+mod hearing;
+
 use super::judged;
-use manager::{Action, Event, Manager, Moment, NodeLease, Planted, Reach, Roles, Standing, Start};
+use manager::{
+    Action, Event, Manager, Moment, NodeLease, Planted, Reach, Resigned, Roles, Standing, Start,
+};
 use model::member::{self, Cause, Heartbeat, HeartbeatReply, Membership, Role, Term, Weight};
 use model::{NodeId, NodeRun, ShardId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +41,8 @@ pub(crate) struct Coordination {
     pub(crate) place: Option<(NodeRun, Duration)>,
     /// The revision that doubted the place; 0 if nobody has since it was kept.
     doubt: u64,
+    /// Whoever doubted it has found that most don't hear its holder.
+    is_unheard: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -64,6 +70,10 @@ pub(crate) struct Node {
     doubted: Option<(u64, Moment)>,
     /// Coordination has said that it has lost its place: what its own manager answers extends nothing.
     has_lost_place: bool,
+    /// When it gave its place up, until another one has it.
+    gave_up: Option<Moment>,
+    /// The manager that it has asked in vain, and since when.
+    silent: Option<(NodeRun, Moment)>,
     asked: Option<Moment>,
     told: Term,
     has_news: bool,
@@ -131,6 +141,8 @@ pub(crate) struct Cluster {
     pub(crate) messages: Vec<Message>,
     /// Pairs of nodes that don't hear each other; node 0 is coordination.
     pub(crate) cuts: BTreeSet<(u32, u32)>,
+    /// Pairs of nodes of which the second one refuses connections of the first one, and answers over its own.
+    pub(crate) refusals: BTreeSet<(u32, u32)>,
     /// Leaders of coordination follow each other so soon that the place never ends by itself.
     pub(crate) place_stays: bool,
     /// What nodes are beside owners.
@@ -166,6 +178,7 @@ impl Cluster {
             nodes,
             messages: Vec::new(),
             cuts: BTreeSet::new(),
+            refusals: BTreeSet::new(),
             place_stays: false,
             roles: Roles::default(),
             looks: false,
@@ -237,6 +250,7 @@ impl Cluster {
     fn vacate(&mut self) {
         self.store.place = None;
         self.store.doubt = 0;
+        self.store.is_unheard = false;
         self.store.revision += 1;
     }
 
@@ -360,9 +374,13 @@ impl Cluster {
         if self.looks {
             self.look(at, now);
         }
+        if reaches {
+            self.complain(at);
+        }
         if reaches && self.nodes[at].manager.is_none() && self.nodes[at].reach.may_join() {
             self.campaign(at, now);
         }
+        self.try_to_connect(at);
         self.event(at, Event::Tick);
         self.send_heartbeat(at);
         self.host(at);
@@ -378,9 +396,11 @@ impl Cluster {
         let members = members.filter(|it| it.standing.is_member() && it.run.node != own.node);
         let members: BTreeMap<NodeId, NodeRun> = members.map(|it| (it.run.node, it.run)).collect();
         let needed: BTreeSet<NodeId> = members.keys().copied().collect();
+        let comes_back = !self.nodes[at].reach.may_join();
         let answers = |node: NodeId| {
             let is_up = self.node(node).life == Life::Running;
-            is_up && !self.is_cut(own.node.0, node.0)
+            let is_back = !comes_back || self.calls_reach(node, own.node);
+            is_up && is_back && self.calls_reach(own.node, node)
         };
         let answering: BTreeSet<NodeId> =
             needed.iter().copied().filter(|it| answers(*it)).collect();
@@ -409,6 +429,10 @@ impl Cluster {
     fn keep_place(&mut self, at: usize, now: Moment) {
         self.nodes[at].kept = now;
         let run = self.nodes[at].run;
+        let is_own = self.store.place.is_some_and(|(holder, _)| holder == run);
+        if is_own && self.store.is_unheard {
+            return self.event(at, Event::Unheard);
+        }
         let ends = self.now + PLACE;
         match &mut self.store.place {
             Some((holder, end)) if *holder == run => {
@@ -430,6 +454,9 @@ impl Cluster {
     /// Takes the manager's place if it is free, or its holder is surely dead or surely doesn't keep it.
     fn campaign(&mut self, at: usize, now: Moment) {
         let own = self.nodes[at].run;
+        if self.leaves_it_to_others(at, now) {
+            return;
+        }
         let mut dead = None;
         let mut former_kept = PLACE_BY_ANY_CLOCK;
         if let Some((holder, _)) = self.store.place {
@@ -449,6 +476,7 @@ impl Cluster {
         self.store.revision += 1;
         self.store.place = Some((own, self.now + PLACE));
         self.store.doubt = 0;
+        self.store.is_unheard = false;
         let store = &self.store;
         let shards = store.shards.iter();
         let start = Start {
@@ -476,7 +504,7 @@ impl Cluster {
         let dead = self.nodes.iter().filter(|node| node.life == Life::Down);
         let dead: Vec<_> = dead.map(|node| node.run).collect();
         for run in dead {
-            let event = Event::Broke(run);
+            let event = Event::Unconnected(run);
             self.messages.push(Message::Told {
                 to: own,
                 tenure,
@@ -500,6 +528,8 @@ impl Cluster {
         }
         node.lease.sent(clock);
         node.asked = Some(clock);
+        let silent = node.silent.filter(|(run, _)| *run == to);
+        node.silent = silent.or(Some((to, clock)));
         node.told = term;
         node.has_news = false;
         let heartbeat = Heartbeat {
@@ -564,7 +594,12 @@ impl Cluster {
                     to,
                     membership,
                 }),
-                Action::Resign(_) => self.nodes[at].manager = None,
+                Action::Resign(why) => {
+                    self.nodes[at].manager = None;
+                    if matches!(why, Resigned::Unheard | Resigned::Apart) {
+                        self.give_up(at);
+                    }
+                }
             }
         }
     }
@@ -573,7 +608,7 @@ impl Cluster {
     pub(crate) fn can_arrive(&self, at: usize) -> bool {
         match &self.messages[at] {
             Message::Heartbeat { to, from, .. } | Message::Unreached { to, from, .. } => {
-                !self.is_cut(to.node.0, from.node.0)
+                self.calls_reach(from.node, to.node)
             }
             Message::Reply { to, from, .. } => !self.is_cut(to.node.0, from.0),
             Message::Store { from, .. } | Message::Assign { from, .. } => {
@@ -645,10 +680,15 @@ impl Cluster {
                         let at = to.node.0 as usize - 1;
                         let before = self.messages.len();
                         self.event(at, Event::Heartbeat { from, heartbeat });
+                        let mut is_declined = true;
                         for reply in &mut self.messages[before..] {
                             if let Message::Reply { sent: of, .. } = reply {
                                 *of = sent;
+                                is_declined = false;
                             }
+                        }
+                        if is_declined {
+                            self.node_mut(from.node).silent = None;
                         }
                     }
                     // It waits in the buffers of the machine.
@@ -699,6 +739,7 @@ impl Cluster {
                 if node.asked == Some(sent) {
                     node.asked = None;
                 }
+                node.silent = node.silent.filter(|(run, _)| run.node != from);
             }
             Message::Store {
                 from,
@@ -725,8 +766,11 @@ impl Cluster {
             Message::Probe {
                 from, tenure, run, ..
             } => {
-                let node = self.node(run.node);
-                let is_refused = node.life == Life::Down && !self.is_cut(from.node.0, run.node.0);
+                let is_down = self.node(run.node).life == Life::Down;
+                let is_refused = match self.is_cut(from.node.0, run.node.0) {
+                    true => false,
+                    false => is_down || !self.calls_reach(from.node, run.node),
+                };
                 let event = Event::Probed { run, is_refused };
                 self.messages.push(Message::Told {
                     to: from,
@@ -823,6 +867,7 @@ impl Cluster {
     /// All faults end, everything that is down starts; then all must be well.
     pub(crate) fn come_to_rest(&mut self) -> Result<(), String> {
         self.cuts.clear();
+        self.refusals.clear();
         self.place_stays = false;
         for at in 0..self.nodes.len() {
             match self.nodes[at].life {
@@ -880,6 +925,8 @@ impl Node {
             kept: Moment::default(),
             doubted: None,
             has_lost_place: false,
+            gave_up: None,
+            silent: None,
             asked: None,
             told: Term(0),
             has_news: false,

@@ -18,3 +18,4 @@ mod storms;
 mod story;
 mod thousand;
 mod times;
+mod unheard;

@@ -18,6 +18,12 @@ pub const WHO_MANAGES: Method = Method(0x0302);
 /// Tells the manager which members a node can't reach: an [`Unreached`], answered with nothing.
 pub const UNREACHED: Method = Method(0x0303);
 
+/// Asks a member what it hears of a manager: its [`NodeRun`], answered with a [`Heard`].
+pub const HEARD: Method = Method(0x0304);
+
+/// Asks a member whether it reaches the node that asks, too: it calls that one, and answers with a bool.
+pub const REACHES_BACK: Method = Method(0x0305);
+
 /// How long a node may serve after it sent the heartbeat that was answered last.
 pub const NODE_LEASE: Duration = Duration::from_secs(6);
 /// How often a node sends a heartbeat.
@@ -249,6 +255,15 @@ pub struct KnownManager {
 pub struct Unreached {
     /// Their runs; at most [`UNREACHED_MAX`], more aren't read. None: it reaches all that it needs again.
     pub runs: Vec<NodeRun>,
+}
+
+/// What a member hears of a manager.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+pub struct Heard {
+    /// It has asked that one in vain for long.
+    pub is_unheard: bool,
+    /// That one attends to it: its connection is open.
+    pub is_attended: bool,
 }
 
 /// Asks a member to answer after a time, so that the end of its connection is noticed.

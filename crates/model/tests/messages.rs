@@ -5,7 +5,7 @@ use fuzzing::{Format, Memory, ROUNDS, Source, Tally, check, fuzz, within};
 use model::call::{Call, Class, Method, Reply};
 use model::jobs::{JobsReply, JobsRequest};
 use model::join::{JoinReply, JoinRequest, RenewReply, RenewRequest};
-use model::member::{Attend, Heartbeat, HeartbeatReply, KnownManager, Unreached};
+use model::member::{Attend, Heard, Heartbeat, HeartbeatReply, KnownManager, Unreached};
 use model::nsd::{AddressedRequest, NsdAnswer};
 use model::owner::{OwnerCall, OwnerReply};
 use model::space::{Statement, Told};
@@ -53,6 +53,7 @@ targets! {
     fn any_bytes_are_refused_or_are_a_wish_for_attendance() for Attend, ROUNDS;
     fn any_bytes_are_refused_or_name_members_that_are_not_reached() for Unreached, ROUNDS;
     fn any_bytes_are_refused_or_name_the_manager() for Result<Option<KnownManager>>, ROUNDS;
+    fn any_bytes_are_refused_or_say_what_is_heard_of_a_manager() for Result<Heard>, ROUNDS;
     fn any_bytes_are_refused_or_are_what_a_holder_of_space_says() for Result<Statement>, ROUNDS;
     fn any_bytes_are_refused_or_are_what_a_ledger_says() for Result<Told>, ROUNDS;
     fn any_bytes_are_refused_or_are_a_request_about_jobs() for JobsRequest, ROUNDS;

@@ -262,6 +262,7 @@ impl Member {
             roster,
             ask: Notify::new(),
         });
+        parts.services.set_peers(&parts.peers);
         parts.use_roster();
         tracing::info!(%run, address = %own.address, "the node has joined the cluster");
         let mut tasks = vec![

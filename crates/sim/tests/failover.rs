@@ -68,6 +68,8 @@ enum End {
     SilentLeader,
     /// Falls silent, and coordination changes its leader a moment later.
     SilentAndLeader,
+    /// No other node hears it, nor it them, and it reaches coordination.
+    Unheard,
     Leaves,
 }
 
@@ -90,9 +92,7 @@ fn pause(seed: u64, end: End) -> Duration {
                 // Programs end before their daemon leaves.
                 End::Leaves => client.close().await?,
                 // It keeps its tokens for as long as it lives.
-                End::Killed | End::Silent | End::SilentLeader | End::SilentAndLeader => {
-                    std::mem::forget(client);
-                }
+                _ => std::mem::forget(client),
             }
             Ok::<_, model::Error>(file)
         });
@@ -128,6 +128,7 @@ fn pause(seed: u64, end: End) -> Duration {
                 stage.sleep(Duration::from_millis(seed * 997 % 7_000)).await;
                 stage.change_leader();
             }
+            End::Unheard => others.iter().for_each(|other| stage.cut(victim, *other)),
             End::Leaves => {
                 let run = stage.run(victim, async |_, member| member.run()).await;
                 // Its daemon ends with it.
@@ -180,7 +181,7 @@ fn pause(seed: u64, end: End) -> Duration {
         *found.lock().expect("nobody panicked") = worst;
         match end {
             End::Killed => stage.start(victim).await,
-            End::Silent | End::SilentLeader | End::SilentAndLeader => stage.heal(),
+            End::Silent | End::SilentLeader | End::SilentAndLeader | End::Unheard => stage.heal(),
             // Started again by who keeps daemons up.
             End::Leaves => {}
         }
@@ -227,6 +228,12 @@ fn others_go_on_within_fifteen_seconds_when_the_silent_node_leads_coordination_t
 fn others_go_on_within_fifteen_seconds_when_coordination_changes_its_leader_after_a_node_with_everything_fell_silent()
  {
     worst(End::SilentAndLeader, Duration::from_secs(15));
+}
+
+/// Would be broken if a manager that only coordination hears kept its place, and expelled all others.
+#[test]
+fn others_go_on_within_fifteen_seconds_when_nobody_hears_the_node_with_everything() {
+    worst(End::Unheard, Duration::from_secs(15));
 }
 
 /// Would be broken if a node that leaves were waited for as if it had died, or if its shard were nobody's for long.

@@ -3,7 +3,7 @@
 
 use super::Body;
 use super::patient::Patient;
-use crate::{LeaseId, ShardRecord};
+use crate::{Doubt, Kept, LeaseId, ShardRecord};
 use model::member::{Membership, Term};
 use model::{
     EntryNumber, ErrorKind, FamilyId, NodeId, NodeRun, Result, SessionId, ShardEpoch, ShardId,
@@ -105,16 +105,16 @@ async fn doubted_place(body: &Body) -> Option<()> {
     let lease = a.grant_place().await.ok()?.id;
     a.take_place(run(1), before, lease).await.ok()?;
     let held = b.manager().await.ok()??;
-    a.keep_place(run(1), lease).await.ok()?;
+    must_last(a.keep_place(run(1), lease).await)?;
     let kept = b.manager().await.ok()??;
     let is_kept = kept == held && held.value.run == run(1) && !held.value.is_doubted();
     is_kept.then_some(())?;
     // Its holder answers.
-    b.doubt_place(&held).await.ok()?;
+    b.doubt_place(&held, Doubt::OfOne).await.ok()?;
     let doubted = b.manager().await.ok()??;
     let is_seen = doubted.value.is_doubted() && doubted.value.run == run(1);
     is_seen.then_some(())?;
-    a.keep_place(run(1), lease).await.ok()?;
+    must_last(a.keep_place(run(1), lease).await)?;
     let other = b.grant_place().await.ok()?.id;
     let taken = b.take_place(run(2), doubted.version, other).await;
     let refused = taken.expect_err("its holder has answered").kind();
@@ -122,13 +122,30 @@ async fn doubted_place(body: &Body) -> Option<()> {
     // It doesn't.
     let answered = b.manager().await.ok()??;
     (!answered.value.is_doubted()).then_some(())?;
-    b.doubt_place(&answered).await.ok()?;
+    b.doubt_place(&answered, Doubt::OfOne).await.ok()?;
     let doubted = b.manager().await.ok()??;
     doubted.value.is_doubted().then_some(())?;
     b.take_place(run(2), doubted.version, other).await.ok()?;
     let late = a.keep_place(run(1), lease).await;
     let late = late.expect_err("another one has the place").kind();
-    (late == ErrorKind::NotFound).then_some(())
+    (late == ErrorKind::NotFound).then_some(())?;
+    // It isn't heard by most: it never answers that.
+    let held = a.manager().await.ok()??;
+    a.doubt_place(&held, Doubt::OfMost).await.ok()?;
+    for _ in 0..2 {
+        let kept = b.keep_place(run(2), other).await.ok()?;
+        assert_eq!(kept, Kept::Unheard, "nobody takes that back");
+    }
+    let doubted = a.manager().await.ok()??;
+    let is_same = doubted.value.is_unheard() && doubted.value.lease() == other;
+    is_same.then_some(())
+}
+
+/// `None` if nothing is known of it.
+fn must_last(kept: Result<Kept>) -> Option<()> {
+    let kept = kept.ok()?;
+    assert_eq!(kept, Kept::Longer, "its holder may only be late");
+    Some(())
 }
 
 pub(super) async fn a_place_that_is_doubted_can_be_taken_until_its_holder_answers(body: Body) {

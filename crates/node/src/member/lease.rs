@@ -15,16 +15,16 @@
 
 use super::Parts;
 use coordination::Roster;
-use manager::{Moment, NodeLease, Standing};
+use manager::{Moment, NodeLease, Standing, UNHEARD_AFTER};
 use metanode::OwnerLease;
 use model::call::{Call, Class};
 use model::member::{
-    HEARTBEAT, HEARTBEAT_EVERY, Heartbeat, HeartbeatReply, KnownManager, NODE_LEASE, Role, Term,
-    Verdict, WHO_MANAGES, Weight,
+    HEARTBEAT, HEARTBEAT_EVERY, Heard, Heartbeat, HeartbeatReply, KnownManager, NODE_LEASE, Role,
+    Term, Verdict, WHO_MANAGES, Weight,
 };
 use model::{NodeRun, ShardId};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -55,6 +55,10 @@ pub(super) struct RunLease {
     /// When this run asked for the manager's place and got it, and when it asked last and kept it; `None`: it doesn't
     /// have it. Locked after `state`.
     place_kept: Mutex<Option<(Instant, Instant)>>,
+    /// The run that was asked as the manager and has answered nothing, and since when.
+    silent: Mutex<Option<(NodeRun, Instant)>>,
+    /// Runs whose calls to learn when this node ends are under way, and how many.
+    attending: Mutex<BTreeMap<NodeRun, u32>>,
     owners: OwnerLease,
     /// The shards that are here or being taken over; kept by who hosts them.
     hosts: Mutex<BTreeSet<ShardId>>,
@@ -76,6 +80,8 @@ impl RunLease {
             state: Mutex::default(),
             manager: Mutex::default(),
             place_kept: Mutex::default(),
+            silent: Mutex::default(),
+            attending: Mutex::default(),
             owners: OwnerLease::not_yet(),
             hosts: Mutex::default(),
             is_leaving: AtomicBool::new(false),
@@ -133,13 +139,13 @@ impl RunLease {
 
     /// This run doesn't have the manager's place any more, perhaps earlier than it should have ended: what its own
     /// manager answered counts no longer, also what is still on its way, and the node has no lease until the next
-    /// manager answers it. Heard of so late that all of that is over by itself, it ends nothing: the next manager may have
-    /// answered already.
+    /// manager answers it. Heard of once more, or so late that all of that is over by itself, it ends nothing: the next
+    /// manager may have answered already.
     pub(super) fn lost_place(&self) {
         let mut state = self.state.lock();
         let kept = self.place_kept.lock().take();
         let now = self.world.now();
-        if kept.is_none_or(|(_, kept)| now - kept < NODE_LEASE) {
+        if kept.is_some_and(|(_, kept)| now - kept < NODE_LEASE) {
             state.void();
             self.owners.void();
         }
@@ -156,10 +162,45 @@ impl RunLease {
         (sent >= won).then(|| sent.min(kept))
     }
 
-    /// A call that the run made, to learn when this node ends, broke off. If it is the manager, it is asked at once.
-    pub(super) fn lost_caller(&self, run: NodeRun) {
-        if self.known_manager().is_some_and(|known| known.run == run) {
+    /// A run calls to learn when this node ends.
+    pub(super) fn attended_by(&self, run: NodeRun) {
+        *self.attending.lock().entry(run).or_default() += 1;
+    }
+
+    /// Such a call is over; perhaps because it broke off. If the run is the manager, it is asked at once then.
+    pub(super) fn unattended_by(&self, run: NodeRun, was_answered: bool) {
+        let mut attending = self.attending.lock();
+        let calls = attending.get_mut(&run).expect("each call ends once");
+        *calls -= 1;
+        if *calls == 0 {
+            attending.remove(&run);
+        }
+        drop(attending);
+        if !was_answered && self.known_manager().is_some_and(|known| known.run == run) {
             self.news.notify_one();
+        }
+    }
+
+    /// A heartbeat is sent to the run that is the manager.
+    fn asked(&self, manager: NodeRun, sent: Instant) {
+        let mut silent = self.silent.lock();
+        let before = silent.filter(|(run, _)| *run == manager);
+        *silent = before.or(Some((manager, sent)));
+    }
+
+    /// Whoever was asked as the manager has answered something.
+    fn was_answered(&self) {
+        *self.silent.lock() = None;
+    }
+
+    /// What this node hears of a run that is the manager.
+    pub(super) fn heard(&self, manager: NodeRun) -> Heard {
+        let silent = *self.silent.lock();
+        let silent = silent.filter(|(run, _)| *run == manager);
+        let now = self.world.now();
+        Heard {
+            is_unheard: silent.is_some_and(|(_, since)| now - since >= UNHEARD_AFTER),
+            is_attended: self.attending.lock().contains_key(&manager),
         }
     }
 
@@ -273,6 +314,7 @@ pub(super) async fn keep(parts: Arc<Parts>) {
             let sent = world.now();
             let moment = lease.moment(sent);
             lease.state.lock().sent(moment);
+            lease.asked(place, sent);
             let asked = ask(&parts, place, lease.heartbeat(&known));
             // Who takes its place needn't wait for the answer of one that may be dead.
             let shown = place_of(&known);
@@ -287,6 +329,9 @@ pub(super) async fn keep(parts: Arc<Parts>) {
                 _ = replaced => Err(NoReply::Replaced),
                 never = late => never,
             };
+            if matches!(reply, Ok(_) | Err(NoReply::Declined)) {
+                lease.was_answered();
+            }
             match reply {
                 // Another member was wrong.
                 Ok(reply) if told.is_some_and(|told| told.term != reply.term) => told = None,
@@ -464,6 +509,13 @@ mod tests {
             lease.owners().check(&world).unwrap();
             // It hears so late of the end that another manager has answered meanwhile, and that counts.
             world.sleep(NODE_LEASE).await;
+            renewed(run(2), world.now());
+            lease.lost_place();
+            lease.owners().check(&world).unwrap();
+            // It hears of it once more when another manager has answered.
+            lease.kept_place(world.now());
+            lease.lost_place();
+            lease.owners().check(&world).unwrap_err();
             renewed(run(2), world.now());
             lease.lost_place();
             lease.owners().check(&world).unwrap();

@@ -7,8 +7,10 @@
 //! comes round. All else that it wants done is a future here, of which each ends within
 //! [`STEP_MAX`], and whose outcome is its next event: stores, assignments, probes, and a call to each member
 //! that lasts until its connection breaks. *It resigns*, because another one has written the membership or its
-//! place has ended: all of that is dropped, and the node looks for a free place again. *It retires*, because the whole
-//! cluster stops: it gives the place up, and never looks for it again.
+//! place has ended: all of that is dropped, and the node looks for a free place again. *It resigns for others*, because
+//! they don't hear it, or because it is the one that goes of two that can't reach each other: it gives the place up, and
+//! leaves it to them. That they don't hear it is found by whoever keeps the place, who gives it up at once, whatever the loop
+//! does. *It retires*, because the whole cluster stops: it gives the place up, and never looks for it again.
 
 mod office;
 mod place;
@@ -21,8 +23,8 @@ use coordination::{PLACE_LEASE, Roster};
 use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
-use manager::{Action, Event, Manager, Roles, Start};
-use model::call::{Call, Class};
+use manager::{Action, Event, Manager, Resigned, Roles, Start};
+use model::call::{Call, Class, NoAnswer};
 use model::member::{ATTEND, Attend, Membership};
 use model::{ErrorKind, NodeRun, ShardId};
 use place::{Suspicion, Won};
@@ -55,8 +57,37 @@ const ATTEND_AGAIN: Duration = Duration::from_millis(500);
 enum Done {
     /// Something happened.
     Event(Event),
-    /// A call to a member ended; whether it was answered.
-    Attended(NodeRun, bool),
+    /// A call to a member ended.
+    Attended(NodeRun, Attended),
+}
+
+/// How a call to a member ended.
+enum Attended {
+    Answered,
+    /// Its connection broke, or another run answered.
+    Broke,
+    /// No connection could be made.
+    Unconnected,
+}
+
+/// How it ended that this run was the manager.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ruled {
+    /// It never was: coordination couldn't be read.
+    Never,
+    /// Its place may be another's, or lasts for a while.
+    Ended,
+    /// Others are to have its place at once.
+    GivesUp,
+}
+
+impl From<Resigned> for Ruled {
+    fn from(why: Resigned) -> Self {
+        match why {
+            Resigned::Unheard | Resigned::Apart => Self::GivesUp,
+            Resigned::Outdated | Resigned::LeaseOver | Resigned::Ended => Self::Ended,
+        }
+    }
 }
 
 type Work<'a> = FuturesUnordered<BoxFuture<'a, Done>>;
@@ -87,42 +118,44 @@ pub(super) async fn manage(parts: Arc<Parts>) {
             let lease = won.lease;
             let ruling = async {
                 tokio::select! {
-                    has_ruled = rule(&parts, won, suspicion.dead) => has_ruled,
-                    () = spaces::lend(&parts) => true,
+                    ruled = rule(&parts, won, suspicion.dead) => ruled,
+                    () = spaces::lend(&parts) => Ruled::Ended,
                 }
             };
-            let has_ruled = tokio::select! {
+            let ruled = tokio::select! {
                 biased;
-                () = office.retired() => true,
-                has_ruled = ruling => has_ruled,
+                () = office.retired() => Ruled::GivesUp,
+                ruled = ruling => ruled,
             };
-            let retires = office.is_retired();
-            if retires {
+            // However it heard of its end: whoever keeps the place may have given it up before.
+            let is_given_up = office.is_given_up(lease);
+            let gives_up = ruled == Ruled::GivesUp || is_given_up || office.is_retired();
+            if gives_up {
                 // What this manager has answered to its own node counts no longer than the place.
                 parts.lease.lost_place();
+                suspicion.gives_up(parts.world.now());
             }
             // The next manager waits for this run's lease no longer than for one that lost its place by time.
-            if !has_ruled || retires || parts.lease.has_ended() {
+            if ruled == Ruled::Never || gives_up || parts.lease.has_ended() {
                 place::give_up(&parts, lease).await;
             }
         }
     }
 }
 
-/// Is the manager until it resigns. `dead`: a run that was found to be dead. Returns whether it may have been the manager
-/// at all.
-async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> bool {
+/// Is the manager until it resigns. `dead`: a run that was found to be dead.
+async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> Ruled {
     let Ok(Ok(roster)) = parts
         .world
         .timeout(STEP_MAX, Roster::read(&parts.coordination))
         .await
     else {
-        return false;
+        return Ruled::Never;
     };
     if roster.manager.as_ref().map(|it| it.value.run) != Some(parts.run) {
         // It has ended already.
         parts.lease.lost_place();
-        return true;
+        return Ruled::Ended;
     }
     let office = &parts.office;
     let start = start(parts, &won, &roster, dead);
@@ -135,12 +168,12 @@ async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> bool {
     let mut attending = BTreeSet::new();
     let mut broken = BTreeSet::new();
     let mut known = parts.roster.subscribe();
-    // Ends when the place is lost.
+    // Ends when the place is lost, or given up.
     let keeping = place::keep(parts.clone(), won.lease);
     let urgent = parts.world.urgent();
     let mut keeping = urgent.spawn("keeps the manager's place", keeping);
-    if !perform(parts, first, &mut work) {
-        return true;
+    if let Some(why) = perform(parts, first, &mut work) {
+        return why.into();
     }
     let mut next_tick = parts.world.now();
     loop {
@@ -155,18 +188,20 @@ async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> bool {
             }
         }
         let mut events = tokio::select! {
-            () = &mut keeping => return true,
+            () = &mut keeping => return Ruled::Ended,
             Some(done) = work.next() => match done {
                 Done::Event(event) => vec![event],
-                Done::Attended(run, was_answered) => {
+                Done::Attended(run, attended) => {
                     attending.remove(&run);
-                    match was_answered {
-                        true => Vec::new(),
-                        false => {
-                            broken.insert(run);
-                            vec![Event::Broke(run)]
-                        }
+                    let event = match attended {
+                        Attended::Answered => None,
+                        Attended::Broke => Some(Event::Broke(run)),
+                        Attended::Unconnected => Some(Event::Unconnected(run)),
+                    };
+                    if event.is_some() {
+                        broken.insert(run);
                     }
+                    event.into_iter().collect()
                 }
             },
             changed = known.changed() => match changed {
@@ -176,11 +211,11 @@ async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> bool {
                     // Newer than what showed that it was this run's.
                     if known.revision > roster.revision && holder != Some(parts.run) {
                         place::lost(parts, won.lease);
-                        return true;
+                        return Ruled::Ended;
                     }
                     told.news(&known)
                 }
-                Err(_) => return true,
+                Err(_) => return Ruled::Ended,
             },
             () = parts.world.sleep(next_tick - parts.world.now()) => Vec::new(),
         };
@@ -192,12 +227,12 @@ async fn rule(parts: &Arc<Parts>, won: Won, dead: Option<NodeRun>) -> bool {
         for event in events {
             let actions = office.on(event, parts.moment());
             parts.world.at(Point::ManagerDecided).await;
-            if !perform(parts, actions, &mut work) {
-                return true;
+            if let Some(why) = perform(parts, actions, &mut work) {
+                return why.into();
             }
         }
         if parts.lease.has_ended() {
-            return true;
+            return Ruled::Ended;
         }
     }
 }
@@ -246,8 +281,8 @@ impl Told {
     }
 }
 
-/// Begins what the manager wants done. False if it has resigned.
-fn perform<'a>(parts: &'a Parts, actions: Vec<Action>, work: &mut Work<'a>) -> bool {
+/// Begins what the manager wants done. Why it has resigned, if it has.
+fn perform<'a>(parts: &'a Parts, actions: Vec<Action>, work: &mut Work<'a>) -> Option<Resigned> {
     for action in actions {
         match action {
             // Heartbeats are answered where they arrive.
@@ -262,11 +297,11 @@ fn perform<'a>(parts: &'a Parts, actions: Vec<Action>, work: &mut Work<'a>) -> b
             } => work.push(assign(parts, shard, (from, to), membership)),
             Action::Resign(why) => {
                 tracing::warn!(run = %parts.run, ?why, "the node isn't the manager any more");
-                return false;
+                return Some(why);
             }
         }
     }
-    true
+    None
 }
 
 fn probe(parts: &Parts, run: NodeRun, after: Duration) -> BoxFuture<'_, Done> {
@@ -337,7 +372,12 @@ fn attend(parts: &Parts, run: NodeRun, pause: Duration) -> BoxFuture<'_, Done> {
         let call = Call::new(ATTEND, Class::Lease, &wanted);
         let deadline = Deadline::after(&parts.world, ATTEND_MAX + ATTEND_LATE);
         let answer = parts.way_to(run).call(call, deadline).await;
-        Done::Attended(run, answer.is_ok_and(|answer| answer.from == run))
+        let attended = match answer {
+            Ok(answer) if answer.from == run => Attended::Answered,
+            Ok(_) | Err(NoAnswer::Unknown(_)) => Attended::Broke,
+            Err(NoAnswer::NotRun(_)) => Attended::Unconnected,
+        };
+        Done::Attended(run, attended)
     }
     .boxed()
 }

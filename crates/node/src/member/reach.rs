@@ -5,7 +5,7 @@
 //! answers at once, over the connection for leases, until it does (`manager::Reach` has the rules). *For seconds it
 //! doesn't*: the manager is told, again and again, and with it that all is well again. The manager counts the other
 //! node as alive, so one of both goes. *This one had to go*: its next run asks all nodes that it needs until each has
-//! answered for a while; before that it neither asks to join nor takes the manager's place.
+//! answered for a while, and has reached it, too; before that it neither asks to join nor takes the manager's place.
 //!
 //! All of it is on the urgent thread: threads that wait for a slow disk make no node unreachable.
 
@@ -18,8 +18,10 @@ use futures::stream::FuturesUnordered;
 use manager::Moment;
 use model::call::{Answer, Call, Class, NoAnswer};
 use model::map::NsdState;
-use model::member::{Cause, Standing, UNREACHED, UNREACHED_MAX, Unreached, WHO_MANAGES};
-use model::{NodeId, NodeRun};
+use model::member::{
+    Cause, REACHES_BACK, Standing, UNREACHED, UNREACHED_MAX, Unreached, WHO_MANAGES,
+};
+use model::{ErrorKind, NodeId, NodeRun};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -149,7 +151,10 @@ pub(super) async fn look(parts: Arc<Parts>) {
             (due, unreached, state.next(now), state.may_join())
         };
         for node in due {
-            work.push(ask(parts, node).boxed());
+            match may_join {
+                true => work.push(ask(parts, node).boxed()),
+                false => work.push(ask_back(parts, node).boxed()),
+            }
         }
         if may_join && !reach.may_join.send_replace(true) {
             tracing::info!(run = %parts.run, "the nodes that this one needs are reached: it joins");
@@ -194,6 +199,19 @@ async fn ask(parts: &Parts, node: NodeId) -> Done {
     let deadline = Deadline::after(&parts.world, ANSWER_MAX);
     let answer = parts.peers.to(node).call(call, deadline).await;
     Done::Asked(node, answer.is_ok())
+}
+
+/// Asks a node whether it reaches this one: calls of each may reach the other one, and those of the other one may not.
+async fn ask_back(parts: &Parts, node: NodeId) -> Done {
+    let call = Call::new(REACHES_BACK, Class::Lease, &());
+    let deadline = Deadline::after(&parts.world, ANSWER_MAX);
+    let answer = parts.peers.to(node).call(call, deadline).await;
+    let reaches = answer.is_ok_and(|answer| match answer.reply.decode::<bool>() {
+        Ok(reaches) => reaches,
+        // One that can't say, because it is older, has answered at least.
+        Err(error) => error.kind() == ErrorKind::NotImplemented,
+    });
+    Done::Asked(node, reaches)
 }
 
 /// Tells the manager whom this node can't reach.

@@ -5,6 +5,7 @@ use super::commands::{COMMAND, CommandDesk};
 use super::jobs::Jobs;
 use super::lease::RunLease;
 use super::managing::Office;
+use super::peers::Peers;
 use super::renewing::RenewalDesk;
 use super::spaces::{Desk, Holding};
 use bytes::Bytes;
@@ -15,8 +16,8 @@ use model::call::{Call, Class, Reply};
 use model::jobs::JOBS;
 use model::join::{AUTHORITY_KEY, RENEW};
 use model::member::{
-    ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, UNREACHED, Unreached,
-    WHO_MANAGES,
+    ATTEND, Attend, HEARD, HEARTBEAT, Heard, Heartbeat, HeartbeatReply, KnownManager, REACHES_BACK,
+    UNREACHED, Unreached, WHO_MANAGES,
 };
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
@@ -26,7 +27,7 @@ use nsd::NsdServer;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
 use world::call::{Deadline, Service};
@@ -46,6 +47,8 @@ pub(super) struct Services {
     jobs: Arc<Jobs>,
     commands: CommandDesk,
     renewals: RenewalDesk,
+    /// The ways to other nodes, once there are some. They know these services, as the way to this node.
+    peers: OnceLock<Weak<Peers>>,
     /// What coordination said last.
     roster: watch::Receiver<Arc<Roster>>,
     /// The nodes that were expelled by hand, and since when that is known here.
@@ -55,6 +58,9 @@ pub(super) struct Services {
 /// How long a node that was expelled by hand is answered still, so that its daemon can make durable what it has, hand over
 /// its shards and end.
 const BARRED_GRACE: Duration = Duration::from_secs(20);
+
+/// How long a node may take to answer that asks whether it is reached: less than it waits itself.
+const BACK_MAX: Duration = Duration::from_millis(1_500);
 
 /// The methods of what members say to each other. Only these are answered on the urgent thread, where requests of leases are:
 /// anything else would keep it from them.
@@ -85,6 +91,7 @@ impl Services {
             jobs: jobs.clone(),
             commands: CommandDesk::default(),
             renewals: RenewalDesk::default(),
+            peers: OnceLock::new(),
             roster,
             barred: RwLock::default(),
         })
@@ -93,6 +100,12 @@ impl Services {
     /// Who runs commands that come from other nodes.
     pub(super) fn commands(&self) -> &CommandDesk {
         &self.commands
+    }
+
+    /// These are the ways to other nodes.
+    pub(super) fn set_peers(&self, peers: &Arc<Peers>) {
+        let is_first = self.peers.set(Arc::downgrade(peers)).is_ok();
+        assert!(is_first, "a member has one set of ways");
     }
 
     /// Who certifies other nodes.
@@ -213,16 +226,22 @@ impl Services {
         self.commands.serve(from, call).await
     }
 
+    /// Whether a node answers something that it answers at once.
+    async fn reaches(&self, node: NodeId) -> bool {
+        let Some(peers) = self.peers.get().and_then(Weak::upgrade) else {
+            return false;
+        };
+        let call = Call::new(WHO_MANAGES, Class::Lease, &());
+        let deadline = Deadline::after(&self.urgent, BACK_MAX);
+        peers.to(node).call(call, deadline).await.is_ok()
+    }
+
     /// Answers when the asked time is over: a connection that breaks before tells the caller that this node has
     /// ended, and this node that the caller has.
     async fn attend(&self, from: NodeRun, attend: Attend, deadline: Deadline) -> Reply {
         let asked = Duration::from_millis(attend.answer_after_ms.into());
         let wait = asked.min(deadline.rest(&self.urgent));
-        let attended = Attended {
-            lease: &self.lease,
-            from,
-            was_answered: false,
-        };
+        let attended = Attended::begin(&self.lease, from);
         self.urgent.sleep(wait).await;
         attended.answered();
         Reply::new(&Ok(()), Bytes::new())
@@ -236,7 +255,16 @@ struct Attended<'a> {
     was_answered: bool,
 }
 
-impl Attended<'_> {
+impl<'a> Attended<'a> {
+    fn begin(lease: &'a RunLease, from: NodeRun) -> Self {
+        lease.attended_by(from);
+        Self {
+            lease,
+            from,
+            was_answered: false,
+        }
+    }
+
     fn answered(mut self) {
         self.was_answered = true;
     }
@@ -244,9 +272,7 @@ impl Attended<'_> {
 
 impl Drop for Attended<'_> {
     fn drop(&mut self) {
-        if !self.was_answered {
-            self.lease.lost_caller(self.from);
-        }
+        self.lease.unattended_by(self.from, self.was_answered);
     }
 }
 
@@ -289,6 +315,15 @@ impl Service for Services {
                 let known = self.lease.known_manager();
                 done(Reply::new::<Option<KnownManager>>(&Ok(known), Bytes::new()))
             }
+            HEARD => {
+                let heard = call.decode().map(|manager| self.lease.heard(manager));
+                done(Reply::new::<Heard>(&heard, Bytes::new()))
+            }
+            REACHES_BACK => async move {
+                let reaches = self.reaches(from.node).await;
+                Reply::new::<bool>(&Ok(reaches), Bytes::new())
+            }
+            .boxed(),
             ATTEND => match call.decode() {
                 Ok(attend) => self.attend(from, attend, deadline).boxed(),
                 Err(error) => refuse(error),

@@ -1,7 +1,7 @@
 //! A machine whose threads all wait for a disk, say, and one that keeps the manager's place.
 
 use super::servers::one;
-use crate::Coordination;
+use crate::{Coordination, Doubt, Kept};
 use model::{NodeId, NodeRun};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Barrier};
@@ -63,10 +63,12 @@ fn the_place_is_kept_and_its_doubts_are_answered_while_all_other_threads_block()
         facts.take_place(own, 0, lease).await.unwrap();
         let asked = facts.clone();
         let keeps = async move {
-            asked.keep_place(own, lease).await.unwrap();
+            let kept = asked.keep_place(own, lease).await.unwrap();
+            assert_eq!(kept, Kept::Longer);
             let seen = asked.manager().await.unwrap().unwrap();
-            asked.doubt_place(&seen).await.unwrap();
-            asked.keep_place(own, lease).await.unwrap();
+            asked.doubt_place(&seen, Doubt::OfOne).await.unwrap();
+            let kept = asked.keep_place(own, lease).await.unwrap();
+            assert_eq!(kept, Kept::Longer);
             asked.manager().await.unwrap().unwrap()
         };
         let blocked = Blocked::new(&world);

@@ -18,6 +18,8 @@ use world::Instant;
 pub(in crate::member) struct Office {
     /// Locked before anything of a lease.
     seat: Mutex<Option<Seat>>,
+    /// The lease of the place that was given up last because most don't hear this run. Locked after the seat.
+    given_up: Mutex<Option<LeaseId>>,
     /// This run isn't to be the manager any more, and never again.
     is_retired: watch::Sender<bool>,
 }
@@ -25,7 +27,7 @@ pub(in crate::member) struct Office {
 /// The manager that is here.
 struct Seat {
     manager: Manager,
-    /// The lease of its place; `None`: that is lost.
+    /// The lease of its place; `None`: that is lost, or given up.
     lease: Option<LeaseId>,
     /// When its loop looked last what there is to do.
     looked: Moment,
@@ -166,10 +168,35 @@ impl Office {
         let Some(seat) = seat.as_mut().filter(|seat| seat.lease == Some(lease)) else {
             return false;
         };
-        seat.lease = None;
+        seat.end(own, Event::PlaceLost, now);
+        true
+    }
+
+    /// Most don't hear this run: it doesn't want the place any more that it has under this lease, and all is as if that were
+    /// lost. Returns whether that is news.
+    pub(super) fn give_place_up(&self, own: &RunLease, lease: LeaseId, now: Moment) -> bool {
+        let mut seat = self.seat.lock();
+        let Some(seat) = seat.as_mut().filter(|seat| seat.lease == Some(lease)) else {
+            return false;
+        };
+        seat.end(own, Event::Unheard, now);
+        *self.given_up.lock() = Some(lease);
+        true
+    }
+
+    /// The place that this run had under this lease was given up, so that another one has it, however long the manager's loop
+    /// hears nothing of that.
+    pub(super) fn is_given_up(&self, lease: LeaseId) -> bool {
+        *self.given_up.lock() == Some(lease)
+    }
+}
+
+impl Seat {
+    /// The manager has its place no longer.
+    fn end(&mut self, own: &RunLease, why: Event, now: Moment) {
+        self.lease = None;
         own.lost_place();
         // Its loop ends all that is under way when it hears of it.
-        seat.manager.on(Event::PlaceLost, now);
-        true
+        self.manager.on(why, now);
     }
 }

@@ -6,12 +6,21 @@
 //! ([`Coordination::keep_place`](coordination::Coordination::keep_place)). So whatever the holder has kept, it asked for
 //! before the doubt was there, and all of that is over when this node saw the doubt [`PLACE_LEASE`] ago and the place is
 //! unchanged.
+//!
+//! *Its holder keeps it, and can't be reached*: other members are asked what they hear of it. If most of a jury hear nothing
+//! (`manager::Poll`), the doubt says so, and whoever keeps the place for the holder gives it up. The holder leaves it to others
+//! then, until one has it.
+//! Refused attempts prove nothing if another member has a connection with the holder.
 
 use super::{IDLE_MAX, STEP_MAX};
 use crate::member::Parts;
-use coordination::{LeaseId, PLACE_LEASE, Place, Roster, Versioned};
-use futures::future::{join, pending};
-use manager::Moment;
+use coordination::{Doubt, Kept, LeaseId, PLACE_LEASE, Place, Roster, Versioned};
+use futures::StreamExt;
+use futures::future::{BoxFuture, FutureExt, join, pending};
+use futures::stream::FuturesUnordered;
+use manager::{Moment, Poll, jury};
+use model::call::{Call, Class};
+use model::member::{HEARD, Heard};
 use model::{ErrorKind, NodeRun};
 use std::io;
 use std::pin::pin;
@@ -37,6 +46,10 @@ const ATTEMPT_AFTER: Duration = Duration::from_millis(300);
 const REFUSED_SOON: Duration = Duration::from_millis(600);
 /// Attempts to doubt the place; whoever still hears nothing later doubts it again.
 const DOUBTS: u32 = 3;
+/// How long another member may take to say what it hears of the holder.
+const HEARD_MAX: Duration = Duration::from_millis(300);
+/// How long a run that gave the place up leaves it to others.
+const LEFT_TO_OTHERS: Duration = Duration::from_secs(10);
 
 /// What this node has found out of those who have, or had, the place.
 #[derive(Default)]
@@ -45,6 +58,8 @@ pub(super) struct Suspicion {
     pub(super) dead: Option<NodeRun>,
     /// The version of the place that was doubted last, and since when this node knows it.
     doubted: Option<(u64, Instant)>,
+    /// When this run gave the place up, so that another one has it; `None` once one has.
+    gave_up: Option<Instant>,
 }
 
 /// The place was won.
@@ -89,6 +104,18 @@ async fn vacancy(parts: &Parts, suspicion: &mut Suspicion) -> Option<Vacancy> {
     let mut roster = parts.roster.subscribe();
     loop {
         let known = roster.borrow_and_update().clone();
+        let holder = known.manager.as_ref().map(|place| place.value.run);
+        let is_others = holder.is_some_and(|holder| holder != parts.run);
+        if let Some(rest) = suspicion.left_to_others(is_others, parts.world.now()) {
+            tokio::select! {
+                changed = roster.changed() => if changed.is_err() {
+                    return None;
+                },
+                () = parts.lease.ended() => return None,
+                () = parts.world.sleep(rest) => {}
+            }
+            continue;
+        }
         let Some(place) = &known.manager else {
             return Some(Vacancy::of(0));
         };
@@ -143,6 +170,20 @@ fn is_over(roster: &Roster, run: NodeRun) -> bool {
 }
 
 impl Suspicion {
+    /// This run gives the place up, for another one to have it.
+    pub(super) fn gives_up(&mut self, now: Instant) {
+        self.gave_up = Some(now);
+    }
+
+    /// How long this run leaves the place to others still, if it does. `is_others`: one of them has it.
+    fn left_to_others(&mut self, is_others: bool, now: Instant) -> Option<Duration> {
+        let since = self.gave_up.filter(|_| !is_others);
+        let rest = since.map(|since| LEFT_TO_OTHERS.saturating_sub(now - since));
+        let rest = rest.filter(|rest| !rest.is_zero());
+        self.gave_up = since.filter(|_| rest.is_some());
+        rest
+    }
+
     /// Since when this node knows that the place is doubted; `None` if it isn't.
     fn doubted_since(&mut self, place: &Versioned<Place>, now: Instant) -> Option<Instant> {
         let known = self
@@ -173,13 +214,25 @@ async fn is_dead_or_doubted(parts: &Parts, place: &Versioned<Place>) -> bool {
 async fn doubt(parts: &Parts, place: &Versioned<Place>) {
     let holder = place.value.run;
     for _ in 0..DOUBTS {
-        if place.value.is_doubted() || until_led(parts, place.version).await.is_none() {
+        if place.value.is_doubted() {
             return;
         }
-        let doubted = parts.coordination.doubt_place(place);
+        let led = until_led(parts, place.version);
+        let (led, doubt) = join(led, doubt_of(parts, holder)).await;
+        if led.is_none() {
+            return;
+        }
+        let doubted = parts.coordination.doubt_place(place, doubt);
         match parts.world.timeout(STEP_MAX, doubted).await {
             Ok(Ok(())) => {
-                tracing::warn!(%holder, "the manager doesn't answer: it keeps its place soon, or another one follows");
+                match doubt {
+                    Doubt::OfOne => {
+                        tracing::warn!(%holder, "the manager doesn't answer: it keeps its place soon, or another one follows")
+                    }
+                    Doubt::OfMost => {
+                        tracing::warn!(%holder, "the manager doesn't answer most nodes: another one follows")
+                    }
+                }
                 return;
             }
             Ok(Err(error)) if error.kind() != ErrorKind::Unavailable => return,
@@ -197,7 +250,69 @@ async fn is_dead(parts: &Parts, holder: NodeRun) -> bool {
             return false;
         }
     }
+    // A firewall refuses, too.
+    let mut asked = ask_others(parts, &jury_of(parts), holder);
+    while let Some(heard) = asked.next().await {
+        if heard.is_attended {
+            return false;
+        }
+    }
     true
+}
+
+/// Whether most of a jury hear nothing of the holder, as this node.
+async fn doubt_of(parts: &Parts, holder: NodeRun) -> Doubt {
+    if !parts.lease.heard(holder).is_unheard {
+        return Doubt::OfOne;
+    }
+    let jury = jury_of(parts);
+    let mut poll = Poll::of(&jury);
+    for (run, is_unheard) in [(parts.run, true), (holder, false)] {
+        if jury.contains(&run) {
+            poll.says(is_unheard);
+        }
+    }
+    let mut asked = ask_others(parts, &jury, holder);
+    loop {
+        match poll.outcome() {
+            Some(true) => return Doubt::OfMost,
+            Some(false) => return Doubt::OfOne,
+            None => {}
+        }
+        let heard = asked.next().await;
+        poll.says(heard.is_some_and(|heard| heard.is_unheard));
+    }
+}
+
+/// The members that are asked about the manager.
+fn jury_of(parts: &Parts) -> Vec<NodeRun> {
+    let roster = parts.roster.borrow().clone();
+    let members = roster.membership.as_ref();
+    members.map_or_else(Vec::new, |members| jury(&members.value, &roster.quorum))
+}
+
+/// What those of a jury hear of the holder that are neither that nor this run. Who doesn't answer says that it hears it,
+/// and that it has no connection with it: nothing follows from that.
+fn ask_others(
+    parts: &Parts,
+    jury: &[NodeRun],
+    holder: NodeRun,
+) -> FuturesUnordered<BoxFuture<'static, Heard>> {
+    let others = jury.iter().copied();
+    let others = others.filter(|run| *run != parts.run && *run != holder);
+    let ask = |run: NodeRun| {
+        let call = Call::new(HEARD, Class::Lease, &holder);
+        let deadline = Deadline::after(&parts.world, HEARD_MAX);
+        let way = parts.way_to(run);
+        async move {
+            let answer = way.call(call, deadline).await;
+            let answer = answer.ok().filter(|answer| answer.from == run);
+            let heard = answer.and_then(|answer| answer.reply.decode::<Heard>().ok());
+            heard.unwrap_or_default()
+        }
+        .boxed()
+    };
+    others.map(ask).collect()
 }
 
 /// Waits until coordination has a leader, as long as the place is what it was. What is sent to a member whose leader has
@@ -257,10 +372,11 @@ async fn take(parts: &Parts, vacancy: Vacancy) -> Option<Won> {
 /// Gives the place up at once if coordination answers; otherwise it ends by itself.
 pub(super) async fn give_up(parts: &Parts, lease: LeaseId) {
     let revoked = parts.coordination.revoke(lease);
-    let _ = parts.world.timeout(STEP_MAX, revoked).await;
+    // All other threads may block.
+    let _ = parts.world.urgent().timeout(STEP_MAX, revoked).await;
 }
 
-/// The task that keeps the place while this run is the manager, until that is lost. One of the urgent thread, and what
+/// The task that keeps the place while this run is the manager, until that is lost or given up. One of the urgent thread, and what
 /// it asks of coordination goes over connections of that thread (`coordination::etcd`): all other threads may block.
 ///
 /// A manager whose loop hangs would then keep its place for ever, answer heartbeats, and do nothing: nobody would be
@@ -269,6 +385,8 @@ pub(super) async fn give_up(parts: &Parts, lease: LeaseId) {
 ///
 /// Without an answer it asks again. If the place has ended all the same, as some versions of etcd may do with it, what
 /// this run's own manager has answered to it counts no longer: a successor doesn't wait for that.
+///
+/// If most don't hear the manager it gives the place up, and doesn't wait for the loop either.
 pub(super) async fn keep(parts: Arc<Parts>, lease: LeaseId) {
     let world = parts.world.urgent();
     let mut was_idle = false;
@@ -292,7 +410,8 @@ pub(super) async fn keep(parts: Arc<Parts>, lease: LeaseId) {
         let asked = world.now();
         let kept = parts.coordination.keep_place(parts.run, lease);
         match world.timeout(STEP_MAX, kept).await {
-            Ok(Ok(())) => parts.office.kept_place(&parts.lease, lease, asked),
+            Ok(Ok(Kept::Longer)) => parts.office.kept_place(&parts.lease, lease, asked),
+            Ok(Ok(Kept::Unheard)) => return unheard(&parts, lease).await,
             Ok(Err(error)) if error.kind() == ErrorKind::NotFound => {
                 return lost(&parts, lease);
             }
@@ -306,6 +425,17 @@ pub(super) fn lost(parts: &Parts, lease: LeaseId) {
     let office = &parts.office;
     if office.lost_place(&parts.lease, lease, parts.moment()) {
         tracing::warn!(run = %parts.run, "coordination says that this run isn't the manager any more");
+    }
+}
+
+/// Most don't hear this run, which has the place under this lease: it gives the place up, for one whom they hear.
+async fn unheard(parts: &Parts, lease: LeaseId) {
+    // Nothing is answered any more under the place before another one can have it.
+    let office = &parts.office;
+    if office.give_place_up(&parts.lease, lease, parts.moment()) {
+        tracing::warn!(run = %parts.run, "most nodes don't hear the manager here: it gives its place up");
+        // As the loop does when it hears of that: it may be hanging.
+        give_up(parts, lease).await;
     }
 }
 

@@ -8,6 +8,7 @@ use model::map::NsdState;
 pub(super) fn roles_of(roster: &Roster) -> Roles {
     let mut roles = Roles {
         quorum: roster.quorum.clone(),
+        barred: roster.barred.clone(),
         ..Roles::default()
     };
     let pools = roster.pools.values();
@@ -50,6 +51,7 @@ mod tests {
             pools: BTreeMap::from([("data".into(), map)]),
             homes: (2..=7).map(home).collect(),
             quorum: BTreeSet::from([NodeId(9)]),
+            barred: BTreeSet::from([NodeId(8)]),
             ..Roster::default()
         };
         // Node 1 has none in use.
@@ -58,6 +60,7 @@ mod tests {
             quorum: BTreeSet::from([NodeId(9)]),
             servers: BTreeMap::from([2, 3].map(server)),
             tolerance: 1,
+            barred: BTreeSet::from([NodeId(8)]),
         };
         assert_eq!(roles_of(&roster), expected);
         assert_eq!(roles_of(&Roster::default()), Roles::default());

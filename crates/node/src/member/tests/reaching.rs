@@ -2,7 +2,7 @@
 
 use super::*;
 use model::call::Class;
-use model::member::{UNREACHED, Unreached};
+use model::member::{HEARD, Heard, REACHES_BACK, UNREACHED, Unreached};
 use model::{FileKind, InodeId};
 use testkit::inodes::{name, new_inode};
 
@@ -40,6 +40,60 @@ fn only_the_manager_hears_whom_a_node_cannot_reach() {
         let garbage = Call::new(UNREACHED, Class::Lease, &u64::MAX);
         let refused = told(&world, manager, other.run(), garbage).await;
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+    });
+    run.finished();
+}
+
+/// Would be broken if a node that others can't call, and that reaches all, took itself for one that is reached.
+#[test]
+fn a_member_says_whether_it_reaches_who_asks() {
+    let run = Simulation::new(3).run(|world| async move {
+        let [first, second] = two_members(&world, 3).await;
+        let knows = || first.roster().addresses.contains_key(&NodeId(2));
+        until(&world, "the first one knows the second one", knows).await;
+        let absent = NodeRun {
+            node: NodeId(9),
+            incarnation: 1,
+        };
+        for (from, expected) in [(second.run(), true), (absent, false)] {
+            let call = Call::new(REACHES_BACK, Class::Lease, &());
+            let deadline = Deadline::after(&world, WAIT_MAX);
+            let services = &first.parts.services;
+            let reply = services.serve(from, call, deadline).await;
+            assert_eq!(reply.decode::<bool>().unwrap(), expected);
+        }
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+    });
+    run.finished();
+}
+
+/// Would be broken if a manager that answers passed for one that isn't heard, or a connection for none.
+#[test]
+fn a_member_hears_the_manager_that_answers_and_attends_to_it() {
+    let run = Simulation::new(4).run(|world| async move {
+        let [first, second] = two_members(&world, 4).await;
+        let has_manager = || first.is_manager() || second.is_manager();
+        until(&world, "one of them is the manager", has_manager).await;
+        let (manager, other) = match first.is_manager() {
+            true => (&first, &second),
+            false => (&second, &first),
+        };
+        let hears = || other.parts.lease.heard(manager.run()).is_attended;
+        until(&world, "it is attended to", hears).await;
+        for (of, is_attended) in [(manager.run(), true), (other.run(), false)] {
+            let call = Call::new(HEARD, Class::Lease, &of);
+            let deadline = Deadline::after(&world, WAIT_MAX);
+            let services = &other.parts.services;
+            let reply = services.serve(manager.run(), call, deadline).await;
+            let expected = Heard {
+                is_unheard: false,
+                is_attended,
+            };
+            assert_eq!(reply.decode::<Heard>().unwrap(), expected);
+        }
         first.close().await.unwrap();
         second.close().await.unwrap();
     });
