@@ -16,14 +16,17 @@ use std::time::Duration;
 pub const UNHEARD_AFTER: Duration = Duration::from_millis(1_500);
 /// Most members of a jury: so few that all can be asked by all, and so many that most of them say what most nodes would.
 const JURY_MAX: usize = 15;
+/// The golden section of all numbers of nodes: each multiple of it is far from the ones before.
+const FAR: u32 = 0x9E37_79B9;
 
-/// The members that are asked: quorum nodes before others, low numbers before high ones.
+/// The members that are asked: quorum nodes before others. Of the others some of everywhere: nodes with numbers beside each other
+/// may be of one rack, which isn't to decide for all.
 #[must_use]
 pub fn jury(members: &Membership, quorum: &BTreeSet<NodeId>) -> Vec<NodeRun> {
     let members = members.members.values();
     let members = members.filter(|member| member.standing.is_member());
     let mut jury: Vec<NodeRun> = members.map(|member| member.run).collect();
-    jury.sort_by_key(|run| (!quorum.contains(&run.node), run.node));
+    jury.sort_by_key(|run| (!quorum.contains(&run.node), run.node.0.wrapping_mul(FAR)));
     jury.truncate(JURY_MAX);
     jury
 }
@@ -91,14 +94,28 @@ mod tests {
     }
 
     #[test]
-    fn a_jury_has_the_quorum_nodes_and_those_with_low_numbers() {
+    fn a_jury_has_the_quorum_nodes_and_some_of_the_others() {
         let quorum = BTreeSet::from([NodeId(3), NodeId(40)]);
         let first: Vec<NodeRun> = jury(&members(4, 2), &quorum);
-        assert_eq!(first, [3, 1, 4].map(run));
+        assert_eq!(first, [3, 4, 1].map(run));
         let many = jury(&members(50, 0), &quorum);
         assert_eq!(many.len(), JURY_MAX);
-        assert_eq!(many[..3], [3, 40, 1].map(run));
+        assert_eq!(many[..3], [40, 3, 34].map(run));
         assert!(jury(&Membership::default(), &quorum).is_empty());
+    }
+
+    /// Would be broken if a rack, whose nodes have numbers beside each other, could take the manager from all others.
+    #[test]
+    fn nodes_beside_each_other_are_most_of_a_jury_only_if_they_are_two_fifths_of_all() {
+        for nodes in 16..=120_u32 {
+            let jury = jury(&members(nodes, 0), &BTreeSet::new());
+            let rack = (nodes * 2).div_ceil(5) - 1;
+            for first in 1..=nodes - rack + 1 {
+                let is_beside = |run: &&NodeRun| (first..first + rack).contains(&run.node.0);
+                let says = jury.iter().filter(is_beside).count();
+                assert!(says * 2 <= jury.len(), "{nodes} nodes, from {first} on");
+            }
+        }
     }
 
     /// The outcome when so many of a jury of this size hear nothing, and whether it was known before all had said something.
