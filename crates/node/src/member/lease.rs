@@ -35,6 +35,9 @@ use world::{Deadline, Instant, World};
 const ANSWER_MAX: Duration = HEARTBEAT_EVERY;
 /// An answer that takes longer than this is so late that the manager may be gone.
 const ANSWER_LATE: Duration = Duration::from_secs(1);
+/// The manager isn't heard when so long ago this node found that its answer is late. A machine that stood still finds that when
+/// it goes on, and may not have read yet what has come meanwhile.
+const UNREAD_MAX: Duration = UNHEARD_AFTER.saturating_sub(ANSWER_LATE);
 /// How long another member is waited for.
 const WHO_MAX: Duration = Duration::from_millis(500);
 /// For how long a manager is believed that another member has named and coordination doesn't show: whoever is blind
@@ -55,8 +58,8 @@ pub(super) struct RunLease {
     /// When this run asked for the manager's place and got it, and when it asked last and kept it; `None`: it doesn't
     /// have it. Locked after `state`.
     place_kept: Mutex<Option<(Instant, Instant)>>,
-    /// The run that was asked as the manager and has answered nothing, and since when.
-    silent: Mutex<Option<(NodeRun, Instant)>>,
+    /// The run that was asked as the manager and has answered nothing.
+    silent: Mutex<Option<Silence>>,
     /// Runs whose calls to learn when this node ends are under way, and how many.
     attending: Mutex<BTreeMap<NodeRun, u32>>,
     owners: OwnerLease,
@@ -69,6 +72,16 @@ pub(super) struct RunLease {
     /// The manager doesn't answer, or takes long.
     doubt: Notify,
     has_ended: watch::Sender<bool>,
+}
+
+/// A run that has answered nothing.
+#[derive(Clone, Copy)]
+struct Silence {
+    run: NodeRun,
+    /// When it was asked first.
+    since: Instant,
+    /// When this node found that its answer is late, or won't come.
+    found: Option<Instant>,
 }
 
 impl RunLease {
@@ -184,8 +197,20 @@ impl RunLease {
     /// A heartbeat is sent to the run that is the manager.
     fn asked(&self, manager: NodeRun, sent: Instant) {
         let mut silent = self.silent.lock();
-        let before = silent.filter(|(run, _)| *run == manager);
-        *silent = before.or(Some((manager, sent)));
+        let before = silent.filter(|silence| silence.run == manager);
+        *silent = before.or(Some(Silence {
+            run: manager,
+            since: sent,
+            found: None,
+        }));
+    }
+
+    /// Its answer is late, or won't come.
+    fn was_not_answered(&self) {
+        if let Some(silence) = &mut *self.silent.lock() {
+            silence.found.get_or_insert(self.world.now());
+        }
+        self.doubt.notify_one();
     }
 
     /// Whoever was asked as the manager has answered something.
@@ -196,10 +221,13 @@ impl RunLease {
     /// What this node hears of a run that is the manager.
     pub(super) fn heard(&self, manager: NodeRun) -> Heard {
         let silent = *self.silent.lock();
-        let silent = silent.filter(|(run, _)| *run == manager);
+        let silent = silent.filter(|silence| silence.run == manager);
         let now = self.world.now();
+        let is_sure = |found: Instant| now - found >= UNREAD_MAX;
         Heard {
-            is_unheard: silent.is_some_and(|(_, since)| now - since >= UNHEARD_AFTER),
+            is_unheard: silent.is_some_and(|silence| {
+                now - silence.since >= UNHEARD_AFTER && silence.found.is_some_and(is_sure)
+            }),
             is_attended: self.attending.lock().contains_key(&manager),
         }
     }
@@ -321,7 +349,7 @@ pub(super) async fn keep(parts: Arc<Parts>) {
             let replaced = roster.wait_for(|roster| place_of(roster) != shown);
             let late = async {
                 world.sleep(ANSWER_LATE).await;
-                lease.doubt.notify_one();
+                lease.was_not_answered();
                 std::future::pending::<Result<HeartbeatReply, NoReply>>().await
             };
             let reply = tokio::select! {
@@ -348,7 +376,7 @@ pub(super) async fn keep(parts: Arc<Parts>) {
                 Err(NoReply::Replaced) => told = None,
                 Err(why) => {
                     if why == NoReply::Silence {
-                        lease.doubt.notify_one();
+                        lease.was_not_answered();
                     }
                     // It isn't the manager yet, or not any more. Whoever was named by another member and doesn't
                     // renew is believed no longer.
@@ -519,6 +547,39 @@ mod tests {
             renewed(run(2), world.now());
             lease.lost_place();
             lease.owners().check(&world).unwrap();
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if a machine that stood still bore witness against a manager whose answer it hasn't read yet.
+    #[test]
+    fn a_manager_is_unheard_when_nothing_came_while_this_machine_ran() {
+        let simulation = Simulation::new(2);
+        let ran = simulation.run(async |world: World| {
+            let lease = RunLease::new(&world, run(1));
+            let is_unheard = |manager| lease.heard(manager).is_unheard;
+            let moment = Duration::from_millis(100);
+            lease.asked(run(2), world.now());
+            // Nothing of it runs, and then another node asks it first.
+            world.sleep(Duration::from_secs(20)).await;
+            assert!(!is_unheard(run(2)));
+            lease.was_not_answered();
+            world.sleep(UNREAD_MAX - moment).await;
+            assert!(!is_unheard(run(2)));
+            world.sleep(moment).await;
+            assert!(is_unheard(run(2)) && !is_unheard(run(3)));
+            // It is asked again.
+            lease.asked(run(2), world.now());
+            assert!(is_unheard(run(2)));
+            lease.was_answered();
+            assert!(!is_unheard(run(2)));
+            // Refused at once, which isn't for long yet.
+            lease.asked(run(2), world.now());
+            lease.was_not_answered();
+            world.sleep(UNHEARD_AFTER - moment).await;
+            assert!(!is_unheard(run(2)));
+            world.sleep(moment).await;
+            assert!(is_unheard(run(2)));
         });
         ran.finished();
     }
