@@ -84,7 +84,7 @@ pub enum Event {
     Probed {
         /// The run that was meant.
         run: NodeRun,
-        /// All addresses refused it. An attempt without an answer wasn't refused.
+        /// All addresses refused it, which proves something ([`Action::Probe`]). An attempt without an answer wasn't refused.
         is_refused: bool,
     },
     /// Coordination knows this run of its node.
@@ -143,6 +143,9 @@ pub enum Action {
         run: NodeRun,
         /// The time.
         after: Duration,
+        /// It said something a moment ago. That it is refused then proves nothing if all other members are refused, too: a
+        /// filter of packets stands before this machine.
+        was_heard: bool,
     },
     /// Store the membership if its version is `expected`. An attempt that finds it stored says so.
     Store {
@@ -324,14 +327,14 @@ impl Manager {
                 return actions;
             }
             Event::Roles(roles) => self.roles = roles,
-            Event::Broke(run) => self.broke(run, &mut actions),
+            Event::Broke(run) => self.broke(run, now, &mut actions),
             Event::Unconnected(run) => {
                 // Whoever is heard lives, whatever refuses connections to it.
                 if !self.is_heard(run, now) && !self.facts.apart.is_going(run) {
-                    self.broke(run, &mut actions);
+                    self.broke(run, now, &mut actions);
                 }
             }
-            Event::Probed { run, is_refused } => self.probed(run, is_refused, &mut actions),
+            Event::Probed { run, is_refused } => self.probed(run, is_refused, now, &mut actions),
             Event::Appeared(run) => self.appeared(run),
             Event::Shard {
                 shard,
@@ -427,18 +430,19 @@ impl Manager {
         Verdict::Wait
     }
 
-    fn broke(&mut self, run: NodeRun, actions: &mut Vec<Action>) {
+    fn broke(&mut self, run: NodeRun, now: Moment, actions: &mut Vec<Action>) {
         let is_judged = self.facts.condemned.contains_key(&run);
         if self.is_of_interest(run) && !is_judged && !self.facts.proofs.contains_key(&run) {
             self.facts.proofs.insert(run, Default::default());
             actions.push(Action::Probe {
                 run,
                 after: Duration::ZERO,
+                was_heard: self.is_heard(run, now),
             });
         }
     }
 
-    fn probed(&mut self, run: NodeRun, is_refused: bool, actions: &mut Vec<Action>) {
+    fn probed(&mut self, run: NodeRun, is_refused: bool, now: Moment, actions: &mut Vec<Action>) {
         let needed = match self.planted {
             Some(Planted::ExpelUnproven) => 1,
             _ => REFUSED_MIN,
@@ -455,6 +459,7 @@ impl Manager {
             actions.push(Action::Probe {
                 run,
                 after: PROBE_AFTER,
+                was_heard: self.is_heard(run, now),
             });
             return;
         }

@@ -130,6 +130,7 @@ pub(crate) enum Message {
         tenure: u64,
         run: NodeRun,
         not_before: Duration,
+        was_heard: bool,
     },
 }
 
@@ -569,11 +570,16 @@ impl Cluster {
                     });
                 }
                 Action::Decline(_) => {}
-                Action::Probe { run, after } => self.messages.push(Message::Probe {
+                Action::Probe {
+                    run,
+                    after,
+                    was_heard,
+                } => self.messages.push(Message::Probe {
                     from,
                     tenure,
                     run,
                     not_before: self.now + after,
+                    was_heard,
                 }),
                 Action::Store { record, expected } => self.messages.push(Message::Store {
                     from,
@@ -764,13 +770,14 @@ impl Cluster {
                 }
             }
             Message::Probe {
-                from, tenure, run, ..
+                from,
+                tenure,
+                run,
+                was_heard,
+                ..
             } => {
-                let is_down = self.node(run.node).life == Life::Down;
-                let is_refused = match self.is_cut(from.node.0, run.node.0) {
-                    true => false,
-                    false => is_down || !self.calls_reach(from.node, run.node),
-                };
+                let is_refused = self.refuses(from.node, run.node)
+                    && !(was_heard && self.all_refuse_but(from, run));
                 let event = Event::Probed { run, is_refused };
                 self.messages.push(Message::Told {
                     to: from,

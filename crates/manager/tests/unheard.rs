@@ -183,6 +183,21 @@ fn a_manager_that_can_call_nobody_goes_although_it_hears_all() {
     until_whole(&mut cluster);
 }
 
+/// Would be broken if a manager before which a filter of packets stands took all those for dead whose connections broke and are
+/// refused, which it hears: it would cost the programs of all others what they have open.
+#[test]
+fn a_manager_whose_connections_break_and_are_refused_goes_and_expels_nobody() {
+    for late in (0..2_000).step_by(300) {
+        let mut cluster = at_rest(5);
+        calm(&mut cluster, Duration::from_millis(late));
+        cluster.refusals.extend((2..=5).map(|other| (1, other)));
+        (1..5).for_each(|other| cluster.break_connection(other));
+        until_only_away(&mut cluster, &[1], PART_MAX);
+        assert_eq!(cluster.expelled, 1, "after {late} ms");
+        until_whole(&mut cluster);
+    }
+}
+
 /// Would be broken if the node that goes came back because it reaches the other one, which doesn't reach it.
 #[test]
 fn a_node_that_one_other_cannot_call_goes_once() {
@@ -269,6 +284,16 @@ fn expelled(actions: &[Action]) -> Vec<(u32, Cause)> {
         _ => None,
     });
     expelled.collect()
+}
+
+/// All refuse the manager's connections then, too. Would be broken if they were never found.
+#[test]
+fn all_other_members_that_are_killed_at_once_are_found_by_their_silence() {
+    let mut cluster = at_rest(3);
+    (1..3).for_each(|other| cluster.kill(other));
+    until_only_away(&mut cluster, &[2, 3], GO_ON_MAX);
+    assert_eq!(manager(&cluster), Some(1));
+    assert!(is_served_without(&cluster, &[2, 3]));
 }
 
 /// Would be broken if a manager expelled one node after the other while they find out that they don't hear it.

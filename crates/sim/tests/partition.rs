@@ -21,6 +21,8 @@ const FIVE: ClusterScenario = ClusterScenario {
 const BYTES: usize = 4_096;
 /// How soon programs go on that somebody else's link held up.
 const GO_ON_MAX: Duration = Duration::from_secs(30);
+/// How soon a manager is expelled that hears all others and can't call them, or that they can't call.
+const PART_MAX: Duration = Duration::from_secs(40);
 /// By then programs go on after somebody was expelled.
 const LATER: Duration = Duration::from_secs(10);
 /// Longer than it would take to expel one node after the other.
@@ -93,6 +95,16 @@ fn number(node: usize) -> NodeId {
 /// Waits until a node is expelled after something that happened at `since`, and returns why.
 async fn until_expelled(
     stage: &Arc<Stage>,
+    nodes: (usize, usize),
+    since: Duration,
+    seed: u64,
+) -> Cause {
+    until_expelled_within(GO_ON_MAX, stage, nodes, since, seed).await
+}
+
+async fn until_expelled_within(
+    most: Duration,
+    stage: &Arc<Stage>,
     (node, asked): (usize, usize),
     since: Duration,
     seed: u64,
@@ -102,7 +114,7 @@ async fn until_expelled(
             return cause;
         }
         let time = stage.now() - since;
-        assert!(time < GO_ON_MAX, "seed {seed}: nobody is expelled");
+        assert!(time < most, "seed {seed}: nobody is expelled");
         stage.sleep(Duration::from_millis(100)).await;
     }
 }
@@ -323,6 +335,80 @@ async fn refused(stage: &Arc<Stage>, seed: u64) {
         let is_there = *bytes == content(block as u64, BYTES)[..];
         assert!(is_there, "seed {seed}: block {block} of {synced} is lost");
     }
+}
+
+/// Would be broken if a node before which a filter of packets stands took those for dead that it can't call: it would have the
+/// place of a manager that all others hear, and expel it.
+#[test]
+fn a_node_that_all_others_refuse_goes_and_takes_nobodys_place() {
+    each_seed(0..by_suite(2, 20), |seed| {
+        Stage::play(seed, &FIVE, None, async move |stage| {
+            let [manager, owner, refused, fourth, fifth] = begin(&stage).await;
+            let others = [manager, owner, fourth, fifth];
+            let mut programs = Vec::new();
+            for node in [manager, owner, fourth] {
+                programs.push(Program::start(&stage, node).await);
+            }
+            let before = runs_of(&stage, others).await;
+            stage.sleep(Duration::from_millis(seed * 331 % 2_000)).await;
+            let since = stage.now();
+            for other in others {
+                stage.refuse_from(refused, other);
+            }
+            let cause = until_expelled(&stage, (refused, manager), since, seed).await;
+            assert_eq!(cause, Cause::Silent, "seed {seed}");
+            stage.sleep(LONG).await;
+            for program in programs {
+                let ended = program.end(&stage).await;
+                let longest = ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                assert!(longest <= GO_ON_MAX, "seed {seed}: {longest:?}");
+            }
+            assert_eq!(runs_of(&stage, others).await, before, "seed {seed}");
+            assert_eq!(stage.manager(), Some(manager), "seed {seed}");
+            stage.heal();
+            stage.settled().await;
+        });
+    });
+}
+
+/// Would be broken if a manager before which a filter of packets stands expelled all whose connections broke and are refused.
+#[test]
+fn a_manager_that_all_others_refuse_goes_and_expels_nobody() {
+    manager_goes(|stage, manager, others| {
+        for other in others {
+            stage.refuse_from(manager, other);
+        }
+    });
+}
+
+/// Would be broken if refused connections proved the death of a manager that has connections with others.
+#[test]
+fn a_manager_that_refuses_all_others_goes_and_is_not_taken_for_dead() {
+    manager_goes(|stage, manager, _| stage.refuse(manager));
+}
+
+/// The manager's connections to the others are refused, or theirs to it.
+fn manager_goes(refuse: fn(&Stage, usize, [usize; 4])) {
+    each_seed(0..by_suite(2, 20), |seed| {
+        Stage::play(seed, &FIVE, None, async move |stage| {
+            let [manager, owner, third, fourth, fifth] = begin(&stage).await;
+            let others = [owner, third, fourth, fifth];
+            let program = Program::start(&stage, third).await;
+            let before = runs_of(&stage, others).await;
+            stage.sleep(Duration::from_millis(seed * 331 % 2_000)).await;
+            let since = stage.now();
+            refuse(&stage, manager, others);
+            let nodes = (manager, owner);
+            let cause = until_expelled_within(PART_MAX, &stage, nodes, since, seed).await;
+            assert_ne!(cause, Cause::Refused, "seed {seed}");
+            stage.sleep(LATER).await;
+            let ended = program.end(&stage).await;
+            ended.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(runs_of(&stage, others).await, before, "seed {seed}");
+            stage.heal();
+            stage.settled().await;
+        });
+    });
 }
 
 /// Would be broken if a node went for a link that is broken for a moment, or each of its ends in turn.

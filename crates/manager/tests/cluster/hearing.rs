@@ -1,6 +1,6 @@
 //! Nodes that don't hear the manager although it reaches coordination, and a manager that gives its place up.
 
-use super::{Cluster, Node};
+use super::{Cluster, Life, Node};
 use manager::{Event, Moment, Poll, UNHEARD_AFTER, jury};
 use model::{NodeId, NodeRun};
 use std::time::Duration;
@@ -12,6 +12,21 @@ impl Cluster {
     /// Calls of a node reach another one.
     pub(super) fn calls_reach(&self, from: NodeId, to: NodeId) -> bool {
         !self.is_cut(from.0, to.0) && !self.refusals.contains(&(from.0, to.0))
+    }
+
+    /// A node refuses connections of another one.
+    pub(super) fn refuses(&self, from: NodeId, to: NodeId) -> bool {
+        let is_down = self.node(to).life == Life::Down;
+        !self.is_cut(from.0, to.0) && (is_down || self.refusals.contains(&(from.0, to.0)))
+    }
+
+    /// All others refuse the run's connections, as this one does.
+    pub(super) fn all_refuse_but(&self, from: NodeRun, refused: NodeRun) -> bool {
+        let known = &self.node(from.node).known.membership;
+        let mut others = jury(known, &self.roles.quorum);
+        others.retain(|run| *run != from && *run != refused);
+        let mut refuse = others.iter().map(|run| self.refuses(from.node, run.node));
+        !others.is_empty() && refuse.all(|it| it)
     }
 
     /// The node has asked the manager in vain for long.

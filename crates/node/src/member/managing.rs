@@ -287,7 +287,11 @@ fn perform<'a>(parts: &'a Parts, actions: Vec<Action>, work: &mut Work<'a>) -> O
         match action {
             // Heartbeats are answered where they arrive.
             Action::Answer { .. } | Action::Decline(_) => {}
-            Action::Probe { run, after } => work.push(probe(parts, run, after)),
+            Action::Probe {
+                run,
+                after,
+                was_heard,
+            } => work.push(probe(parts, run, after, was_heard)),
             Action::Store { record, expected } => work.push(store(parts, record, expected)),
             Action::Assign {
                 shard,
@@ -304,10 +308,13 @@ fn perform<'a>(parts: &'a Parts, actions: Vec<Action>, work: &mut Work<'a>) -> O
     None
 }
 
-fn probe(parts: &Parts, run: NodeRun, after: Duration) -> BoxFuture<'_, Done> {
+fn probe(parts: &Parts, run: NodeRun, after: Duration, was_heard: bool) -> BoxFuture<'_, Done> {
     async move {
         parts.world.sleep(after).await;
-        let is_refused = parts.is_refused(run).await;
+        let mut is_refused = parts.is_refused(run).await;
+        if is_refused && was_heard {
+            is_refused = !parts.is_refused_by_all_but(run).await;
+        }
         Done::Event(Event::Probed { run, is_refused })
     }
     .boxed()

@@ -193,6 +193,13 @@ impl Stage {
         self.machines.cluster.wires().refuse(node);
     }
 
+    /// One node that calls another one is told that nobody listens there; nothing else is wrong.
+    pub fn refuse_from(&self, from: usize, to: usize) {
+        let (from, to) = (self.machine(from), self.machine(to));
+        let wires = self.machines.cluster.wires();
+        wires.refuse_from(&from.node, &to.node);
+    }
+
     /// All links and coordination work again.
     pub fn heal(&self) {
         for machine in &self.machines.nodes {

@@ -248,12 +248,12 @@ impl Network {
         }
     }
 
-    /// A machine tells others from now on that nobody listens there, and ends the connections that they have opened.
-    pub(super) fn refuse(&mut self, host: HostNumber) {
-        self.links.refusing.insert(host);
+    /// A machine is told from now on that nobody listens at another one, and the connections end that it has opened to there.
+    pub(super) fn refuse(&mut self, from: HostNumber, host: HostNumber) {
+        self.links.refusing.insert((from, host));
         for ends in self.connections.values_mut() {
             // The second end is the one that listened.
-            if ends[1].host == host && ends[0].host != host {
+            if (ends[0].host, ends[1].host) == (from, host) {
                 for end in ends {
                     end.fail(io::ErrorKind::ConnectionReset, &mut self.woken);
                 }
@@ -487,7 +487,7 @@ impl Network {
             return self.knock_again(now, attempt, pause);
         };
         let back = self.due(now, other, host, 0);
-        let is_refused = host != other && self.links.refusing.contains(&other);
+        let is_refused = self.links.refusing.contains(&(host, other));
         let listening = self.listeners.get_mut(&to).filter(|_| !is_refused);
         let Some(listening) = listening else {
             let outcome = Err(io::ErrorKind::ConnectionRefused);

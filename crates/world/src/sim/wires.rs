@@ -76,7 +76,16 @@ impl Wires {
     /// A machine goes on, and whoever wants a connection to it is told that nobody listens, as a filter of packets may do.
     /// Those that others have opened break; its own to others go on.
     pub fn refuse(&self, node: &SimNode) {
-        self.machine.lock().network.refuse(node.number());
+        let mut machine = self.machine.lock();
+        for other in (0..machine.nodes.len()).filter(|other| *other != node.number()) {
+            machine.network.refuse(other, node.number());
+        }
+    }
+
+    /// The same for connections that one other machine wants. All others are taken.
+    pub fn refuse_from(&self, from: &SimNode, node: &SimNode) {
+        let mut machine = self.machine.lock();
+        machine.network.refuse(from.number(), node.number());
     }
 
     /// Whether what one machine sends reaches the other.

@@ -10,7 +10,9 @@
 //! *Its holder keeps it, and can't be reached*: other members are asked what they hear of it. If most of a jury hear nothing
 //! (`manager::Poll`), the doubt says so, and whoever keeps the place for the holder gives it up. The holder leaves it to others
 //! then, until one has it.
-//! Refused attempts prove nothing if another member has a connection with the holder.
+//! Refused attempts prove nothing if another member has a connection with the holder, or if all other members refuse this node,
+//! too: then it is this one whose connections a filter of packets refuses, and it would take the place of a manager that all
+//! others hear.
 
 use super::{IDLE_MAX, STEP_MAX};
 use crate::member::Parts;
@@ -23,6 +25,7 @@ use model::call::{Call, Class};
 use model::member::{HEARD, Heard};
 use model::{ErrorKind, NodeRun};
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -250,7 +253,11 @@ async fn is_dead(parts: &Parts, holder: NodeRun) -> bool {
             return false;
         }
     }
-    // A firewall refuses, too.
+    // A firewall refuses, too: one of this node, ...
+    if parts.is_refused_by_all_but(holder).await {
+        return false;
+    }
+    // ... or one of the holder.
     let mut asked = ask_others(parts, &jury_of(parts), holder);
     while let Some(heard) = asked.next().await {
         if heard.is_attended {
@@ -446,12 +453,33 @@ impl Parts {
         let known = self.roster.borrow().addresses.get(&run.node).copied();
         match known {
             Some(known) if known.run > run => true,
-            Some(known) if known.run == run => {
-                let deadline = Deadline::after(&self.world, STEP_MAX);
-                let connected = self.world.connect(known.address, deadline).await;
-                connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            }
+            Some(known) if known.run == run => self.refuses(known.address).await,
             _ => false,
         }
+    }
+
+    /// Whether all other members of the jury refuse connections as `run` does, if there are any: it is this node that is refused
+    /// then, and that proves nothing of `run`.
+    pub(in crate::member) async fn is_refused_by_all_but(&self, run: NodeRun) -> bool {
+        let others = jury_of(self).into_iter();
+        let others = others.filter(|other| *other != self.run && *other != run);
+        let roster = self.roster.borrow().clone();
+        let known = others.filter_map(|other| roster.addresses.get(&other.node));
+        let mut asked: FuturesUnordered<_> =
+            known.map(|known| self.refuses(known.address)).collect();
+        let is_any = !asked.is_empty();
+        // One that doesn't is enough, and most say so at once.
+        while let Some(refuses) = asked.next().await {
+            if !refuses {
+                return false;
+            }
+        }
+        is_any
+    }
+
+    async fn refuses(&self, address: SocketAddr) -> bool {
+        let deadline = Deadline::after(&self.world, STEP_MAX);
+        let connected = self.world.connect(address, deadline).await;
+        connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 }

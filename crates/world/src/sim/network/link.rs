@@ -36,8 +36,8 @@ pub(in crate::sim) struct Links {
     pub(in crate::sim) usual: Link,
     pub(in crate::sim) unusual: BTreeMap<(HostNumber, HostNumber), Link>,
     pub(in crate::sim) cut: BTreeSet<(HostNumber, HostNumber)>,
-    /// Machines that tell others that nobody listens there.
-    pub(in crate::sim) refusing: BTreeSet<HostNumber>,
+    /// Pairs of machines of which the first one is told that nobody listens at the second one.
+    pub(in crate::sim) refusing: BTreeSet<(HostNumber, HostNumber)>,
     /// When the last bytes sent have left.
     busy_until: BTreeMap<(HostNumber, HostNumber), u64>,
     /// When the last letter arrives.
