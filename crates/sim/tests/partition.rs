@@ -371,6 +371,37 @@ fn a_node_that_all_others_refuse_goes_and_takes_nobodys_place() {
     });
 }
 
+/// Would be broken if the next run of a node that no other node hears had the manager's place before members: they would wait for
+/// another manager once more.
+#[test]
+fn a_node_that_reaches_nobody_is_not_the_next_manager() {
+    each_seed(0..by_suite(6, 30), |seed| {
+        Stage::play(seed, &FIVE, None, async move |stage| {
+            let [manager, owner, alone, fourth, fifth] = begin(&stage).await;
+            for other in [manager, owner, fourth, fifth] {
+                stage.cut(alone, other);
+            }
+            let cause = until_expelled(&stage, (alone, manager), stage.now(), seed).await;
+            assert_eq!(cause, Cause::Silent, "seed {seed}");
+            // Its next run is there.
+            let late = Duration::from_millis(seed * 331 % 2_000);
+            stage.sleep(LATER + late).await;
+            stage.isolate(manager);
+            let since = stage.now();
+            let next = loop {
+                match stage.manager() {
+                    Some(next) if next != manager => break next,
+                    _ => stage.sleep(Duration::from_millis(10)).await,
+                }
+                assert!(stage.now() - since < GO_ON_MAX, "seed {seed}: nobody");
+            };
+            assert_ne!(next, alone, "seed {seed}");
+            stage.heal();
+            stage.settled().await;
+        });
+    });
+}
+
 /// Would be broken if a manager before which a filter of packets stands expelled all whose connections broke and are refused.
 #[test]
 fn a_manager_that_all_others_refuse_goes_and_expels_nobody() {

@@ -218,16 +218,19 @@ impl RunLease {
         *self.silent.lock() = None;
     }
 
-    /// What this node hears of a run that is the manager.
-    pub(super) fn heard(&self, manager: NodeRun) -> Heard {
-        let silent = *self.silent.lock();
-        let silent = silent.filter(|silence| silence.run == manager);
+    /// The run that was asked last as the manager, if it has answered nothing for long.
+    pub(super) fn unheard(&self) -> Option<NodeRun> {
+        let silence = (*self.silent.lock())?;
         let now = self.world.now();
         let is_sure = |found: Instant| now - found >= UNREAD_MAX;
+        let is_long = now - silence.since >= UNHEARD_AFTER && silence.found.is_some_and(is_sure);
+        is_long.then_some(silence.run)
+    }
+
+    /// What this node hears of a run that is the manager.
+    pub(super) fn heard(&self, manager: NodeRun) -> Heard {
         Heard {
-            is_unheard: silent.is_some_and(|silence| {
-                now - silence.since >= UNHEARD_AFTER && silence.found.is_some_and(is_sure)
-            }),
+            is_unheard: self.unheard() == Some(manager),
             is_attended: self.attending.lock().contains_key(&manager),
         }
     }

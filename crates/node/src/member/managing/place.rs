@@ -51,6 +51,8 @@ const REFUSED_SOON: Duration = Duration::from_millis(600);
 const DOUBTS: u32 = 3;
 /// How long another member may take to say what it hears of the holder.
 const HEARD_MAX: Duration = Duration::from_millis(300);
+/// How long a run that isn't a member, and that the last manager hasn't answered, leaves the place to members.
+const MEMBERS_FIRST: Duration = Duration::from_millis(1_500);
 /// How long a run that gave the place up leaves it to others.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(10);
 
@@ -95,11 +97,25 @@ impl Vacancy {
 /// Waits until the place can be taken, and tries once.
 pub(super) async fn win(parts: &Parts, suspicion: &mut Suspicion) -> Option<Won> {
     let vacancy = vacancy(parts, suspicion).await?;
+    if is_outside(parts) {
+        parts.world.sleep(MEMBERS_FIRST).await;
+        if version_of(&parts.roster.borrow()) != vacancy.version {
+            return None;
+        }
+    }
     let won = take(parts, vacancy).await;
     if won.is_none() {
         parts.world.sleep(AGAIN_AFTER).await;
     }
     won
+}
+
+/// This run isn't a member, and perhaps that is because it reaches nobody: as the manager it would have to give the place up again.
+fn is_outside(parts: &Parts) -> bool {
+    let roster = parts.roster.borrow();
+    let members = roster.membership.as_ref();
+    let is_member = members.is_none_or(|it| it.value.is_member(parts.run));
+    !is_member && parts.lease.unheard().is_some()
 }
 
 /// Waits until the place is free, its holder is surely dead, or surely doesn't keep it; `None` if this node ends.
