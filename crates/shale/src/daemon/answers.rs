@@ -19,10 +19,12 @@ impl Serving {
         let metanodes = self.running.metanodes();
         let shard = |it: &Arc<Metanode>| {
             let shard = it.shard_status();
+            let sessions = it.hosted().sessions().of_clients().count();
             ShardStatus {
                 shard: shard.shard.0,
                 epoch: shard.epoch.0,
                 durable_commit: shard.durable.0,
+                sessions: Some(sessions as u64),
             }
         };
         let own = self.config.lock().clone();
