@@ -226,6 +226,13 @@ impl Holder {
         known.map_or_else(Pieces::default, Object::usable)
     }
 
+    /// What operations use of an object, or wait for, beside which this may not be kept: everything between. A recall of some
+    /// of it would wait for them.
+    #[must_use]
+    pub fn in_use(&self, object: TokenObject, keep: Option<TokenMode>) -> Option<TokenRange> {
+        self.objects.get(&object)?.in_use(keep)
+    }
+
     /// All that may be used now, but for what its owner can't know yet ([`Holder::born`]).
     #[must_use]
     pub fn usable_now(&self, now: Moment) -> Vec<(TokenObject, TokenRange, TokenMode)> {

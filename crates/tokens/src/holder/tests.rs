@@ -421,6 +421,46 @@ fn what_was_made_and_not_granted_leaves_room_for_what_programs_wait_for() {
 }
 
 #[test]
+fn what_is_in_use_or_waited_for_is_known_by_what_a_recall_keeps() {
+    let object = TokenObject::Bytes(InodeId(7));
+    let range = |start, end| TokenRange { start, end };
+    let wants = |mode, range| Want {
+        object,
+        mode,
+        range,
+        desired: range,
+        can_ship: false,
+    };
+    let mut holder = holder();
+    assert_eq!(holder.in_use(object, None), None);
+    let Claimed::Waits(_) = holder.claim(wants(Shared, range(100, 200)), at(0)) else {
+        panic!("nothing is held");
+    };
+    assert_eq!(holder.in_use(object, None), Some(range(100, 200)));
+    assert_eq!(holder.in_use(object, Some(Shared)), None);
+    let Claimed::Waits(_) = holder.claim(wants(Exclusive, range(500, 600)), at(0)) else {
+        panic!("nothing is held");
+    };
+    holder.take_actions();
+    let reply = TokenReply::Granted {
+        ranges: vec![range(500, 600)],
+        mode: Exclusive,
+        number: number(1),
+    };
+    let [_, (request, _)] = holder.asked.iter().collect::<Vec<_>>()[..] else {
+        panic!("each is asked for");
+    };
+    holder.gets(request, reply, at(1));
+    let Some(Action::Begin(_, begun)) = holder.does().pop() else {
+        panic!("it is granted");
+    };
+    assert_eq!(holder.in_use(object, None), Some(range(100, 600)));
+    assert_eq!(holder.in_use(object, Some(Shared)), Some(range(500, 600)));
+    assert!(holder.end_use(begun, at(2)));
+    assert_eq!(holder.in_use(object, Some(Shared)), None);
+}
+
+#[test]
 fn what_is_released_is_flushed_and_returned() {
     let mut holder = holder();
     let begun = holder.has(Exclusive, 3);
