@@ -476,6 +476,60 @@ fn what_is_written_to_a_file_that_is_made_in_the_grace_time_is_there_for_who_fin
     });
 }
 
+/// Would be broken if an owner that grants nothing were asked for the tokens of so many files that it could be asked for
+/// nothing else: programs would get errors.
+#[test]
+fn more_files_are_made_and_written_in_the_grace_time_than_a_session_may_wait_for() {
+    run(9_966, |world, node| async move {
+        let (mut maker, map) = Maker::with_map(&world, &node).await;
+        let (next, next_way) = next_on_another_node(&node).await;
+        map.move_to(&next_way);
+        maker.way = next_way.clone();
+        maker.become_alone().await;
+        let mut files = Vec::new();
+        for number in 0..500 {
+            let file = maker.open_one().await;
+            let bytes = content(number, 100);
+            maker.client.write(file, 0, &bytes).await.unwrap();
+            maker.client.release(file).await;
+            files.push((file, bytes));
+            if number % 50 == 49 {
+                // The owner hears of these, and answers without tokens.
+                world.sleep(Duration::from_millis(100)).await;
+            }
+        }
+        // As many programs at the same time.
+        let programs = (500..600).map(|number| {
+            let (client, directory) = (maker.client.clone(), maker.directory);
+            async move {
+                let (text, bytes) = (format!("p{number}"), content(number, 100));
+                let made = client.create_and_open(directory, name(&text), new_file());
+                let file = made.await.unwrap().inode;
+                client.write(file, 0, &bytes).await.unwrap();
+                client.release(file).await;
+                (text, file, bytes)
+            }
+        });
+        let made = join_all(programs).await;
+        for (text, file, bytes) in made {
+            maker.names.insert(text);
+            files.push((file, bytes));
+        }
+        let (session, nothing) = (node.client.session(), Reclaimed::default());
+        next.reclaim(session, &nothing, true).await.unwrap();
+        let other = client_through(&node, &next_way).await;
+        assert_eq!(names_of(&other, maker.directory).await, maker.names);
+        for (file, bytes) in &files {
+            let seen = rig::read(&other, *file, 0, bytes.len()).await;
+            assert!(seen == *bytes, "{file}: {} bytes", seen.len());
+        }
+        assert_eq!(maker.client.losses(), Losses::default());
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
 /// The owner doesn't hear of a client for long, and ends its session: what it had made and not synced is lost, and
 /// who syncs hears of it.
 #[test]
