@@ -6,7 +6,8 @@
 //! if all that it says was held, and nobody here changed it, from before it was asked ([`Asked`]) until
 //! it came. *A recall* drops what is known first (`tokens.rs` says what is held, [`KnownNames::show`]).
 //! *A change of this client* isn't recalled from it: what it concerns is dropped when it begins and
-//! when its outcome is known, and nothing is learned of it between ([`OwnChange`]).
+//! when its outcome is known, and nothing is learned of it between ([`OwnChange`]). Who can do nothing beside it waits
+//! for its end ([`KnownNames::until_quiet`]).
 //!
 //! A name needs its directory's token. Attributes need that, the inode's, and of a directory also its
 //! own, because they change with its names; those of a file with several names are never known, because
@@ -31,16 +32,18 @@ mod shown;
 mod tests;
 mod tries;
 
-pub(crate) use memory::{Asked, Learned, Looked, LookedAt, ToLearn};
+pub(crate) use memory::{Asked, Learned, Looked, LookedAt, Making, ToLearn};
 
 use change::{Became, Concerned};
 use memory::{Memory, NEVER};
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileName, InodeId, Operation, Reply, TokenMode, TokenObject};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokens::Moment;
+use tokio::sync::Notify;
 
 /// Most bytes that all of this takes: some 150,000 names.
 const BYTES_MAX: usize = 32 << 20;
@@ -50,6 +53,8 @@ pub(crate) struct KnownNames {
     memory: Mutex<Memory>,
     /// [`RESTS`], and the changes under way that are only counted.
     gate: AtomicUsize,
+    /// Signals that a change of this client has ended.
+    ended: Notify,
 }
 
 /// In the gate: nothing is known, and nothing is learned.
@@ -63,6 +68,8 @@ pub(crate) struct OwnChange {
     /// `None` of one that is only counted.
     concerned: Option<Concerned>,
     begun: u64,
+    /// What comes of it may be learned.
+    teaches: bool,
     became: Option<Became>,
 }
 
@@ -78,6 +85,7 @@ impl KnownNames {
         Arc::new(Self {
             memory: Mutex::new(Memory::new(BYTES_MAX)),
             gate: AtomicUsize::new(0),
+            ended: Notify::new(),
         })
     }
 
@@ -261,12 +269,36 @@ impl KnownNames {
         directory: InodeId,
         name: &FileName,
         make: impl FnOnce(&Attributes, Option<InodeId>) -> Option<(InodeId, Attributes, T)>,
-    ) -> Option<T> {
+    ) -> Making<T> {
         let mut memory = self.memory.lock();
         if self.gate.load(Ordering::SeqCst) != 0 {
-            return None;
+            return Making::Not;
         }
         memory.make(directory, name, make)
+    }
+
+    /// Whether a create may wait for what is in the way of making its file here.
+    pub(crate) fn may_wait(&self, directory: InodeId, now: Moment) -> bool {
+        self.memory.lock().may_wait(directory, now)
+    }
+
+    /// A create has waited for that, and the owner must be asked all the same.
+    pub(crate) fn note_waited(&self, directory: InodeId, now: Moment) {
+        self.memory.lock().note_waited(directory, now);
+    }
+
+    /// Waits until those changes of names in a directory, and of its attributes, have ended that are under way now: not for
+    /// those that begin meanwhile, or it might never end. Locks nothing while it waits.
+    pub(crate) async fn until_quiet(&self, directory: InodeId) {
+        let now = self.memory.lock().begin();
+        loop {
+            // First: an end that follows isn't missed.
+            let ended = self.ended.notified();
+            if !self.memory.lock().is_changing(directory, now) {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// The owner has made a name for this client. Whether the client should ask for a delegation now.
@@ -274,10 +306,10 @@ impl KnownNames {
         self.memory.lock().wants_delegation(directory, now)
     }
 
-    /// The client has asked for a delegation, and has it or not.
-    pub(crate) fn note_tried(&self, directory: InodeId, is_delegated: bool, now: Moment) {
+    /// The client has asked for a delegation at this time, and has it or not.
+    pub(crate) fn note_tried(&self, directory: InodeId, is_delegated: bool, tried: Range<Moment>) {
         let mut memory = self.memory.lock();
-        memory.note_tried(directory, is_delegated, now);
+        memory.note_tried(directory, is_delegated, tried);
     }
 
     /// What is to be learned next until a directory's attributes are known under its tokens; `None` if they can't be now.
@@ -306,15 +338,13 @@ impl KnownNames {
         let mut memory = self.memory.lock();
         let begun = memory.begin_change(&concerned);
         // Beside changes that are only counted nothing is learned, nor of its outcome.
-        let begun = match self.gate.load(Ordering::SeqCst) {
-            0 => begun,
-            _ => NEVER,
-        };
+        let teaches = self.gate.load(Ordering::SeqCst) == 0;
         drop(memory);
         Some(OwnChange {
             names: self.clone(),
             concerned: Some(concerned),
             begun,
+            teaches,
             became: None,
         })
     }
@@ -332,6 +362,7 @@ impl KnownNames {
             names: self.clone(),
             concerned: None,
             begun: NEVER,
+            teaches: false,
             became: None,
         })
     }
@@ -340,7 +371,7 @@ impl KnownNames {
 impl OwnChange {
     /// The owner has done it, and this is its answer.
     pub(crate) fn note(&mut self, operation: &Operation, reply: &Reply) {
-        if self.concerned.is_some() {
+        if self.teaches {
             self.became = Became::of(operation, reply);
         }
     }
@@ -360,5 +391,7 @@ impl Drop for OwnChange {
         };
         let mut memory = self.names.memory.lock();
         memory.end_change(concerned, self.begun, self.became.as_ref());
+        drop(memory);
+        self.names.ended.notify_waiters();
     }
 }

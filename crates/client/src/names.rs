@@ -3,6 +3,7 @@
 //! A client on another node than the owner looks first at what it knows of names (`known_names.rs`).
 
 mod delegated;
+mod preparing;
 mod under_tokens;
 
 use crate::attributes::InodeAttributes;
@@ -19,6 +20,7 @@ use crate::write_behind::WriteBehind;
 use bytes::Bytes;
 use model::operation::{DirectoryEntry, NewInode, RenameMode};
 use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result};
+use preparing::Preparing;
 use std::sync::Arc;
 
 /// A part of a directory: which, after which position, at most how many entries, and whether with their attributes.
@@ -33,7 +35,7 @@ pub(crate) struct Names {
     attributes: Arc<InodeAttributes>,
     opens: Arc<Opens>,
     tokens: Arc<Tokens>,
-    preparing: delegated::Preparing,
+    preparing: Preparing,
 }
 
 impl Names {
@@ -54,7 +56,7 @@ impl Names {
             attributes,
             opens,
             tokens,
-            preparing: delegated::Preparing::default(),
+            preparing: Preparing::default(),
         }
     }
 

@@ -20,7 +20,7 @@ pub use owners::{NearOwner, OwnerWay, Owners};
 pub use remote::RemoteOwner;
 pub(crate) use stream::Made;
 
-use crate::known_names::KnownNames;
+use crate::known_names::{KnownNames, Making};
 use model::lock::HeldLock;
 use model::operation::{NewInode, Stamp};
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
@@ -179,17 +179,26 @@ impl Owner {
     }
 
     /// Makes a regular file in a directory that is delegated to the session, and holds it if its program `opens` it: the
-    /// owner hears of it later. Also says which session that is. `None`: the owner must be asked.
+    /// owner hears of it later. Also says which session that is.
     pub(crate) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
         opens: bool,
-    ) -> Option<(Made, SessionId)> {
+    ) -> Making<(Made, SessionId)> {
         match self {
-            Self::Here(_) => None,
+            Self::Here(_) => Making::Not,
             Self::There(owner) => owner.make_here(directory, name, new, opens),
+        }
+    }
+
+    /// Waits for what is in the way of making a file here and goes by: those changes of the directory that are under way now,
+    /// and as many unanswered operations as there may be. No lock is held meanwhile.
+    pub(crate) async fn until_quiet(&self, directory: InodeId) {
+        match self {
+            Self::Here(_) => {}
+            Self::There(owner) => owner.until_quiet(directory).await,
         }
     }
 

@@ -4,14 +4,15 @@ use crate::names::{chmod, far, kind_of, make, messages, new_directory};
 use crate::rig::way::{Map, Way, client_through, next_on_another_node};
 use crate::rig::{self, Node, content, new_file, run_patient as run};
 use client::{Client, Losses};
-use futures::future::join;
+use futures::future::{join, join_all};
 use model::operation::RenameMode;
 use model::owner::Reclaimed;
 use model::{ErrorKind, FileKind, InodeId, InodeNumber, SetAttributes};
 use namespace::{Key, Record, Table};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use testkit::inodes::name;
 use world::World;
@@ -475,6 +476,60 @@ fn what_is_written_to_a_file_that_is_made_in_the_grace_time_is_there_for_who_fin
     });
 }
 
+/// Would be broken if an owner that grants nothing were asked for the tokens of so many files that it could be asked for
+/// nothing else: programs would get errors.
+#[test]
+fn more_files_are_made_and_written_in_the_grace_time_than_a_session_may_wait_for() {
+    run(9_966, |world, node| async move {
+        let (mut maker, map) = Maker::with_map(&world, &node).await;
+        let (next, next_way) = next_on_another_node(&node).await;
+        map.move_to(&next_way);
+        maker.way = next_way.clone();
+        maker.become_alone().await;
+        let mut files = Vec::new();
+        for number in 0..500 {
+            let file = maker.open_one().await;
+            let bytes = content(number, 100);
+            maker.client.write(file, 0, &bytes).await.unwrap();
+            maker.client.release(file).await;
+            files.push((file, bytes));
+            if number % 50 == 49 {
+                // The owner hears of these, and answers without tokens.
+                world.sleep(Duration::from_millis(100)).await;
+            }
+        }
+        // As many programs at the same time.
+        let programs = (500..600).map(|number| {
+            let (client, directory) = (maker.client.clone(), maker.directory);
+            async move {
+                let (text, bytes) = (format!("p{number}"), content(number, 100));
+                let made = client.create_and_open(directory, name(&text), new_file());
+                let file = made.await.unwrap().inode;
+                client.write(file, 0, &bytes).await.unwrap();
+                client.release(file).await;
+                (text, file, bytes)
+            }
+        });
+        let made = join_all(programs).await;
+        for (text, file, bytes) in made {
+            maker.names.insert(text);
+            files.push((file, bytes));
+        }
+        let (session, nothing) = (node.client.session(), Reclaimed::default());
+        next.reclaim(session, &nothing, true).await.unwrap();
+        let other = client_through(&node, &next_way).await;
+        assert_eq!(names_of(&other, maker.directory).await, maker.names);
+        for (file, bytes) in &files {
+            let seen = rig::read(&other, *file, 0, bytes.len()).await;
+            assert!(seen == *bytes, "{file}: {} bytes", seen.len());
+        }
+        assert_eq!(maker.client.losses(), Losses::default());
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
 /// The owner doesn't hear of a client for long, and ends its session: what it had made and not synced is lost, and
 /// who syncs hears of it.
 #[test]
@@ -642,6 +697,128 @@ fn a_change_of_the_directory_comes_behind_what_was_made_before_it() {
             assert_eq!((is.mode, is.gid), (shown.mode, shown.gid));
             client.release(shown.inode).await;
         }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// A program that makes files as a kernel asks for them, which looks for each before. Their names and inodes.
+async fn makes(
+    client: &Client,
+    directory: InodeId,
+    program: usize,
+    files: Range<usize>,
+) -> Vec<(String, InodeId)> {
+    let mut made = Vec::new();
+    for at in files {
+        let text = format!("p{program}_{at}");
+        let found = client.lookup(directory, name(&text)).await;
+        assert_eq!(kind_of(found), ErrorKind::NotFound);
+        let new = client.create_and_open(directory, name(&text), new_file());
+        let inode = new.await.unwrap().inode;
+        client.release(inode).await;
+        made.push((text, inode));
+    }
+    made
+}
+
+/// Would be broken if creates that overlap kept each other from being made here, and their directory from being known, for ever:
+/// one of them would always be under way.
+#[test]
+fn programs_that_make_files_in_one_directory_at_once_soon_ask_nobody() {
+    for seed in 9_982..9_985 {
+        run(seed, |world, node| async move {
+            let (client, way) = far(&world, &node).await;
+            let directory = make(&client, ROOT, "d", new_directory()).await;
+            client.lookup_to_keep(ROOT, name("d")).await.unwrap();
+            way.slow_ms.store(4, Ordering::Relaxed);
+            let make_all = |files: Range<usize>| {
+                let programs = (0..8).map(|it| makes(&client, directory, it, files.clone()));
+                join_all(programs)
+            };
+            let mut made = make_all(0..40).await.concat();
+            let (more, asked) = messages(&way, make_all(40..100)).await;
+            // Only many files with a message, and numbers for more of them.
+            assert!(asked < 20, "{asked} messages for 480 files");
+            made.extend(more.concat());
+
+            let shown = client.get_attributes(directory).await.unwrap();
+            let (other, _) = far(&world, &node).await;
+            let names: BTreeSet<_> = made.iter().map(|(text, _)| text.clone()).collect();
+            assert_eq!(names_of(&other, directory).await, names);
+            let seen = other.get_attributes(directory).await.unwrap();
+            assert_eq!(
+                (seen.mtime, seen.ctime, seen.links),
+                (shown.mtime, shown.ctime, shown.links)
+            );
+            let inodes: BTreeSet<_> = made.iter().map(|(_, inode)| *inode).collect();
+            assert_eq!(inodes.len(), made.len(), "each has a number of its own");
+            for (text, inode) in made {
+                let found = other.lookup(directory, name(&text)).await.unwrap();
+                assert_eq!((found.inode, found.links), (inode, 1));
+            }
+            assert_eq!(node.metanode.in_use().inodes, 0);
+            client.close().await.unwrap();
+            other.close().await.unwrap();
+            node.check_and_close().await;
+        });
+    }
+}
+
+/// Would be broken if files were sent that are made while another program removes a name, and if those of the next moment
+/// were because of these.
+#[test]
+fn files_are_made_here_as_soon_as_a_removal_beside_them_has_ended() {
+    run(9_986, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        maker.make_some(10).await;
+        maker.until_sent().await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        maker.way.slow_ms.store(10, Ordering::Relaxed);
+        let removing = client.unlink(directory, name("n0"));
+        let making = join_all((0..8).map(|it| makes(&client, directory, it, 0..5)));
+        // Nothing of the removal is known when they begin.
+        let ((removed, made), asked) = messages(&maker.way, join(removing, making)).await;
+        removed.unwrap();
+        assert!(asked <= 2, "{asked} messages");
+        maker.names.remove("n0");
+        let made = made.into_iter().flatten().map(|(text, _)| text);
+        maker.names.extend(made);
+        assert_eq!(names_of(&node.client, directory).await, maker.names);
+        let seen = node.client.get_attributes(directory).await.unwrap();
+        let shown = client.get_attributes(directory).await.unwrap();
+        assert_eq!((seen.mtime, seen.ctime), (shown.mtime, shown.ctime));
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if who makes files waited until nobody in its directory changes anything: others always do.
+#[test]
+fn files_are_sent_where_changes_of_others_follow_each_other() {
+    run(9_987, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        maker.way.slow_ms.store(10, Ordering::Relaxed);
+        let is_done = AtomicBool::new(false);
+        let removes = async || {
+            while !is_done.load(Ordering::Relaxed) {
+                let removed = client.unlink(directory, name("nothing")).await;
+                assert_eq!(kind_of(removed), ErrorKind::NotFound);
+            }
+        };
+        let removing = join_all([removes(), removes(), removes(), removes()]);
+        let making = async {
+            let begun = world.now();
+            let made = makes(&client, directory, 0, 0..20).await;
+            is_done.store(true, Ordering::Relaxed);
+            (made, world.now().since(begun))
+        };
+        let (_, (made, took)) = join(removing, making).await;
+        assert!(took < Duration::from_secs(5), "{took:?} for 20 files");
+        maker.until_sent().await;
+        maker.names.extend(made.into_iter().map(|(text, _)| text));
+        assert_eq!(names_of(&node.client, directory).await, maker.names);
         client.close().await.unwrap();
         node.check_and_close().await;
     });

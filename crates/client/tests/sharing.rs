@@ -273,6 +273,7 @@ fn what_the_only_client_has_cached_is_there_for_the_second_one() {
         other.write(file, 0, &filled(9, 1)).await.unwrap();
         other.close().await.unwrap();
         world.sleep(Duration::from_secs(5)).await;
+        assert!(node.client.asked().is_alone());
         assert_eq!(rig::read(&node.client, file, 0, CELL).await, filled(9, 1));
         node.close().await;
     });

@@ -289,13 +289,12 @@ impl Operation {
     /// Whether the answer can be a list or a value of many KiB.
     #[must_use]
     pub fn answers_much(&self) -> bool {
-        matches!(
-            self,
-            Self::ReadDirectory { .. }
-                | Self::GetXattr { .. }
-                | Self::ListXattrs { .. }
-                | Self::ReadExtents { .. }
-        )
+        match self {
+            Self::ReadDirectory { .. } | Self::GetXattr { .. } | Self::ListXattrs { .. } => true,
+            // One extent alone is small. Whoever asks for that wants to write or publish, and others may wait for it.
+            Self::ReadExtents { limit, .. } => *limit > 1,
+            _ => false,
+        }
     }
 
     /// Whether a session on another node than the owner holds what the operation makes, without asking for it.

@@ -697,6 +697,18 @@ mod tests {
         };
         let target = crate::limits::SYMLINK_BYTES_MAX;
         assert!(target < link.reply_bytes_max() as usize / 2);
+        let extents = |limit| OwnerRequest::Execute {
+            operation: Operation::ReadExtents {
+                inode: InodeId::ROOT,
+                offset: 0,
+                length: 1,
+                limit,
+            },
+            stamp,
+        };
+        let bytes = crate::limits::INLINE_WRITE_BYTES_MAX;
+        assert!(bytes <= extents(1).reply_bytes_max() / 2);
+        assert_eq!(extents(2).reply_bytes_max() as usize, BODY_BYTES_MAX);
         let listing = OwnerRequest::Execute {
             operation: Operation::ListXattrs {
                 inode: InodeId::ROOT,

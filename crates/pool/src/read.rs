@@ -59,17 +59,21 @@ impl Pool {
     }
 
     /// A whole segment of which a piece is wrong although it fits its own checksums: the segment's says without which it
-    /// is right.
+    /// is right. If too few others answer for that, they may do so later.
     async fn read_around_one(&self, groups: &Groups, place: &SegmentPlace) -> Result<Vec<Bytes>> {
         for piece in 0..place.scheme.width() as u8 {
             let mut others = Gather::new(self, groups, place, 0, place.length);
             others.failed.push((piece, ErrorKind::Corrupt));
-            if let Ok(chunks) = others.run().await
-                && fits(place, &chunks)
-            {
-                warn!(segment = %place.segment, piece, "a piece fits its checksums and is wrong");
-                self.suspect(place, None, 1 << piece, SuspectCause::Damaged);
-                return Ok(chunks);
+            match others.run().await {
+                Ok(chunks) if fits(place, &chunks) => {
+                    warn!(segment = %place.segment, piece, "a piece fits its checksums and is wrong");
+                    self.suspect(place, None, 1 << piece, SuspectCause::Damaged);
+                    return Ok(chunks);
+                }
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    return Err(error.while_doing("find the piece that is wrong"));
+                }
+                _ => {}
             }
         }
         self.suspect(place, None, 0, SuspectCause::Unreadable);

@@ -29,6 +29,9 @@ const TAKINGS_MAX: usize = 64;
 
 /// Most objects of what the session has made and its owner hasn't granted. More are asked for as all others.
 const BORN_MAX: usize = 1024;
+/// Most of these that the owner is asked for because it hasn't granted them. It can grant nothing for seconds, and all that
+/// the session asks for meanwhile waits: an eighth of what it lets wait. More are published and given back.
+const UNGRANTED_MAX: usize = 128;
 
 /// Most recalls that wait for replies; more are carried out at once.
 const EARLY_MAX: usize = 1024;
@@ -138,7 +141,8 @@ pub struct Holder {
     /// Objects of what the session has made and its owner hasn't heard of: it has them alone, and the owner's answer to
     /// what makes them is the one to this request.
     born: BTreeMap<TokenObject, u64>,
-    /// Those that the owner knows by now and didn't grant: it is asked for them as for all others.
+    /// Those that the owner knows by now and didn't grant: it is asked for them as for all others, or they are being given
+    /// back.
     ungranted: BTreeSet<TokenObject>,
     /// The object of each wait, use and flush.
     waits: BTreeMap<WaitNumber, TokenObject>,
@@ -220,6 +224,13 @@ impl Holder {
     pub fn usable(&self, object: TokenObject) -> Pieces {
         let known = self.objects.get(&object);
         known.map_or_else(Pieces::default, Object::usable)
+    }
+
+    /// What operations use of an object, or wait for, beside which this may not be kept: everything between. A recall of some
+    /// of it would wait for them.
+    #[must_use]
+    pub fn in_use(&self, object: TokenObject, keep: Option<TokenMode>) -> Option<TokenRange> {
+        self.objects.get(&object)?.in_use(keep)
     }
 
     /// All that may be used now, but for what its owner can't know yet ([`Holder::born`]).
@@ -423,7 +434,8 @@ impl Holder {
     }
 
     /// The owner knows of what was made, and has granted the object that came with it. If not, it is asked for, and the
-    /// session goes on having it: nobody else may learn of what was made as long as [`Holder::has_ungranted`].
+    /// session goes on having it, or publishes what was written and gives it back: nobody else may learn of what was made as
+    /// long as [`Holder::has_ungranted`].
     pub fn born_answered(&mut self, object: TokenObject, grant: Option<GrantNumber>, now: Moment) {
         let Some(request) = self.born.remove(&object) else {
             return;
@@ -442,11 +454,12 @@ impl Holder {
                 let wants = self.asked.get(request).map(|asked| asked.wants.clone());
                 let known = self.objects.get(&object);
                 let is_held = known.is_some_and(Object::is_exclusive);
-                match wants.filter(|_| is_held) {
-                    Some(wants) => {
-                        self.ungranted.insert(object);
-                        self.actions.push(Action::Ask { request, wants });
-                    }
+                let has_room = self.ungranted.len() < UNGRANTED_MAX;
+                if is_held {
+                    self.ungranted.insert(object);
+                }
+                match wants.filter(|_| is_held && has_room) {
+                    Some(wants) => self.actions.push(Action::Ask { request, wants }),
                     None => {
                         self.unanswered(request, now);
                         self.release(object, TokenRange::ALL);

@@ -253,8 +253,13 @@ impl Inner {
 
     /// Others want some of its bytes: what goes back, which is that at least. What kernels may have isn't touched without
     /// need: they would have to drop it first.
-    pub(crate) fn widen(&mut self, recall: &TokenRecall, now: Instant) -> Vec<TokenRange> {
-        let ranges = self.recent.widen(recall, now);
+    pub(crate) fn widen(
+        &mut self,
+        recall: &TokenRecall,
+        in_use: Option<TokenRange>,
+        now: Instant,
+    ) -> Vec<TokenRange> {
+        let ranges = self.recent.widen(recall, in_use, now);
         match self.kernel_pages.may_be_some() {
             true => recall.ranges.clone(),
             false => ranges,

@@ -3,8 +3,8 @@
 //! An owner asks for exactly what somebody elsewhere requires, and as long as it has to ask it grants no more than that: a
 //! program that reads at random what this client has written would wait for a recall in each of its reads, and both sides
 //! would have a piece for each. So who is asked again and again gives more each time: twice as much around it, up to what
-//! its own programs have used within the last second, and not what lies behind that, where they may be on their way to.
-//! After some 20 recalls the other one has all that it may have.
+//! its own programs have used within the last second, or are using, and not what lies behind that, where they may be on their
+//! way to. After some 20 recalls the other one has all that it may have.
 //!
 //! *What others want to read* stays here to be read: only what was written lately is spared. *What others want to write*
 //! goes, with what is cached of it: what was read lately is spared as well.
@@ -27,9 +27,17 @@ pub(super) struct Recent {
     read: Lately,
     written: Lately,
     /// The last recall, which may be said again.
-    last: Option<(TokenRecall, Instant)>,
+    last: Option<Last>,
     /// How many came before it, each soon after the other.
     before: u32,
+}
+
+#[derive(Debug)]
+struct Last {
+    recall: TokenRecall,
+    at: Instant,
+    /// What went back.
+    given: Vec<TokenRange>,
 }
 
 impl Recent {
@@ -43,27 +51,49 @@ impl Recent {
         self.written.note(bytes, now);
     }
 
-    /// Others want these bytes: what goes back.
-    pub(super) fn widen(&mut self, recall: &TokenRecall, now: Instant) -> Vec<TokenRange> {
-        let (is_same, is_soon) = match &self.last {
-            Some((last, at)) => (
-                (&last.ranges, last.keep) == (&recall.ranges, recall.keep),
-                now - *at < LATELY,
-            ),
-            None => (false, false),
+    /// Others want these bytes: what goes back. Not for what programs have `in_use`: the recall would wait for them, for
+    /// instance until a disk has answered that has nothing to do with what is wanted.
+    pub(super) fn widen(
+        &mut self,
+        recall: &TokenRecall,
+        in_use: Option<TokenRange>,
+        now: Instant,
+    ) -> Vec<TokenRange> {
+        let last = self.last.take().filter(|last| now - last.at < LATELY);
+        let given = match last {
+            // It is being given back already.
+            Some(last) if last.recall == *recall => last.given,
+            None => {
+                self.before = 0;
+                recall.ranges.clone()
+            }
+            Some(last) => {
+                let is_same =
+                    (&last.recall.ranges, last.recall.keep) == (&recall.ranges, recall.keep);
+                self.before = self.before.saturating_add(u32::from(!is_same));
+                self.more(recall, in_use, now)
+            }
         };
-        if !is_soon {
-            self.before = 0;
-        } else if !is_same {
-            self.before = self.before.saturating_add(1);
-        }
-        self.last = Some((recall.clone(), now));
+        self.last = Some(Last {
+            recall: recall.clone(),
+            at: now,
+            given: given.clone(),
+        });
+        given
+    }
+
+    fn more(
+        &mut self,
+        recall: &TokenRecall,
+        in_use: Option<TokenRange>,
+        now: Instant,
+    ) -> Vec<TokenRange> {
         let Some(doubled) = self.before.checked_sub(1) else {
             return recall.ranges.clone();
         };
         let more = MORE.checked_shl(doubled).filter(|more| *more >= MORE);
         let read = recall.keep.is_none().then(|| self.read.hull(now)).flatten();
-        let spared = joined(self.written.hull(now), read);
+        let spared = joined(joined(self.written.hull(now), read), in_use);
         widened(&recall.ranges, more.unwrap_or(u64::MAX), spared)
     }
 }
@@ -140,7 +170,7 @@ mod tests {
 
     /// What goes back with that, if recalls come each millisecond.
     fn widen(recent: &mut Recent, number: u64, keep: Option<TokenMode>) -> Vec<TokenRange> {
-        recent.widen(&recall(place(number), keep), at(number))
+        recent.widen(&recall(place(number), keep), None, at(number))
     }
 
     const READ: Option<TokenMode> = Some(TokenMode::Shared);
@@ -170,9 +200,10 @@ mod tests {
         let mut recent = Recent::default();
         widen(&mut recent, 1, READ);
         let second = widen(&mut recent, 2, READ);
-        let again = recent.widen(&recall(place(2), READ), at(502));
+        recent.note_write((place(2) + 2 * PAGE, FILE), at(501));
+        let again = recent.widen(&recall(place(2), READ), None, at(502));
         assert_eq!(second, again);
-        let late = recent.widen(&recall(0, READ), at(1_502));
+        let late = recent.widen(&recall(0, READ), None, at(1_502));
         assert_eq!(late, recall(0, READ).ranges);
     }
 
@@ -189,13 +220,13 @@ mod tests {
             };
             let to_read = widen(&mut recent, number, READ);
             assert!(!has(&to_read, tail.0));
-            let to_write = recent.widen(&recall(0, None), at(number));
+            let to_write = recent.widen(&recall(0, None), None, at(number));
             assert!(!has(&to_write, tail.0) && !has(&to_write, read.0));
             if number == 2_000 {
                 assert!(has(&to_read, read.0) && has(&to_read, FILE - 1));
             }
         }
-        let required = recent.widen(&recall(FILE, None), at(2_000));
+        let required = recent.widen(&recall(FILE, None), None, at(2_000));
         assert!(required.iter().any(|it| it.start == FILE));
         // It has been used no more for a while.
         for number in 4_000..4_060 {
@@ -203,5 +234,21 @@ mod tests {
         }
         let all = widen(&mut recent, 4_060, None);
         assert_eq!(all, [TokenRange::ALL]);
+    }
+
+    /// Would be broken if who wants some bytes waited for a program that waits, for others or a disk, in quite another place.
+    #[test]
+    fn no_more_than_is_required_goes_of_what_a_program_has_in_use() {
+        let mut recent = Recent::default();
+        let read = TokenRange::new(FILE / 2, FILE / 2 + PAGE);
+        for number in 1..=60 {
+            let place = number % 8 * PAGE;
+            let given = recent.widen(&recall(place, None), read, at(number));
+            assert!(given.iter().all(|it| it.end <= FILE / 2), "{given:?}");
+        }
+        let required = recent.widen(&recall(FILE / 2, None), read, at(61));
+        assert!(required.iter().any(|it| it.start <= FILE / 2));
+        let free = recent.widen(&recall(0, None), None, at(62));
+        assert_eq!(free, [TokenRange::ALL]);
     }
 }

@@ -8,7 +8,8 @@ pub(super) struct Changing<K>(Map<K, UnderWay>);
 
 #[derive(Default)]
 struct UnderWay {
-    count: usize,
+    /// When each of them began; some several times.
+    begun: Vec<u64>,
     /// Two of them were under way at the same time: nobody knows which of them the owner applied first.
     is_mixed: bool,
 }
@@ -25,21 +26,29 @@ impl<K: Eq + Hash> Changing<K> {
         self.0.contains_key(concerned)
     }
 
-    /// One begins.
-    pub(super) fn begin(&mut self, concerned: K) {
-        let under_way = self.0.entry(concerned).or_default();
-        under_way.count += 1;
-        under_way.is_mixed |= under_way.count > 1;
+    /// Whether one is under way that had begun by then.
+    pub(super) fn had_begun(&self, concerned: &K, by: u64) -> bool {
+        let under_way = self.0.get(concerned);
+        under_way.is_some_and(|it| it.begun.iter().any(|begun| *begun <= by))
     }
 
-    /// One has ended. Whether no other one was under way at any time since it began.
-    pub(super) fn end(&mut self, concerned: &K) -> bool {
+    /// One begins now.
+    pub(super) fn begin(&mut self, concerned: K, now: u64) {
+        let under_way = self.0.entry(concerned).or_default();
+        under_way.begun.push(now);
+        under_way.is_mixed |= under_way.begun.len() > 1;
+    }
+
+    /// One has ended that began then. Whether no other one was under way at any time since.
+    pub(super) fn end(&mut self, concerned: &K, begun: u64) -> bool {
         let Some(under_way) = self.0.get_mut(concerned) else {
             return false;
         };
-        under_way.count -= 1;
+        if let Some(at) = under_way.begun.iter().position(|it| *it == begun) {
+            under_way.begun.swap_remove(at);
+        }
         let was_alone = !under_way.is_mixed;
-        if under_way.count == 0 {
+        if under_way.begun.is_empty() {
             self.0.remove(concerned);
         }
         was_alone
@@ -53,16 +62,27 @@ mod tests {
     #[test]
     fn a_change_was_alone_if_no_other_one_overlapped_it() {
         let mut changing = Changing::default();
-        changing.begin(1);
+        changing.begin(1, 10);
         assert!(changing.contains(&1) && !changing.contains(&2));
-        assert!(changing.end(&1) && !changing.contains(&1));
+        assert!(changing.end(&1, 10) && !changing.contains(&1));
         // The second one overlaps both others, which don't overlap each other.
-        changing.begin(1);
-        changing.begin(1);
-        assert!(!changing.end(&1));
-        changing.begin(1);
-        assert!(!changing.end(&1) && !changing.end(&1));
-        changing.begin(1);
-        assert!(changing.end(&1), "nothing is left of that");
+        changing.begin(1, 20);
+        changing.begin(1, 30);
+        assert!(!changing.end(&1, 20));
+        changing.begin(1, 40);
+        assert!(!changing.end(&1, 40) && !changing.end(&1, 30));
+        changing.begin(1, 50);
+        assert!(changing.end(&1, 50), "nothing is left of that");
+    }
+
+    #[test]
+    fn those_that_had_begun_by_then_are_told_from_later_ones() {
+        let mut changing = Changing::default();
+        assert!(!changing.had_begun(&1, 100));
+        changing.begin(1, 10);
+        changing.begin(1, 20);
+        assert!(changing.had_begun(&1, 15) && !changing.had_begun(&2, 15));
+        changing.end(&1, 10);
+        assert!(!changing.had_begun(&1, 15) && changing.had_begun(&1, 20));
     }
 }

@@ -3,6 +3,7 @@
 use super::tries::Tries;
 use model::operation::DirectoryEntry;
 use model::{FileKind, InodeId};
+use std::ops::Range;
 use std::sync::Arc;
 use tokens::Moment;
 use world::Map;
@@ -181,9 +182,19 @@ impl Directory {
         self.tries.note_had_made(now) && self.is_whole
     }
 
-    /// A try has ended.
-    pub(super) fn note_tried(&mut self, is_delegated: bool, now: Moment) {
-        self.tries.note_end(is_delegated, now);
+    /// A try of this time has ended.
+    pub(super) fn note_tried(&mut self, is_delegated: bool, tried: Range<Moment>) {
+        self.tries.note_end(is_delegated, tried);
+    }
+
+    /// Whether a create may wait for what is in the way of making its file here.
+    pub(super) fn may_wait(&self, now: Moment) -> bool {
+        self.tries.may_wait(now)
+    }
+
+    /// A create has waited for that in vain.
+    pub(super) fn note_waited(&mut self, now: Moment) {
+        self.tries.note_waited(now);
     }
 
     /// The client has made a name itself.

@@ -5,7 +5,7 @@ mod delegated;
 mod own_changes;
 
 pub(crate) use by_number::LookedAt;
-pub(crate) use delegated::ToLearn;
+pub(crate) use delegated::{Making, ToLearn};
 
 use super::changing::Changing;
 use super::directory::{Directory, Named};
@@ -212,7 +212,10 @@ impl Memory {
     pub(super) fn wants(&self, object: TokenObject, now: Moment) -> bool {
         let is_asked = self.asked_later.contains(&object);
         let may_ask = !self.is_refused(object, now) && !is_asked;
-        may_ask && !self.is_held(object) && !self.changing.contains(&object)
+        // Changes of names in a directory may overlap without end, and its names are learned in a pause that is made for it.
+        let is_of_use =
+            matches!(object, TokenObject::Directory(_)) || !self.changing.contains(&object);
+        may_ask && is_of_use && !self.is_held(object)
     }
 
     fn is_held(&self, object: TokenObject) -> bool {
@@ -337,6 +340,10 @@ impl Memory {
         asked: Asked,
     ) -> Option<Learned> {
         if !self.may_learn(TokenObject::Directory(directory), asked) {
+            // Programs that look for missing names are a reason to learn all, also if own changes come between each time.
+            if found.is_none() {
+                self.with(directory, Directory::note_miss);
+            }
             return None;
         }
         match found {

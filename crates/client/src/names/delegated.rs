@@ -2,55 +2,31 @@
 //!
 //! *A create* looks whether the directory is delegated and everything is known that the owner would look at
 //! (`known_names/memory/delegated.rs`); then the file is made here, and goes to the owner later (`owner/stream.rs`). If not, the
-//! owner makes it. *A program that has several files made* in a directory whose names are all known makes it worthwhile to
-//! ask for the delegation, beside its operations (`known_names/tries.rs` says when). Nobody is asked to give anything back for
-//! that: what others have the owner refuses. *When it goes back*, what was made here is told first (`tokens/flushing.rs`).
+//! owner makes it. *What is in the way may go by soon*: changes of the directory that are under way, or that it is being prepared
+//! (`preparing.rs`). Then the create waits a moment and isn't sent: it would be in the way of others in its turn, and of several
+//! programs that make files at the same time none would ever make one here.
+//!
+//! *A program that has several files made* in a directory whose names are all known makes it worthwhile to ask for the
+//! delegation (`known_names/tries.rs` says when). Nobody is asked to give anything back for that: what others have the owner
+//! refuses. *When it goes back*, what was made here is told first (`tokens/flushing.rs`).
 
 use super::Names;
+use super::preparing::QUIET_MAX;
 use crate::inode::HeldState;
-use crate::known_names::{KnownNames, ToLearn};
+use crate::known_names::{KnownNames, Making, ToLearn};
 use crate::session::Session;
 use crate::tokens::Tokens;
 use bytes::Bytes;
 use model::operation::NewInode;
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result};
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use world::Deadline;
 
 /// What a program waits for if tokens ran out while its file was made.
 const STREAM_WAIT: &str = "the owner of the metadata, which hasn't heard of a new file";
 
-/// Most directories for which something is asked in the background at the same time.
-const PREPARING_MAX: usize = 64;
-
-/// The directories for which a delegation, or numbers, are being asked for.
-#[derive(Default)]
-pub(super) struct Preparing(Arc<Mutex<BTreeSet<InodeId>>>);
-
-/// One of them, until it is dropped.
-struct Prepared {
-    all: Arc<Mutex<BTreeSet<InodeId>>>,
-    directory: InodeId,
-}
-
-impl Preparing {
-    /// `None` if that is under way, or as many are as may be.
-    fn begin(&self, directory: InodeId) -> Option<Prepared> {
-        let mut all = self.0.lock();
-        let is_new = all.len() < PREPARING_MAX && all.insert(directory);
-        is_new.then(|| Prepared {
-            all: self.0.clone(),
-            directory,
-        })
-    }
-}
-
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        self.all.lock().remove(&self.directory);
-    }
-}
+/// What a create waits for that could be made here a moment later.
+const QUIET_WAIT: &str = "other changes of this node in the same directory";
 
 /// Most steps until a directory's attributes are known: three tokens, its name, and the attributes, once more if a change of
 /// this client came between.
@@ -70,8 +46,18 @@ impl Names {
     ) -> Result<Attributes> {
         self.session.check_open()?;
         let is_file = new.kind == FileKind::File;
-        if is_file && let Some(made) = self.make_here(directory, &name, &new, opens).await? {
-            return Ok(made);
+        if is_file {
+            let entry = (directory, &name);
+            let is_later = match self.make_here(entry, &new, opens).await? {
+                Making::Made(made) => return Ok(made),
+                Making::Later => true,
+                Making::Not => false,
+            };
+            // Boxed: a create whose file is made at once pays nothing for it.
+            let later = Box::pin(self.make_later(known, entry, (&new, opens), is_later));
+            if let Some(made) = later.await? {
+                return Ok(made);
+            }
         }
         let made = self.create_at_owner((directory, name), new, opens).await;
         let has_made = is_file && made.is_ok();
@@ -81,18 +67,73 @@ impl Names {
         made
     }
 
-    async fn make_here(
+    /// Makes a file here that couldn't be made a moment ago, once what is in the way has gone by: its directory is being prepared,
+    /// or (`is_later`) changes of it are under way. Each create waits for such changes once, and not for those that follow. `None`:
+    /// the owner must be asked.
+    async fn make_later(
+        &self,
+        known: &KnownNames,
+        entry: (InodeId, &FileName),
+        (new, opens): (&NewInode, bool),
+        mut is_later: bool,
+    ) -> Result<Option<Attributes>> {
+        let (world, standing) = (self.session.world(), self.session.standing());
+        let (directory, _) = entry;
+        let deadline = Deadline::after(world, QUIET_MAX);
+        let mut has_waited = false;
+        while !deadline.has_passed(world) {
+            let prepared = self.preparing.waits_until(directory);
+            if let Some(until) = prepared.filter(|until| !until.has_passed(world)) {
+                let ended = self.preparing.until_ended(directory);
+                self.wait_for_quiet(directory, until.min(deadline), ended)
+                    .await;
+            } else if is_later && !has_waited && known.may_wait(directory, standing.now()) {
+                has_waited = true;
+                let quiet = self.session.owner().until_quiet(directory);
+                self.wait_for_quiet(directory, deadline, quiet).await;
+            } else {
+                break;
+            }
+            self.session.check_open()?;
+            is_later = match self.make_here(entry, new, opens).await? {
+                Making::Made(made) => return Ok(Some(made)),
+                Making::Later => true,
+                Making::Not => false,
+            };
+        }
+        if has_waited {
+            known.note_waited(directory, standing.now());
+        }
+        Ok(None)
+    }
+
+    /// Waits for what goes by in a directory, for as long as that may take.
+    pub(super) async fn wait_for_quiet(
         &self,
         directory: InodeId,
-        name: &FileName,
+        until: Deadline,
+        quiet: impl Future<Output = ()>,
+    ) {
+        let since = self.session.now();
+        let _listed = self.session.list(QUIET_WAIT, Some(directory), since);
+        // In time or not: who waits looks what it has become.
+        let _in_time = until.bound(self.session.world(), quiet).await;
+    }
+
+    /// Makes a file here, if that is possible now.
+    async fn make_here(
+        &self,
+        (directory, name): (InodeId, &FileName),
         new: &NewInode,
         opens: bool,
-    ) -> Result<Option<Attributes>> {
+    ) -> Result<Making<Attributes>> {
         let grants = self.rights.grants();
         let (standing, owner) = (self.session.standing(), self.session.owner());
         let held = HeldState::of_new(standing);
-        let Some((made, maker)) = owner.make_here(directory, name, new, opens) else {
-            return Ok(None);
+        let (made, maker) = match owner.make_here(directory, name, new, opens) {
+            Making::Made(made) => made,
+            Making::Later => return Ok(Making::Later),
+            Making::Not => return Ok(Making::Not),
         };
         if made.wants_numbers {
             self.reserve(directory);
@@ -114,12 +155,13 @@ impl Names {
                 return Err(Error::new(ErrorKind::Unknown, error.to_string()).while_doing(text));
             }
         }
-        Ok(Some(made.attributes))
+        Ok(Making::Made(made.attributes))
     }
 
     /// Reserves numbers for the next files, in the background.
     fn reserve(&self, directory: InodeId) {
-        let Some(reserving) = self.preparing.begin(directory) else {
+        let world = self.session.world();
+        let Some(reserving) = self.preparing.begin(world, directory) else {
             return;
         };
         let session = self.session.clone();
@@ -134,26 +176,33 @@ impl Names {
 
     /// Asks for a delegation, in the background.
     fn delegate(&self, known: &Arc<KnownNames>, directory: InodeId) {
-        let Some(asking) = self.preparing.begin(directory) else {
+        let begun = self.session.standing().now();
+        let world = self.session.world();
+        let Some(asking) = self.preparing.begin(world, directory) else {
             return;
         };
         let (session, tokens, known) = (self.session.clone(), self.tokens.clone(), known.clone());
         self.session.spawn("asks for a delegation", async move {
             let is_delegated = become_maker(&session, &tokens, &known, directory).await;
             // Before it may be asked for again.
-            known.note_tried(directory, is_delegated, session.standing().now());
+            let tried = begun..session.standing().now();
+            known.note_tried(directory, is_delegated, tried);
             drop(asking);
         });
     }
 }
 
-/// Asks for all that it takes to make files in a directory. Whether it has come.
+/// Asks for all that it takes to make files in a directory, in which creates wait meanwhile. Whether it has come.
 async fn become_maker(
     session: &Session,
     tokens: &Tokens,
     known: &Arc<KnownNames>,
     directory: InodeId,
 ) -> bool {
+    let deadline = Deadline::after(session.world(), QUIET_MAX);
+    let quiet = known.until_quiet(directory);
+    // Quiet or not: if something is in the way, that is seen.
+    let _in_time = deadline.bound(session.world(), quiet).await;
     if !learn_directory(session, tokens, known, directory).await
         || !learn_plain(session, known, directory).await
         || !tokens.claim_delegation(known, directory).await

@@ -1,6 +1,7 @@
 //! Looks at what is known of names, and asks for what isn't so that it is known the next time; says for how long
 //! kernels may keep it.
 
+use super::preparing::QUIET_MAX;
 use super::{Names, Part};
 use crate::kernels::{Found, Validity};
 use crate::known_names::{KnownNames, Learned, Looked, LookedAt};
@@ -58,14 +59,11 @@ impl Names {
             }
             Ok(other) => unexpected_reply(&other),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let is_learned = known.learn(directory, &name, None, asked).is_some();
-                if !is_learned {
-                    return Ok(Found::Missing(Duration::ZERO));
-                }
+                known.learn(directory, &name, None, asked);
                 if let Some(parts) = known.wants_names(directory) {
                     self.learn_names(known, directory, parts).await;
                 }
-                // Others may have wanted the directory meanwhile.
+                // Others may have wanted the directory, or changed it.
                 let looked = known.look(directory, &name, standing.now());
                 Ok(Found::Missing(match looked {
                     Looked::Missing => standing.valid_under_tokens(),
@@ -181,6 +179,11 @@ impl Names {
     /// or is too large to be kept.
     async fn learn_names(&self, known: &Arc<KnownNames>, directory: InodeId, parts: u32) {
         let world = self.session.world();
+        // Creates wait meanwhile: beside changes of this client no names are learned.
+        let _prepared = self.preparing.begin(world, directory);
+        let quiet = known.until_quiet(directory);
+        self.wait_for_quiet(directory, Deadline::after(world, QUIET_MAX), quiet)
+            .await;
         let deadline = Deadline::after(world, LEARN_MAX);
         let mut after = 0;
         for _ in 0..parts {

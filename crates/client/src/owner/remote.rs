@@ -4,7 +4,7 @@
 use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
 use super::stream::Made;
-use crate::known_names::KnownNames;
+use crate::known_names::{KnownNames, Making};
 use arc_swap::ArcSwap;
 use model::operation::NewInode;
 use model::owner::{OwnerReply, OwnerRequest};
@@ -104,8 +104,14 @@ impl RemoteOwner {
         name: &FileName,
         new: &NewInode,
         opens: bool,
-    ) -> Option<(Made, SessionId)> {
+    ) -> Making<(Made, SessionId)> {
         self.calls.load().make_here(directory, name, new, opens)
+    }
+
+    /// As [`Calls::until_quiet`].
+    pub(super) async fn until_quiet(&self, directory: InodeId) {
+        let calls = self.calls.load_full();
+        calls.until_quiet(directory).await;
     }
 
     /// Reserves numbers for files in a directory.

@@ -18,8 +18,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use world::Map;
 
-/// Most operations that the owner hasn't heard of. More are sent by those who want them done. An operation takes some
-/// 300 bytes and a name.
+/// Most operations that the owner hasn't heard of. More wait, and are sent by those who want them done if that takes long. An
+/// operation takes some 300 bytes and a name.
 const UNSENT_MAX: usize = 2_048;
 /// Most bytes of publishes among them. More are sent by themselves.
 const UNSENT_BYTES_MAX: usize = 4 << 20;
@@ -115,7 +115,7 @@ impl Stream {
         opens: bool,
         now: Timestamp,
     ) -> Option<Made> {
-        if self.is_over || self.queue.len() >= UNSENT_MAX {
+        if self.is_over || self.is_full() {
             return None;
         }
         let inode = directory.inode;
@@ -142,6 +142,11 @@ impl Stream {
             number: self.last,
             wants_numbers: self.wants_numbers(inode),
         })
+    }
+
+    /// Whether as many operations wait for their answers as may: until the owner has answered some, nothing is made here.
+    pub(super) fn is_full(&self) -> bool {
+        !self.is_over && self.queue.len() >= UNSENT_MAX
     }
 
     /// The operation that makes a file, if it hasn't gone, and the file's attributes.
@@ -518,5 +523,23 @@ mod tests {
         assert_eq!(stream.batch().unwrap().len(), STREAMED_MAX);
         assert_eq!(stream.end(), 300);
         assert!(stream.batch().is_none() && make(&mut stream, 1, 301).is_none());
+    }
+
+    #[test]
+    fn it_takes_no_more_than_it_may_until_some_are_answered_or_its_session_ends() {
+        let mut stream = with_numbers(1, 10_000..20_000);
+        for at in 0..UNSENT_MAX as u64 {
+            assert!(!stream.is_full() && make(&mut stream, 1, at).is_some());
+        }
+        assert!(stream.is_full() && make(&mut stream, 1, 9_000).is_none());
+        let batch = stream.batch().unwrap().len();
+        stream.answered(batch);
+        assert!(!stream.is_full());
+        for at in 0..batch as u64 {
+            assert!(make(&mut stream, 1, 9_000 + at).is_some());
+        }
+        assert!(stream.is_full());
+        stream.end();
+        assert!(!stream.is_full(), "nobody waits for it any more");
     }
 }

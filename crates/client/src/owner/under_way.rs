@@ -67,13 +67,17 @@ mod tests {
     const SESSION: SessionId = SessionId(1);
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn listing() -> OwnerRequest {
+    fn execute(operation: Operation) -> OwnerRequest {
         OwnerRequest::Execute {
-            operation: Operation::ListXattrs {
-                inode: InodeId::ROOT,
-            },
+            operation,
             stamp: Stamp::own(Timestamp(1), SESSION),
         }
+    }
+
+    fn listing() -> OwnerRequest {
+        execute(Operation::ListXattrs {
+            inode: InodeId::ROOT,
+        })
     }
 
     async fn enter<'a>(
@@ -103,7 +107,14 @@ mod tests {
                 rooms.push(enter(&under_way, &world, &listing()).await.unwrap());
             }
             let ends = OwnerRequest::Lock(LockCall::EndWait { session, wait });
-            for request in [ends, OwnerRequest::Sync] {
+            // What a kernel writes back asks for the attributes so.
+            let attributes = Operation::ReadExtents {
+                inode: InodeId::ROOT,
+                offset: 0,
+                length: 1,
+                limit: 1,
+            };
+            for request in [ends, execute(attributes), OwnerRequest::Sync] {
                 let room = enter(&under_way, &world, &request).await.unwrap();
                 assert!(room.is_none(), "it needs none");
             }

@@ -1,5 +1,6 @@
 //! Counts what the client lost with its sessions.
 
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What was lost with sessions that the owner ended, since the client began.
@@ -13,6 +14,20 @@ pub struct Losses {
     pub files_with_locks: u64,
     /// Open files that had no names any more.
     pub files_without_names: u64,
+}
+
+impl Add for Losses {
+    type Output = Self;
+
+    /// What two clients have lost together.
+    fn add(self, other: Self) -> Self {
+        Self {
+            sessions: self.sessions + other.sessions,
+            files_with_data: self.files_with_data + other.files_with_data,
+            files_with_locks: self.files_with_locks + other.files_with_locks,
+            files_without_names: self.files_without_names + other.files_without_names,
+        }
+    }
 }
 
 /// The counters.

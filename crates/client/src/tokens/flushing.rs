@@ -20,13 +20,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 impl Tokens {
     /// A recall of bytes, with what goes back beside them.
-    pub(super) fn widened(&self, recall: TokenRecall) -> TokenRecall {
+    pub(super) fn widened(&self, holder: &Holder, recall: TokenRecall) -> TokenRecall {
         let state = match recall.object {
             TokenObject::Bytes(inode) => self.pages.find_inode(inode),
             TokenObject::Inode(_) | TokenObject::Directory(_) => None,
         };
         let now = self.session.now();
-        let ranges = state.map(|state| state.lock().widen(&recall, now));
+        let in_use = holder.in_use(recall.object, recall.keep);
+        let ranges = state.map(|state| state.lock().widen(&recall, in_use, now));
         TokenRecall {
             ranges: ranges.unwrap_or_else(|| recall.ranges.clone()),
             ..recall

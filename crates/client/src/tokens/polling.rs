@@ -123,7 +123,7 @@ impl Tokens {
         let now = self.session.standing().now();
         let mut dropping = Vec::new();
         for recall in recalls {
-            let recall = self.widened(recall);
+            let recall = self.widened(holder, recall);
             let Some(recall) = self.after_pages(waiting, recall, &mut dropping) else {
                 continue;
             };

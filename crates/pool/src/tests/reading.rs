@@ -237,6 +237,23 @@ fn two_wrong_pieces_that_fit_their_checksums_are_an_error_and_no_wrong_bytes() {
     });
 }
 
+/// Would be broken if the segment were said to be damaged for good, although pieces that are away show which one is wrong.
+#[test]
+fn a_wrong_piece_is_found_once_enough_others_are_back() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let bytes = plain(MIB, 1);
+        let place = rig.write(&bytes).await;
+        make_wrong(&rig, &place, 0).await;
+        let away = [4, 5].map(|piece| rig.disconnect(rig.holder(&place, piece)));
+        let told = rig.pool.read_whole(&place).await.expect_err("one is wrong");
+        assert_eq!(told.kind(), ErrorKind::Unavailable);
+        for nsd in away {
+            rig.connect(nsd).await;
+        }
+        assert_eq!(rig.read(&place).await, bytes);
+    });
+}
+
 #[test]
 fn a_slow_nsd_is_hedged_by_rebuilding_from_the_others() {
     for scheme in [WIDE, Scheme::Replicate(3)] {

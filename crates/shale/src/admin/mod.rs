@@ -169,6 +169,9 @@ pub struct ShardStatus {
     pub epoch: u64,
     /// Commits so far.
     pub durable_commit: u64,
+    /// Sessions that clients have with it: one of each node that uses the file system. Missing in answers of older versions.
+    #[serde(default)]
+    pub sessions: Option<u64>,
 }
 
 /// One line of the memory budget.

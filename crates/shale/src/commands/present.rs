@@ -99,8 +99,13 @@ pub(super) fn status(status: &Status) -> ExitCode {
         say!("not mounted at {} yet: {why}", status.mount);
     }
     for shard in &status.shards {
+        let sessions = match shard.sessions {
+            None => String::new(),
+            Some(1) => ", 1 session".into(),
+            Some(count) => format!(", {count} sessions"),
+        };
         say!(
-            "shard {}: epoch {}, commit {}",
+            "shard {}: epoch {}, commit {}{sessions}",
             shard.shard,
             shard.epoch,
             shard.durable_commit

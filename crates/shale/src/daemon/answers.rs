@@ -3,7 +3,6 @@
 use super::health::{ClusterFacts, Facts, MountFacts};
 use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, ShardStatus, Status};
-use client::Client;
 use metanode::Metanode;
 use std::sync::Arc;
 
@@ -19,10 +18,12 @@ impl Serving {
         let metanodes = self.running.metanodes();
         let shard = |it: &Arc<Metanode>| {
             let shard = it.shard_status();
+            let sessions = it.hosted().sessions().of_clients().count();
             ShardStatus {
                 shard: shard.shard.0,
                 epoch: shard.epoch.0,
                 durable_commit: shard.durable.0,
+                sessions: Some(sessions as u64),
             }
         };
         let own = self.config.lock().clone();
@@ -50,8 +51,8 @@ impl Serving {
     }
 
     fn memory(&self) -> Vec<MemoryLine> {
-        let clients = self.running.file_systems().clients();
-        let pools = clients.iter().map(|client| client.page_pool_memory());
+        let opened = self.running.file_systems().opened();
+        let pools = opened.iter().map(|open| open.client.page_pool_memory());
         let (pages, pages_max) = pools.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         let (buffers, buffers_max) = world::recycled_buffer_bytes();
         let mut counted = self.running.memory_uses();
@@ -83,7 +84,6 @@ impl Serving {
         let pool = self.running.pool();
         let metanodes = self.running.metanodes();
         let shards: Vec<_> = metanodes.iter().map(|it| it.hosted()).collect();
-        let clients = self.running.file_systems().clients();
         Facts {
             nsds: self.running.nsds(),
             tolerance: pool.map().scheme().tolerance(),
@@ -95,7 +95,7 @@ impl Serving {
             unfreed: metanodes.iter().map(|it| it.unfreed()).sum(),
             pieces_mended: pool.repair_progress().mended_pieces,
             metadata: shards.iter().find_map(|it| it.check_alive().err()),
-            lost: losses(&clients),
+            lost: self.running.file_systems().losses(),
             mounts: self.mount_facts(),
             clock_lag: shards
                 .iter()
@@ -125,17 +125,4 @@ impl Serving {
             lines: self.mounts.lines(),
         }
     }
-}
-
-/// What the clients of this node lost together.
-fn losses(clients: &[Arc<Client>]) -> client::Losses {
-    clients
-        .iter()
-        .map(|it| it.losses())
-        .fold(client::Losses::default(), |sum, it| client::Losses {
-            sessions: sum.sessions + it.sessions,
-            files_with_data: sum.files_with_data + it.files_with_data,
-            files_with_locks: sum.files_with_locks + it.files_with_locks,
-            files_without_names: sum.files_without_names + it.files_without_names,
-        })
 }

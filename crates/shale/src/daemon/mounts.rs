@@ -6,10 +6,9 @@ mod uses;
 
 pub use again::LeftMount;
 
-use super::file_systems::FileSystems;
+use super::file_systems::{FileSystems, OpenFileSystem};
 use super::watchdog::Guard;
 use crate::{admin::MountLine, options::Options};
-use client::Client;
 use fuse::{
     Door, DoorSettings, Mount, MountOptions, Siblings, Transport, TransportChoice, Unmount,
     WaitingRequest,
@@ -70,8 +69,8 @@ pub struct Mounts {
 struct OneMount {
     mount: Mount,
     options: Options,
-    /// Of the file system that is mounted.
-    client: Arc<Client>,
+    /// That is mounted, and in use until this mount has ended.
+    file_system: Arc<OpenFileSystem>,
 }
 
 impl Mounts {
@@ -98,14 +97,13 @@ impl Mounts {
         })
     }
 
-    /// Opens the file system that these options name, which a mount needs: its owner is waited for as long as a client
-    /// does.
+    /// Opens the file system that these options name, which a mount needs, and has it in use: its owner is waited for as long
+    /// as a client does.
     ///
     /// # Errors
     /// `NotFound`: there is none; `Unavailable`: no owner answers.
-    pub async fn open(&self, options: &Options) -> Result<()> {
-        let name = options.file_system.as_ref();
-        self.file_systems.open(name).await.map(drop)
+    pub async fn open(&self, options: &Options) -> Result<Arc<OpenFileSystem>> {
+        self.file_systems.open(options.file_system.as_ref()).await
     }
 
     /// Mounts. The second mount of a node waits until the kernel no longer trusts what it cached
@@ -155,9 +153,11 @@ impl Mounts {
             ..DoorSettings::default()
         };
         let path = options.subdir.clone().unwrap_or_default();
-        let (client, root) = self.file_systems.open(options.file_system.as_ref()).await?;
+        // A mount that is refused doesn't use it any more.
+        let open = self.open(options).await?;
         let siblings = self.siblings_of(options);
-        let door = Door::to_directory(client.clone(), root, settings, &path, &siblings).await?;
+        let client = open.client.clone();
+        let door = Door::to_directory(client, open.root, settings, &path, &siblings).await?;
         let door = Arc::new(door);
         door.wait_for_siblings().await;
         let (world, served) = (self.world.clone(), door.clone());
@@ -174,7 +174,7 @@ impl Mounts {
         let one = Arc::new(OneMount {
             mount,
             options: options.clone(),
-            client,
+            file_system: open,
         });
         if let (Some(guard), Some(id)) = (&self.guard, one.mount.id()) {
             guard.watchdog.watch(id);
@@ -204,7 +204,7 @@ impl Mounts {
             self.clone().mount_again(&one, guard, &cause).await;
         }
         // Programs of other mounts are still to hear of what is lost.
-        if let Err(error) = one.client.settle().await
+        if let Err(error) = one.file_system.client.settle().await
             && error.kind() != ErrorKind::ShuttingDown
         {
             tracing::warn!(%error, "data written through an ended mount isn't all durable yet");

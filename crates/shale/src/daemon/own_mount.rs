@@ -17,7 +17,8 @@ use world::World;
 
 /// Pause after the first attempt that failed; after each further one it is twice as long, up to a maximum.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// The longest pause between two attempts.
+pub const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// What becomes of the node's own mount.
 pub struct OwnMount {
@@ -75,11 +76,11 @@ impl OwnMount {
         if !self.mounts.has(place) {
             make_mount_point(place)?;
             // What follows ends soon; this may take as long as a client's patience.
-            tokio::select! {
+            let _in_use = tokio::select! {
                 biased;
                 error = self.stopped() => return Err(error),
                 opened = self.mounts.open(options) => opened?,
-            }
+            };
             self.mounts.add(place, options).await?;
         }
         self.missing.send_replace(None);

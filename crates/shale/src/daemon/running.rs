@@ -1,8 +1,8 @@
 //! The node behind the admin API: one that is alone, or a member of a cluster.
 
-use super::file_systems::FileSystems;
+use super::file_systems::{FileSystems, OpenFileSystem};
 use super::member::{Home, InCluster};
-use client::Client;
+use client::Losses;
 use futures::future::BoxFuture;
 use metanode::{MemoryUse, Metanode};
 use model::{Error, ErrorKind, FileSystemName, InodeId, NsdId, Result};
@@ -33,7 +33,7 @@ impl FileSystems for Node {
     fn open<'a>(
         &'a self,
         name: Option<&'a FileSystemName>,
-    ) -> BoxFuture<'a, Result<(Arc<Client>, InodeId)>> {
+    ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>> {
         let opened = match name {
             Some(name) if name.as_str() != FIRST_FILE_SYSTEM => {
                 let text = format!(
@@ -42,13 +42,17 @@ impl FileSystems for Node {
                 );
                 Err(Error::new(ErrorKind::NotFound, text))
             }
-            _ => Ok((self.client().clone(), InodeId::ROOT)),
+            _ => Ok(OpenFileSystem::new(self.client().clone(), InodeId::ROOT)),
         };
         Box::pin(std::future::ready(opened))
     }
 
-    fn clients(&self) -> Vec<Arc<Client>> {
-        vec![self.client().clone()]
+    fn opened(&self) -> Vec<Arc<OpenFileSystem>> {
+        vec![OpenFileSystem::new(self.client().clone(), InodeId::ROOT)]
+    }
+
+    fn losses(&self) -> Losses {
+        self.client().losses()
     }
 }
 
@@ -166,8 +170,8 @@ impl Running {
                 })
             }
             Self::InCluster(here) => {
-                let (client, root) = here.open(None).await?;
-                let usage = client.usage(root).await?;
+                let first = here.open(None).await?;
+                let usage = first.client.usage(first.root).await?;
                 Ok(Usage {
                     size: usage.capacity,
                     used: usage.capacity.saturating_sub(usage.free),
@@ -185,8 +189,9 @@ impl Running {
     /// The first thing that couldn't be made durable.
     pub async fn sync_all(&self) -> Result<()> {
         let mut result = Ok(());
-        for client in self.file_systems().clients() {
-            result = result.and(client.sync_all().await);
+        // In use meanwhile, so that none is closed.
+        for open in self.file_systems().opened() {
+            result = result.and(open.client.sync_all().await);
         }
         result
     }

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 
-/// Settings: one of the whole cluster, one that counts at once, and one that does with the next start.
+/// Settings: one of the whole cluster, one that counts at once, and one that does when a node opens a file system.
 const OF_CLUSTER: &str = "repair_bytes_per_second";
 const LIVE: &str = "tsc_small_msg_tcp_conn_pct";
 const LATER: &str = "pagepool_bytes";
@@ -42,6 +42,7 @@ fn of_all(cluster: &Cluster, asked: usize, command: &str) -> [Value; 2] {
 fn commands_are_given_on_any_node_and_say_what_to_do() {
     let cluster = Cluster::of(2);
     classes_and_settings(&cluster);
+    mounts_that_end(&cluster);
     file_systems(&cluster);
     an_nsd_that_is_drained(&cluster);
     looks_at_all(&cluster);
@@ -101,6 +102,39 @@ fn classes_and_settings(cluster: &Cluster) {
         let arguments = [&["config", "set", OF_CLUSTER, "50000000"][..], &more].concat();
         says(cluster, 1, &arguments, same);
     }
+}
+
+/// Would be broken if a node kept its session after its last mount: the owner's node would go on asking for tokens.
+fn mounts_that_end(cluster: &Cluster) {
+    let owner = cluster.owner(1).unwrap();
+    let serves = cluster.node(owner);
+    let number = 3 - owner;
+    let node = cluster.node(number);
+    let sessions = || serves.ask(&["status"])["shards"][0]["sessions"].clone();
+    eventually("both use it", || sessions() == 2);
+    fs::write(cluster.path(number, "left"), "behind").unwrap();
+    node.must(&["umount", node.mnt.to_str().unwrap()]);
+    // What needs the file system for a moment doesn't keep it, either: a mount that is refused, and a question.
+    let place = node.place("refused");
+    let arguments = ["mount", place.to_str().unwrap(), "-o", "subdir=nothing"];
+    says(
+        cluster,
+        number,
+        &arguments,
+        "there is no \"nothing\" in the file system",
+    );
+    node.must(&["fs", "df"]);
+    eventually("only the owner's node uses it", || sessions() == 1);
+    let said = serves.must(&["status"]);
+    assert!(said.contains(", 1 session\n"), "{said}");
+    let left = |number| fs::read_to_string(cluster.path(number, "left")).unwrap();
+    assert_eq!(left(owner), "behind");
+    // Without a session nothing is missing.
+    node.must(&["fs", "sync"]);
+    node.must(&["status"]);
+    node.must(&["up"]);
+    assert_eq!(left(number), "behind");
+    eventually("both use it again", || sessions() == 2);
 }
 
 fn file_systems(cluster: &Cluster) {

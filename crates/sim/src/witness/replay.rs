@@ -16,7 +16,7 @@ use model::ShardEpoch;
 use std::collections::BTreeMap;
 
 /// Most states that a search visits before it gives up.
-const STATES_MAX: usize = 200_000;
+const STATES_MAX: usize = 2_000_000;
 
 /// A look: from where to where on the line it may be true, and which it is.
 struct Look<'a> {

@@ -98,6 +98,19 @@ impl Object {
         usable
     }
 
+    /// What operations use or wait for that doesn't go with keeping no more than this: everything between.
+    pub(super) fn in_use(&self, keep: Option<TokenMode>) -> Option<TokenRange> {
+        let uses = self.uses.values().map(|begun| (begun.range, begun.mode));
+        let waits = self.waits.values().map(|want| (want.range, want.mode));
+        let forbidden = uses
+            .chain(waits)
+            .filter(|(_, mode)| mode.at_most(keep) != Some(*mode));
+        forbidden.map(|(range, _)| range).reduce(|a, b| TokenRange {
+            start: a.start.min(b.start),
+            end: a.end.max(b.end),
+        })
+    }
+
     /// Whether it is being given back.
     pub(super) fn is_taken(&self, range: TokenRange, mode: TokenMode) -> bool {
         let mut takings = self.takings.iter();

@@ -1,6 +1,7 @@
 //! Tests of the rules of one client.
 
 use super::*;
+use crate::granter::WAITING_OF_SESSION_MAX;
 use model::InodeId;
 use model::TokenMode::{Exclusive, Shared};
 
@@ -380,6 +381,83 @@ fn what_was_made_and_not_granted_is_kept_until_it_is_granted_or_published() {
     assert!(holder.has_ungranted());
     assert_eq!(holder.begin_tenure(Tenure(2)).len(), 3);
     assert!(!holder.has_ungranted());
+}
+
+/// An owner that grants nothing for a while knows of more and more files. Would be broken if the session asked it for so many
+/// of them that it could ask for nothing else: programs would get errors.
+#[test]
+fn what_was_made_and_not_granted_leaves_room_for_what_programs_wait_for() {
+    let mut holder = holder();
+    let mut files = Vec::new();
+    for file in 1.. {
+        let inode = InodeId(file);
+        let objects = [TokenObject::Inode(inode), TokenObject::Bytes(inode)];
+        if !holder.may_be_born(objects) {
+            break;
+        }
+        holder.born(objects);
+        files.extend(objects);
+    }
+    for object in &files {
+        holder.born_answered(*object, None, at(1));
+    }
+    let (mut asked, mut flushes) = (0, Vec::new());
+    for action in holder.does() {
+        match action {
+            Action::Ask { .. } => asked += 1,
+            Action::Flush { flush, .. } => flushes.push(flush),
+            Action::Stop { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!((1..=WAITING_OF_SESSION_MAX / 4).contains(&asked), "{asked}");
+    assert_eq!(asked + flushes.len(), files.len());
+    let ungranted = |holder: &Holder| holder.ungranted.len();
+    assert_eq!(ungranted(&holder), files.len(), "nothing is published yet");
+    for flush in flushes {
+        holder.flushed(flush, at(2));
+    }
+    assert_eq!(ungranted(&holder), asked);
+}
+
+#[test]
+fn what_is_in_use_or_waited_for_is_known_by_what_a_recall_keeps() {
+    let object = TokenObject::Bytes(InodeId(7));
+    let range = |start, end| TokenRange { start, end };
+    let wants = |mode, range| Want {
+        object,
+        mode,
+        range,
+        desired: range,
+        can_ship: false,
+    };
+    let mut holder = holder();
+    assert_eq!(holder.in_use(object, None), None);
+    let Claimed::Waits(_) = holder.claim(wants(Shared, range(100, 200)), at(0)) else {
+        panic!("nothing is held");
+    };
+    assert_eq!(holder.in_use(object, None), Some(range(100, 200)));
+    assert_eq!(holder.in_use(object, Some(Shared)), None);
+    let Claimed::Waits(_) = holder.claim(wants(Exclusive, range(500, 600)), at(0)) else {
+        panic!("nothing is held");
+    };
+    holder.take_actions();
+    let reply = TokenReply::Granted {
+        ranges: vec![range(500, 600)],
+        mode: Exclusive,
+        number: number(1),
+    };
+    let [_, (request, _)] = holder.asked.iter().collect::<Vec<_>>()[..] else {
+        panic!("each is asked for");
+    };
+    holder.gets(request, reply, at(1));
+    let Some(Action::Begin(_, begun)) = holder.does().pop() else {
+        panic!("it is granted");
+    };
+    assert_eq!(holder.in_use(object, None), Some(range(100, 600)));
+    assert_eq!(holder.in_use(object, Some(Shared)), Some(range(500, 600)));
+    assert!(holder.end_use(begun, at(2)));
+    assert_eq!(holder.in_use(object, Some(Shared)), None);
 }
 
 #[test]

@@ -213,7 +213,7 @@ impl Rings {
 impl Ring {
     pub(super) fn new(entries: u32) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            uring: IoUring::new(entries)?,
+            uring: cooperative(entries).or_else(|_| IoUring::new(entries))?,
             submitting: Mutex::default(),
             reaping: Mutex::new(()),
             under_way: AtomicUsize::new(0),
@@ -304,6 +304,12 @@ impl Ring {
         }
         panic!("the kernel accepted no I/O in {SUBMIT_TRIES_MAX} tries");
     }
+}
+
+/// A ring that doesn't interrupt a thread which is just working to tell it that something is complete: the thread sees that
+/// when it next turns to the kernel, which it does before it sleeps. Kernels before 5.19 have none.
+fn cooperative(entries: u32) -> io::Result<IoUring> {
+    IoUring::builder().setup_coop_taskrun().build(entries)
 }
 
 /// While this exists, the calling thread drives a future, and its I/O goes to its own ring.

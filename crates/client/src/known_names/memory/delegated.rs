@@ -9,7 +9,18 @@ use super::by_number::is_root;
 use super::{Asked, Inode, MADE, Memory};
 use crate::known_names::directory::Named;
 use model::{Attributes, FileKind, FileName, InodeId, TokenObject};
+use std::ops::Range;
 use tokens::Moment;
+
+/// What comes of making a name here.
+pub(crate) enum Making<T> {
+    /// It is made.
+    Made(T),
+    /// Only what goes by is in the way: changes of this client in the directory, say, that the owner hasn't answered.
+    Later,
+    /// The owner must be asked.
+    Not,
+}
 
 /// What is to be learned next until a directory's attributes are known under its tokens.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,31 +37,49 @@ pub(crate) enum ToLearn {
 
 impl Memory {
     /// Makes a name in a directory, with `make`: it gets the directory's attributes and the directory with its name, and
-    /// says what it made: the file's inode, and the directory's attributes afterwards. `None`: the owner must be asked.
+    /// says what it made: the file's inode, and the directory's attributes afterwards.
+    ///
+    /// Never beside a change of this client in the directory, which the owner may do before or afterwards: the new file's
+    /// times follow those of its directory, and what has begun to be sent isn't behind what is made from now on.
     pub(in crate::known_names) fn make<T>(
         &mut self,
         directory: InodeId,
         name: &FileName,
         make: impl FnOnce(&Attributes, Option<InodeId>) -> Option<(InodeId, Attributes, T)>,
-    ) -> Option<T> {
-        let known = self.directories.get_mut(&directory)?;
+    ) -> Making<T> {
+        if !self.may_make(directory, name) {
+            return Making::Not;
+        }
+        if self.is_changing(directory, self.begin()) {
+            return Making::Later;
+        }
+        let made = self.make_now(directory, name, make);
+        made.map_or(Making::Not, Making::Made)
+    }
+
+    /// Whether a name is free in a directory in which the client makes names.
+    fn may_make(&mut self, directory: InodeId, name: &FileName) -> bool {
+        let Some(known) = self.directories.get_mut(&directory) else {
+            return false;
+        };
         let is_free = known.find(name.as_bytes()) == Some(None);
         if !known.is_delegated || !is_free {
-            return None;
+            return false;
         }
         known.was_used = true;
-        let objects = [
-            TokenObject::Directory(directory),
-            TokenObject::Inode(directory),
-        ];
-        if objects.iter().any(|object| self.changing.contains(object)) {
-            return None;
-        }
-        let held = self.inodes.get_mut(&directory)?;
+        let Some(held) = self.inodes.get_mut(&directory) else {
+            return false;
+        };
         held.was_used = true;
-        if !held.is_alone || !held.is_plain() {
-            return None;
-        }
+        held.is_alone && held.is_plain()
+    }
+
+    fn make_now<T>(
+        &mut self,
+        directory: InodeId,
+        name: &FileName,
+        make: impl FnOnce(&Attributes, Option<InodeId>) -> Option<(InodeId, Attributes, T)>,
+    ) -> Option<T> {
         let (attributes, above) = match is_root(directory) {
             true => (self.known_directory(directory)?.0, None),
             false => {
@@ -105,15 +134,28 @@ impl Memory {
         })
     }
 
-    /// The client has asked for a delegation, and has it or not.
+    /// The client has asked for a delegation at this time, and has it or not.
     pub(in crate::known_names) fn note_tried(
         &mut self,
         directory: InodeId,
         is_delegated: bool,
-        now: Moment,
+        tried: Range<Moment>,
     ) {
         if let Some(known) = self.directories.get_mut(&directory) {
-            known.note_tried(is_delegated, now);
+            known.note_tried(is_delegated, tried);
+        }
+    }
+
+    /// Whether a create may wait for what is in its way: none has done so in vain a moment ago.
+    pub(in crate::known_names) fn may_wait(&self, directory: InodeId, now: Moment) -> bool {
+        let known = self.directories.get(&directory);
+        known.is_some_and(|known| known.may_wait(now))
+    }
+
+    /// A create has waited, and the owner must be asked all the same.
+    pub(in crate::known_names) fn note_waited(&mut self, directory: InodeId, now: Moment) {
+        if let Some(known) = self.directories.get_mut(&directory) {
+            known.note_waited(now);
         }
     }
 

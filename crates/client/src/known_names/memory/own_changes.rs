@@ -5,19 +5,30 @@ use super::by_number::is_root;
 use super::{Asked, MADE, Memory};
 use crate::known_names::change::{Became, Concerned};
 use crate::known_names::directory::Named;
-use model::{Attributes, TokenObject};
+use model::{Attributes, InodeId, TokenObject};
 
 impl Memory {
     /// Returns when the change began.
     pub(in crate::known_names) fn begin_change(&mut self, concerned: &Concerned) -> u64 {
+        let begun = self.next();
         for object in concerned.objects() {
-            self.changing.begin(object);
+            self.changing.begin(object, begun);
         }
         for name in &concerned.names {
-            self.changing_names.begin(name.clone());
+            self.changing_names.begin(name.clone(), begun);
         }
         self.void(concerned);
-        self.last
+        begun
+    }
+
+    /// Whether a change of names in a directory, or of its attributes, is under way that had begun by then.
+    pub(in crate::known_names) fn is_changing(&self, directory: InodeId, by: Asked) -> bool {
+        let objects = [
+            TokenObject::Directory(directory),
+            TokenObject::Inode(directory),
+        ];
+        let mut objects = objects.iter();
+        objects.any(|object| self.changing.had_begun(object, by.0))
     }
 
     /// `became`: what came of the change, if that is known.
@@ -29,10 +40,10 @@ impl Memory {
     ) {
         let (mut is_alone, mut is_only) = (true, true);
         for object in concerned.objects() {
-            is_alone &= self.changing.end(&object);
+            is_alone &= self.changing.end(&object, begun);
         }
         for name in &concerned.names {
-            is_only &= self.changing_names.end(name);
+            is_only &= self.changing_names.end(name, begun);
         }
         self.void(concerned);
         let ([(directory, name)], Some(became)) = (&concerned.names[..], became) else {

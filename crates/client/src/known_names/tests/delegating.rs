@@ -1,10 +1,14 @@
 //! What it takes until a client makes the names of a directory itself.
 
 use super::{CHILD, Change, ROOT, text};
-use crate::known_names::memory::{Looked, Memory, ToLearn};
+use crate::known_names::KnownNames;
+use crate::known_names::change::Became;
+use crate::known_names::memory::{Looked, Making, Memory, ToLearn};
+use futures::FutureExt;
 use model::operation::DirectoryEntry;
-use model::{FileKind, InodeId, Moment, TokenMode, TokenObject};
+use model::{FileKind, InodeId, Moment, Operation, TokenMode, TokenObject};
 use std::ops::Range;
+use std::pin::pin;
 use std::time::Duration;
 use testkit::inodes::attributes;
 
@@ -158,10 +162,10 @@ fn a_delegation_is_not_asked_for_again_just_after_others_wanted_a_part_of_it() {
         memory.show(object, SHARED, at(2_000));
         assert!(!memory.wants_delegation(CHILD, at(2_999)));
         assert!(memory.wants_delegation(CHILD, at(3_000)));
-        memory.note_tried(CHILD, false, at(3_000));
+        memory.note_tried(CHILD, false, at(3_000)..at(3_000));
         assert!(!memory.wants_delegation(CHILD, at(3_049)));
         assert!(memory.wants_delegation(CHILD, at(3_050)));
-        memory.note_tried(CHILD, true, at(3_050));
+        memory.note_tried(CHILD, true, at(3_050)..at(3_050));
         assert!(!memory.wants_delegation(CHILD, at(60_000)), "it has it");
     }
 }
@@ -175,4 +179,118 @@ fn a_directory_whose_name_nobody_has_looked_up_is_not_asked_for() {
     memory.learn_listing(CHILD, 0, &[], true, asked);
     assert_eq!(memory.to_learn(CHILD), None);
     assert!((0..20).all(|_| !memory.wants_delegation(CHILD, at(60_000))));
+}
+
+/// Would be broken if programs that make files at the same time kept it from being learned for ever what is in their directory.
+#[test]
+fn a_directory_is_worth_learning_also_beside_own_changes() {
+    let mut memory = Memory::new(1 << 20);
+    let names = TokenObject::Directory(ROOT);
+    memory.begin_change(&Change::Flip(ROOT, 99).concerned());
+    assert!(memory.wants(names, at(0)));
+    memory.show(names, SHARED, at(0));
+    for number in 0..4 {
+        assert_eq!(memory.wants_names(ROOT), None);
+        let asked = memory.begin();
+        let learned = memory.learn(ROOT, text(number).as_bytes(), None, asked);
+        assert_eq!(learned, None);
+    }
+    assert_eq!(memory.wants_names(ROOT), Some(1));
+    let looked = memory.look(ROOT, text(0).as_bytes(), at(0));
+    assert_eq!(looked, Looked::Unknown(vec![]), "nothing was learned");
+
+    let inode = TokenObject::Inode(ROOT);
+    assert!(memory.wants(inode, at(0)));
+    memory.begin_change(&Change::Chmod(ROOT).concerned());
+    assert!(!memory.wants(inode, at(0)));
+}
+
+/// What is known of a directory in the root that is delegated, with all that it takes to make names in it.
+fn making_in_child() -> Memory {
+    let mut memory = knowing_child(1_000);
+    for object in [TokenObject::Directory(CHILD), TokenObject::Inode(CHILD)] {
+        memory.show(object, EXCLUSIVE, at(1_000));
+    }
+    let asked = memory.begin();
+    memory.learn_plain(CHILD, asked);
+    memory
+}
+
+fn make(memory: &mut Memory, number: u64) -> Making<()> {
+    memory.make(CHILD, &text(number), |directory, above| {
+        assert_eq!((directory.inode, above), (CHILD, Some(ROOT)));
+        Some((InodeId(100 + number), *directory, ()))
+    })
+}
+
+/// What the owner says of a name that it has made there.
+fn made(number: u64) -> Became {
+    Became {
+        leads: Some((InodeId(100 + number), FileKind::File)),
+        directory: Some(attributes(CHILD, FileKind::Directory)),
+    }
+}
+
+/// Would be broken if a name were made beside a change that the owner does before or after it; or if it were sent because of
+/// one, and stood in the way of the next one in its turn.
+#[test]
+fn a_name_is_made_once_own_changes_of_its_directory_have_ended() {
+    let mut memory = making_in_child();
+    assert!(matches!(make(&mut memory, 1), Making::Made(())));
+    assert!(matches!(make(&mut memory, 1), Making::Not), "it is there");
+    let change = Change::Flip(CHILD, 2).concerned();
+    let begun = memory.begin_change(&change);
+    assert!(matches!(make(&mut memory, 3), Making::Later));
+    assert!(
+        matches!(make(&mut memory, 2), Making::Not),
+        "it may be there"
+    );
+    memory.end_change(&change, begun, Some(&made(2)));
+    assert!(matches!(make(&mut memory, 2), Making::Not), "it is there");
+    assert!(matches!(make(&mut memory, 3), Making::Made(())));
+
+    // Of two at the same time nobody knows which came last.
+    let changes = [4, 5].map(|number| Change::Flip(CHILD, number).concerned());
+    let begun = changes.each_ref().map(|it| memory.begin_change(it));
+    memory.end_change(&changes[0], begun[0], Some(&made(4)));
+    assert!(matches!(make(&mut memory, 6), Making::Later));
+    memory.end_change(&changes[1], begun[1], Some(&made(5)));
+    assert!(matches!(make(&mut memory, 6), Making::Not));
+    let asked = memory.begin();
+    let found = attributes(CHILD, FileKind::Directory);
+    assert!(memory.learn_attributes(&found, asked).is_some());
+    assert!(matches!(make(&mut memory, 6), Making::Made(())));
+
+    // Whoever changes its attributes may give it a list that is passed on.
+    let change = Change::Chmod(CHILD).concerned();
+    let begun = memory.begin_change(&change);
+    assert!(matches!(make(&mut memory, 7), Making::Not));
+    memory.end_change(&change, begun, None);
+    assert!(matches!(make(&mut memory, 7), Making::Not));
+    assert_eq!(memory.bytes(), memory.recounted());
+}
+
+/// Would be broken if an end were missed, or if others that follow each other were waited for without end.
+#[test]
+fn who_waits_for_own_changes_waits_for_those_that_had_begun() {
+    let names = KnownNames::new();
+    let begin = |number| {
+        names.begin_change(&Operation::Unlink {
+            directory: ROOT,
+            name: text(number),
+        })
+    };
+    assert!(names.until_quiet(ROOT).now_or_never().is_some());
+    let first = begin(1);
+    let mut waiting = pin!(names.until_quiet(ROOT));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    let second = begin(2);
+    assert!(names.until_quiet(CHILD).now_or_never().is_some());
+    assert!(waiting.as_mut().now_or_never().is_none());
+    drop(first);
+    assert!(waiting.now_or_never().is_some());
+    let mut waiting = pin!(names.until_quiet(ROOT));
+    assert!(waiting.as_mut().now_or_never().is_none());
+    drop(second);
+    assert!(waiting.now_or_never().is_some());
 }

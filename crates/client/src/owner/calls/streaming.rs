@@ -4,7 +4,7 @@
 //! closed soon goes as one operation and many go in one message. It ends when all is answered, and with the session.
 
 use super::{Calls, Outcome, PAUSE_MAX, PAUSE_MIN};
-use crate::known_names::OwnChange;
+use crate::known_names::{Making, OwnChange};
 use crate::owner::stream::{Made, Stream};
 use model::limits::RESERVED_MAX;
 use model::operation::{NewInode, Ranked, Stamp};
@@ -119,19 +119,22 @@ impl Calls {
     }
 
     /// Makes a regular file, and holds it if its program `opens` it, if its directory is delegated to the session and nothing
-    /// needs to be asked. Also says which session that is.
+    /// needs to be asked. Also says which session that is. What is only in the way for a while, [`Calls::until_quiet`] waits for.
     pub(in crate::owner) fn make_here(
         &self,
         directory: InodeId,
         name: &FileName,
         new: &NewInode,
         opens: bool,
-    ) -> Option<(Made, SessionId)> {
-        let session = self.session.get().copied()?;
+    ) -> Making<(Made, SessionId)> {
+        let Some(session) = self.session.get().copied() else {
+            return Making::Not;
+        };
         let now = self.world.wall();
-        let mut begins = false;
-        let made = self.names.make(directory, name, |directory, above| {
+        let (mut begins, mut is_full) = (false, false);
+        let making = self.names.make(directory, name, |directory, above| {
             let mut stream = self.streaming.stream.lock();
+            is_full = stream.is_full();
             let made = stream.make((directory, above), (name, new), opens, now);
             begins = stream.begin_sending();
             self.streaming.unlock(stream);
@@ -139,7 +142,23 @@ impl Calls {
             Some((made.attributes.inode, made.directory, made))
         });
         self.send_if(begins);
-        Some((made?, session))
+        match making {
+            Making::Made(made) => Making::Made((made, session)),
+            Making::Not if is_full => Making::Later,
+            Making::Not => Making::Not,
+            Making::Later => Making::Later,
+        }
+    }
+
+    /// Waits until those changes of a directory have ended that are under way now, and the stream has room.
+    pub(in crate::owner) async fn until_quiet(&self, directory: InodeId) {
+        self.names.until_quiet(directory).await;
+        // First: an answer that follows isn't missed, nor is the session's end.
+        let mut answered = self.streaming.answered.subscribe();
+        while self.streaming.stream.lock().is_full() {
+            let changed = answered.changed().await;
+            changed.expect("the sender is in the same place");
+        }
     }
 
     fn send_if(&self, begins: bool) {

@@ -315,6 +315,9 @@ async fn serve(
     let _keeping = world.spawn("reads the cluster's nodes", keeping);
     let securing = security::keep(serving.clone(), here.clone(), etcd);
     let _securing = world.spawn("looks after keys and connections", securing);
+    let of_task = here.clone();
+    let unused = async move { of_task.close_unused().await };
+    let _unused = world.spawn("closes clients that nobody uses", unused);
     let stopping = stopping::look_after(serving.clone(), here.clone());
     let _stopping = world.spawn("looks after stops of the cluster", stopping);
     attend(serving, signals, is_ready, here.member().ended()).await

@@ -1,17 +1,21 @@
-//! This node in its cluster: the member, and the clients of the file systems that are used here.
+//! This node in its cluster: the member, and the clients of the file systems that are used here. A client is opened when its
+//! file system is first used, and closed when nobody has used it for a while (`kept` decides that, `unused` does it).
+
+mod kept;
+mod unused;
 
 use super::etcd_identity::EtcdIdentity;
 use super::key_ring::KeyRing;
 use super::next_key::NextKey;
 use crate::daemon::config::ClusterConfig;
-use crate::daemon::file_systems::FileSystems;
+use crate::daemon::file_systems::{FileSystems, OpenFileSystem};
 use crate::daemon::health::EtcdFacts;
-use client::{Client, ClientSettings};
+use client::{ClientSettings, Losses};
 use futures::future::{BoxFuture, join_all};
-use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
+use kept::Kept;
+use model::{Error, ErrorKind, FileSystemName, Result};
 use node::{FIRST_FILE_SYSTEM, Member, NodeFacts};
 use rpc::security::{Credentials, Fingerprint, Policy, Security};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -29,9 +33,6 @@ const CLIENTS_MAX: Duration = Duration::from_secs(90);
 
 /// How long a file system that is just being opened is waited for when the whole cluster stops.
 const OPENING_MAX: Duration = Duration::from_secs(20);
-
-/// A client of a file system, and its root directory.
-type Opened = (Arc<Client>, InodeId);
 
 /// A member of a cluster with its clients.
 pub struct InCluster {
@@ -56,9 +57,11 @@ pub struct InCluster {
     etcd_seen: parking_lot::Mutex<Option<EtcdFacts>>,
     /// Why there is no new certificate although it is time for one.
     renewal_trouble: parking_lot::Mutex<Option<String>>,
-    /// Of each file system one, opened when it is first used. Held while one is opened, so that it is opened once.
+    /// Held while a file system is opened, so that it is opened once.
     opened: tokio::sync::Mutex<()>,
-    clients: parking_lot::Mutex<BTreeMap<FileSystemName, Opened>>,
+    clients: parking_lot::Mutex<Kept<OpenFileSystem>>,
+    /// By clients that are closed. Locked after them.
+    lost: parking_lot::Mutex<Losses>,
     /// The whole cluster stops: no client is opened any more.
     opens_none: AtomicBool,
     /// It goes in good order: others get its shards first.
@@ -90,6 +93,7 @@ impl InCluster {
             renewal_trouble: parking_lot::Mutex::default(),
             opened: tokio::sync::Mutex::default(),
             clients: parking_lot::Mutex::default(),
+            lost: parking_lot::Mutex::default(),
             opens_none: AtomicBool::new(false),
             leaves: AtomicBool::new(true),
         }
@@ -259,11 +263,11 @@ impl InCluster {
     }
 
     async fn close_open(&self) -> Result<()> {
-        let clients = std::mem::take(&mut *self.clients.lock());
-        let close = |client: Arc<Client>| -> BoxFuture<'static, Result<()>> {
-            Box::pin(async move { client.close().await })
+        let clients = self.clients.lock().take_all();
+        let close = |open: Arc<OpenFileSystem>| -> BoxFuture<'static, Result<()>> {
+            Box::pin(async move { open.close().await })
         };
-        let closing: Vec<_> = clients.into_values().map(|(it, _)| close(it)).collect();
+        let closing: Vec<_> = clients.into_iter().map(close).collect();
         all_within(self.member.world(), CLIENTS_MAX, closing).await
     }
 
@@ -297,8 +301,8 @@ impl InCluster {
         result.and(self.member.close().await)
     }
 
-    fn known(&self, name: &FileSystemName) -> Option<Opened> {
-        self.clients.lock().get(name).cloned()
+    fn known(&self, name: &FileSystemName) -> Option<Arc<OpenFileSystem>> {
+        self.clients.lock().find(name)
     }
 }
 
@@ -325,7 +329,10 @@ async fn all_within(
 }
 
 impl FileSystems for InCluster {
-    fn open<'a>(&'a self, name: Option<&'a FileSystemName>) -> BoxFuture<'a, Result<Opened>> {
+    fn open<'a>(
+        &'a self,
+        name: Option<&'a FileSystemName>,
+    ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>> {
         Box::pin(async move {
             let name = match name {
                 Some(name) => name.clone(),
@@ -346,18 +353,23 @@ impl FileSystems for InCluster {
                 page_pool_bytes: self.page_pool_bytes().await?,
                 ..ClientSettings::default()
             };
-            let opened = self
-                .member
-                .open_client_of_file_system(&name, settings)
-                .await?;
-            self.clients.lock().insert(name, opened.clone());
-            Ok(opened)
+            let opened = self.member.open_client_of_file_system(&name, settings);
+            let (client, root) = opened.await?;
+            let open = OpenFileSystem::new(client, root);
+            self.clients.lock().insert(name, open.clone());
+            Ok(open)
         })
     }
 
-    fn clients(&self) -> Vec<Arc<Client>> {
+    fn opened(&self) -> Vec<Arc<OpenFileSystem>> {
+        self.clients.lock().opened()
+    }
+
+    fn losses(&self) -> Losses {
         let clients = self.clients.lock();
-        clients.values().map(|(client, _)| client.clone()).collect()
+        let lost = *self.lost.lock();
+        let all = clients.all().map(|open| open.client.losses());
+        all.fold(lost, |sum, more| sum + more)
     }
 }
 

@@ -63,7 +63,8 @@ const SETTINGS: [Setting; 8] = [
         default: "268435456",
         kind: Kind::Number(16 << 20, 1 << 40),
         is_per_node: true,
-        help: "bytes of the page pool of each file system that a node uses; from the daemon's next start",
+        help: "bytes of the page pool of each file system that a node uses; when the node opens it the next time, which the \
+               daemon's start does",
     },
     Setting {
         name: "cipher_list",
