@@ -173,7 +173,8 @@ fn an_nsd_that_is_drained(cluster: &Cluster) {
     let is_lost = |asked: usize| {
         let nsds = cluster.node(asked).ask(&["nsd", "list"]);
         let mut lines = nsds.as_array().unwrap().iter();
-        lines.any(|line| line["nsd"].to_string() == drained && line["state"] == "lost")
+        let is_it = |line: &Value| line["nsd"].to_string().as_str() == drained;
+        lines.any(|line| is_it(line) && line["state"] == "lost")
     };
     fs::write(cluster.path(2, "kept"), vec![7; 3 << 20]).unwrap();
     let table = one.must(&["nsd", "drain", &drained]);

@@ -134,8 +134,8 @@ mod tests {
         kept
     }
 
-    fn names(unused: &[(FileSystemName, Arc<&'static str>)]) -> Vec<&'static str> {
-        unused.iter().map(|(_, it)| **it).collect()
+    fn names<T>(unused: &[(FileSystemName, T)]) -> Vec<String> {
+        unused.iter().map(|(name, _)| name.to_string()).collect()
     }
 
     #[test]
