@@ -20,6 +20,8 @@ use world::Deadline;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How long its answer is waited for.
 const PART_MAX: Duration = Duration::from_secs(3);
+/// Most runs that are asked at the same time.
+const ASKED_MAX: usize = 32;
 /// How long nodes are asked that don't answer, or don't know yet that whoever began the stop is gone: each of them finds that
 /// out within [`TURN_MAX`].
 pub const SETTLED_MAX: Duration = Duration::from_secs(60);
@@ -62,25 +64,49 @@ impl Following {
         let mut succession = Succession::new(self.here.member().run(), self.by);
         let mut had_turn = false;
         while self.serving.stop.followed() == Some(self.by) {
-            match succession.turn(&self.here.member_runs()) {
+            let members = self.here.member_runs();
+            match succession.turn(&members) {
                 Turn::Own => {
                     self.go_on(!had_turn).await;
                     had_turn = true;
                 }
                 Turn::Of(run) => {
-                    let heard = self.hear(run).await;
-                    succession.hear(run, heard, world.now() - begun);
+                    let said = self.hear_all(succession.asked(&members)).await;
+                    succession.take_in(&members, &said, world.now() - begun);
                     if succession.is_orphaned() {
                         self.serving.stop.orphan(self.by);
                     }
+                    for (asked, heard) in said {
+                        if succession.has_passed(asked) {
+                            tracing::info!(run = %asked, by = %self.by, ?heard, "a run doesn't go on with the stop of the cluster");
+                        }
+                    }
                     if succession.has_passed(run) {
-                        tracing::info!(%run, by = %self.by, ?heard, "a run doesn't go on with the stop of the cluster");
                         continue;
                     }
                 }
             }
             world.sleep(LOOK_EVERY).await;
         }
+    }
+
+    /// What these say of their parts. Those behind one that answers needn't be asked.
+    async fn hear_all(&self, runs: Vec<NodeRun>) -> Vec<(NodeRun, Heard)> {
+        let mut said = Vec::new();
+        for some in runs.chunks(ASKED_MAX) {
+            let asking = some
+                .iter()
+                .copied()
+                .map(|run| async move { (run, self.hear(run).await) });
+            said.extend(join_all(asking).await);
+            if said
+                .iter()
+                .any(|(_, heard)| matches!(heard, Heard::Part(_)))
+            {
+                break;
+            }
+        }
+        said
     }
 
     /// What a run says of its part.

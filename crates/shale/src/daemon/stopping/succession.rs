@@ -1,12 +1,14 @@
 //! Who goes on with a stop of the cluster: the run whose people want it, as long as it has nodes take steps; then the first of
 //! the members, in the order of their numbers, that takes part in it and lives.
 //!
-//! Each node finds out for itself, by asking one after the other. Two of them may come to different results for a while. That
-//! does no harm: both ask all nodes how far the stop has come, and all steps can be taken twice.
+//! Each node finds out for itself, by asking the one whose turn it is. As long as that one is silent the others before the node
+//! are asked too: once nobody is expelled any more, many may be off, and they are waited for together. Two nodes may come to
+//! different results for a while. That does no harm: both ask all nodes how far the stop has come, and all steps can be taken
+//! twice.
 
 use crate::admin::stopping::StopPart;
 use model::NodeRun;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// How long a run is waited for whose turn it is, and that gives no answer or does nothing. Longer than it takes the cluster
@@ -41,6 +43,9 @@ pub struct Succession {
     passed: BTreeSet<NodeRun>,
     /// Whose turn it is, and since when it has done nothing.
     idle: Option<(NodeRun, Duration)>,
+    /// Those that gave no answer when they were asked last, and since when. One that answers may rightly do nothing until it
+    /// is its turn; one that doesn't answer is waited for no longer because others are silent too.
+    silent: BTreeMap<NodeRun, Duration>,
 }
 
 impl Succession {
@@ -51,6 +56,7 @@ impl Succession {
             by,
             passed: BTreeSet::new(),
             idle: None,
+            silent: BTreeMap::new(),
         }
     }
 
@@ -67,8 +73,37 @@ impl Succession {
         }
     }
 
-    /// What the run has said whose turn it is, at a time since any beginning.
-    pub fn hear(&mut self, run: NodeRun, heard: Heard, now: Duration) {
+    /// Who is to be asked now, in this order: the run whose turn it is, and the others before this node as long as that one is
+    /// silent. Those behind one that answers may be left out.
+    pub fn asked(&self, members: &[NodeRun]) -> Vec<NodeRun> {
+        let Turn::Of(first) = self.turn(members) else {
+            return Vec::new();
+        };
+        let mut asked = vec![first];
+        if self.silent.contains_key(&first) {
+            let before = members.iter().take_while(|run| **run != self.own);
+            asked.extend(before.filter(|run| **run != first && !self.has_passed(**run)));
+        }
+        asked
+    }
+
+    /// What those have said that were [asked](Self::asked), in that order, at a time since any beginning.
+    pub fn take_in(&mut self, members: &[NodeRun], said: &[(NodeRun, Heard)], now: Duration) {
+        let before = std::mem::take(&mut self.silent);
+        let silent = said.iter().filter(|(_, heard)| *heard == Heard::Silent);
+        // It counts anew for one that wasn't asked in between.
+        self.silent = silent
+            .map(|(run, _)| (*run, before.get(run).copied().unwrap_or(now)))
+            .collect();
+        for (run, heard) in said {
+            if self.turn(members) == Turn::Of(*run) {
+                self.hear(*run, *heard, now);
+            }
+        }
+    }
+
+    /// What the run has said whose turn it is.
+    fn hear(&mut self, run: NodeRun, heard: Heard, now: Duration) {
         let may_act = match heard {
             Heard::Part(part) if part.drives => {
                 self.idle = None;
@@ -81,7 +116,7 @@ impl Succession {
         };
         let since = match self.idle {
             Some((known, since)) if known == run => since,
-            _ => now,
+            _ => self.silent.get(&run).copied().unwrap_or(now),
         };
         self.idle = Some((run, since));
         if !may_act || now.saturating_sub(since) >= TURN_MAX {
@@ -200,6 +235,59 @@ mod tests {
             assert_eq!(known.turn(&members), Turn::Of(run(1)));
             known.hear(run(1), idle, seconds(7) + TURN_MAX);
             assert_eq!(known.turn(&members), Turn::Own);
+        }
+    }
+
+    /// Would be broken if a node waited for each of many that are off as long as for one: 25 min for 50 of them.
+    #[test]
+    fn those_that_are_silent_are_waited_for_together() {
+        let members: Vec<NodeRun> = (1..=51).map(run).collect();
+        let mut known = Succession::new(run(51), run(3));
+        let mut now = Duration::ZERO;
+        while known.turn(&members) != Turn::Own {
+            assert!(now <= TURN_MAX + seconds(4), "{:?}", known.turn(&members));
+            let asked = known.asked(&members).into_iter();
+            let said: Vec<_> = asked.map(|run| (run, Heard::Silent)).collect();
+            known.take_in(&members, &said, now);
+            now += seconds(2);
+        }
+        assert!(now > TURN_MAX);
+    }
+
+    #[test]
+    fn the_turn_of_one_that_answers_begins_when_the_silent_ones_are_over() {
+        let members = [1, 2, 3, 4].map(run);
+        let mut known = Succession::new(run(4), run(3));
+        known.take_in(&members, &[(run(3), Heard::Over)], seconds(0));
+        let all = [(run(1), Heard::Silent), (run(2), takes_part())];
+        known.take_in(&members, &all, seconds(1));
+        assert_eq!(known.asked(&members), [run(1), run(2)]);
+        known.take_in(&members, &all, seconds(1) + TURN_MAX);
+        // From now on it could know that it is its turn.
+        assert_eq!(known.turn(&members), Turn::Of(run(2)));
+        assert_eq!(known.asked(&members), [run(2)], "it answers");
+        let alone = &all[1..];
+        known.take_in(&members, alone, 2 * TURN_MAX);
+        assert_eq!(known.turn(&members), Turn::Of(run(2)));
+        known.take_in(&members, alone, seconds(1) + 2 * TURN_MAX);
+        assert_eq!(known.turn(&members), Turn::Own);
+    }
+
+    #[test]
+    fn a_silence_that_ended_or_was_long_ago_counts_for_nothing() {
+        let members = [1, 2, 3, 4].map(run);
+        for between in [
+            &[(run(1), drives()), (run(2), drives())][..],
+            &[(run(1), drives())],
+        ] {
+            let mut known = Succession::new(run(4), run(3));
+            known.take_in(&members, &[(run(3), Heard::Over)], seconds(0));
+            let both = [1, 2].map(|node| (run(node), Heard::Silent));
+            known.take_in(&members, &both, seconds(1));
+            known.take_in(&members, between, seconds(2));
+            known.take_in(&members, &[(run(1), Heard::Over)], seconds(500));
+            known.take_in(&members, &both[1..], seconds(501));
+            assert_eq!(known.turn(&members), Turn::Of(run(2)));
         }
     }
 

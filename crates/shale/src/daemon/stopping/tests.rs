@@ -358,9 +358,10 @@ impl<'a> Cluster<'a> {
                 };
                 machine.work.get_or_insert_with(work);
             }
-            Turn::Of(run) => {
-                let heard = self.hear(node, run, by);
-                succession.hear(run, heard, now);
+            Turn::Of(_) => {
+                let asked = succession.asked(&members).into_iter();
+                let said: Vec<_> = asked.map(|run| (run, self.hear(node, run, by))).collect();
+                succession.take_in(&members, &said, now);
                 if succession.is_orphaned() {
                     self.machine(node).mark.orphan(by);
                 }
