@@ -25,7 +25,7 @@
 //! connection are on the urgent thread too, but never so many that leases would wait for them.
 //!
 //! The rules (`frame`, `receive`, `seal`, `lanes`, `traffic`, `caller`, `answerer`, `registry`,
-//! `admission`, `attempts`, `bond`, `queue`, `pulse`, `places`, `rate_limit`) have no I/O; `drive`, `outlet`,
+//! `admission`, `attempts`, `bond`, `queue`, `pulse`, `places`, `rate_limit`, `shares`) have no I/O; `drive`, `outlet`,
 //! `peer`, `server`, `gate`, `security` and `addresses` move bytes and time.
 
 mod addresses;
@@ -52,6 +52,7 @@ mod registry;
 mod seal;
 pub mod security;
 mod server;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod traffic;

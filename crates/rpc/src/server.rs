@@ -4,9 +4,10 @@
 //! for leases stays there, as do their requests; all others go over to the other threads. `Registry`
 //! says whether it may stay, and which others go for it. If connections are protected, `Gate` has found
 //! out before which node it comes from, and the hello must be that node's. *A request*: the connection's
-//! `Answerer` has found it covered by credits; it becomes a task that waits for its class's room, runs the
-//! service until the deadline, and leaves its ending with the `Answerer`. *The end of a connection* ends
-//! the tasks of its requests at their next wait.
+//! `Answerer` has found it covered by credits; it becomes a task that waits for its class's room
+//! (one about leases for its node's share first, `Shares`), runs the service until the deadline, and leaves
+//! its ending with the `Answerer`. *The end of a connection* ends the tasks of its requests at their next
+//! wait.
 
 use crate::Fault;
 use crate::admission::Admission;
@@ -22,6 +23,7 @@ use crate::receive::Receiver;
 use crate::registry::{Going, Registry};
 use crate::seal::Sealer;
 use crate::security::{Admit, Proof, RefusalKind, Security};
+use crate::shares::Shares;
 use bytes::Bytes;
 use futures::FutureExt;
 use model::call::{Call, Class, Reply};
@@ -33,7 +35,7 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use world::call::Service;
 use world::{Deadline, Listener, Map, Part, Task, World, errand};
 
@@ -73,6 +75,8 @@ struct Shared {
     /// Finds out who opened a connection; without it, nobody has to prove anything.
     gate: Option<Arc<Gate>>,
     room: [Semaphore; 4],
+    /// How much of that for leases one node gets.
+    lease_shares: Shares,
     /// Counted connections that this node wants.
     connections: AtomicU8,
     state: Mutex<State>,
@@ -131,6 +135,7 @@ impl Server {
                 service,
                 gate: None,
                 room: admission.running.map(Semaphore::new),
+                lease_shares: Shares::of(admission.running[class_index(Class::Lease)]),
                 connections: AtomicU8::new(Connections::default().max),
                 state: Mutex::new(State {
                     registry: Registry::new(admission.connections),
@@ -526,24 +531,43 @@ impl Shared {
 
     async fn answer_in_turn(&self, from: NodeRun, call: Call, deadline: Deadline) -> Ending {
         let world = self.world_for(call.class);
-        let all = &self.room[class_index(call.class)];
-        // Whoever waits gets room first: what isn't theirs is free.
-        let room = match all.try_acquire() {
-            Ok(room) => Some(room),
-            Err(_) => match deadline.bound(world, all.acquire()).await {
-                Ok(Ok(room)) => Some(room),
-                _ => None,
+        let late = || Ending::NotRun("its deadline passed before there was room to run it".into());
+        let is_lease = call.class == Class::Lease;
+        let own = is_lease.then(|| self.lease_shares.room_of(from.node));
+        // First: whoever waits for its own share has nothing of what is for all.
+        let _own = match &own {
+            None => None,
+            Some(own) => match enter(world, own, deadline).await {
+                Some(room) => Some(room),
+                None => return late(),
             },
         };
+        let room = enter(world, &self.room[class_index(call.class)], deadline).await;
         // A daemon that was stopped for a while finds room and deadline at the same time.
         let (Some(_room), false) = (room, deadline.has_passed(world)) else {
-            return Ending::NotRun("its deadline passed before there was room to run it".into());
+            return late();
         };
         let reply = self.service.serve(from, call, deadline);
         match deadline.bound(world, reply).await {
             Ok(reply) => Ending::Answered(reply),
             Err(_) => Ending::Dropped("the deadline passed".into()),
         }
+    }
+}
+
+/// Waits for room, as long as the deadline allows.
+async fn enter<'a>(
+    world: &World,
+    rooms: &'a Semaphore,
+    deadline: Deadline,
+) -> Option<SemaphorePermit<'a>> {
+    // Whoever waits gets room first: what isn't theirs is free.
+    match rooms.try_acquire() {
+        Ok(room) => Some(room),
+        Err(_) => match deadline.bound(world, rooms.acquire()).await {
+            Ok(Ok(room)) => Some(room),
+            _ => None,
+        },
     }
 }
 

@@ -1,8 +1,10 @@
 //! Deadlines, cancels and credits.
 
-use crate::scene::{Scene, admission, ask, ms, request, run};
+use crate::scene::{ANSWERING, Scene, admission, ask, identity, ms, request, run};
 use bytes::Bytes;
-use model::call::{Class, NoAnswer};
+use model::NodeId;
+use model::call::{Call, Class, NoAnswer};
+use rpc::Peer;
 
 #[test]
 fn replies_come_in_any_order_each_to_its_own_call() {
@@ -98,6 +100,37 @@ fn calls_beyond_the_credits_wait_here_and_certainly_do_not_run() {
             call.await.unwrap();
         }
         assert_eq!(scene.begun(100), 0);
+    });
+}
+
+/// Would be broken if one node that is out of order kept the heartbeats of all others from being answered.
+#[test]
+fn one_node_leaves_room_for_the_leases_of_others() {
+    run(12, |world| async move {
+        let scene = Scene::new(&world);
+        let lease = |ticket, work| Call {
+            class: Class::Lease,
+            ..request(ticket, work)
+        };
+        let running = admission().running[0] as u64;
+        let long: Vec<_> = (0..running)
+            .map(|ticket| {
+                let (world, peer) = (world.clone(), scene.peer.clone());
+                let call = lease(ticket, 500);
+                scene.world.spawn(
+                    "ask",
+                    async move { ask(&world, &*peer, call, ms(5000)).await },
+                )
+            })
+            .collect();
+        world.sleep(ms(20)).await;
+        let other = identity(NodeId(3), 1);
+        let other = Peer::new(&world, other, ANSWERING, scene.wire.clone());
+        let answered = ask(&world, &other, lease(100, 0), ms(400)).await;
+        assert_eq!(answered.unwrap().reply.decode::<u64>(), Ok(100));
+        for call in long {
+            call.await.unwrap();
+        }
     });
 }
 

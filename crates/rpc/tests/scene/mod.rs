@@ -69,7 +69,7 @@ impl Counter {
 impl Service for Counter {
     fn serve(&self, from: NodeRun, call: Call, _: Deadline) -> BoxFuture<'_, Reply> {
         Box::pin(async move {
-            assert_eq!(from.node, ASKING);
+            assert_ne!(from.node, ANSWERING);
             let (ticket, work): (u64, u64) = call.decode().unwrap();
             *self.begun.lock().entry(ticket).or_default() += 1;
             self.world.sleep(ms(work)).await;
