@@ -11,6 +11,8 @@ use std::time::Duration;
 pub const HEARTBEAT: Method = Method(0x0300);
 /// Answered when its time is over: a call that breaks off before tells that the node is gone.
 pub const ATTEND: Method = Method(0x0301);
+/// Longest time until that answer, whatever was asked for: it takes room from heartbeats.
+pub const ATTEND_MAX: Duration = Duration::from_secs(10);
 
 /// Asks a member who the manager is, as far as it knows; answered with a [`KnownManager`], if it knows one.
 pub const WHO_MANAGES: Method = Method(0x0302);
@@ -269,6 +271,6 @@ pub struct Heard {
 /// Asks a member to answer after a time, so that the end of its connection is noticed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Attend {
-    /// Milliseconds until the answer.
+    /// Milliseconds until the answer; at most [`ATTEND_MAX`].
     pub answer_after_ms: u32,
 }

@@ -25,7 +25,7 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::FuturesUnordered;
 use manager::{Action, Event, Manager, Resigned, Roles, Start};
 use model::call::{Call, Class, NoAnswer};
-use model::member::{ATTEND, Attend, Membership};
+use model::member::{ATTEND, ATTEND_MAX, Attend, Membership};
 use model::{ErrorKind, NodeRun, ShardId};
 use place::{Suspicion, Won};
 use roles::roles_of;
@@ -46,9 +46,7 @@ const _: () = assert!(
     IDLE_MAX.as_millis() > PLACE_LEASE.as_millis(),
     "what lasts shorter than the place costs no manager"
 );
-/// How long a member waits with its answer to [`ATTEND`].
-const ATTEND_MAX: Duration = Duration::from_secs(10);
-/// How much longer the manager waits for it: a member that is silent is found by its lease.
+/// How much longer than [`ATTEND_MAX`] the manager waits for an answer: a member that is silent is found by its lease.
 const ATTEND_LATE: Duration = Duration::from_secs(5);
 /// Pause before a member is attended to again whose connection broke.
 const ATTEND_AGAIN: Duration = Duration::from_millis(500);

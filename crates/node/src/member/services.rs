@@ -16,8 +16,8 @@ use model::call::{Call, Class, Reply};
 use model::jobs::JOBS;
 use model::join::{AUTHORITY_KEY, RENEW};
 use model::member::{
-    ATTEND, Attend, HEARD, HEARTBEAT, Heard, Heartbeat, HeartbeatReply, KnownManager, REACHES_BACK,
-    UNREACHED, Unreached, WHO_MANAGES,
+    ATTEND, ATTEND_MAX, Attend, HEARD, HEARTBEAT, Heard, Heartbeat, HeartbeatReply, KnownManager,
+    REACHES_BACK, UNREACHED, Unreached, WHO_MANAGES,
 };
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
@@ -240,7 +240,7 @@ impl Services {
     /// ended, and this node that the caller has.
     async fn attend(&self, from: NodeRun, attend: Attend, deadline: Deadline) -> Reply {
         let asked = Duration::from_millis(attend.answer_after_ms.into());
-        let wait = asked.min(deadline.rest(&self.urgent));
+        let wait = asked.min(ATTEND_MAX).min(deadline.rest(&self.urgent));
         let attended = Attended::begin(&self.lease, from);
         self.urgent.sleep(wait).await;
         attended.answered();

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::call::Class;
-use model::member::{HEARD, Heard, REACHES_BACK, UNREACHED, Unreached};
+use model::member::{ATTEND, Attend, HEARD, Heard, REACHES_BACK, UNREACHED, Unreached};
 use model::{FileKind, InodeId};
 use testkit::inodes::{name, new_inode};
 
@@ -94,6 +94,27 @@ fn a_member_hears_the_manager_that_answers_and_attends_to_it() {
             };
             assert_eq!(reply.decode::<Heard>().unwrap(), expected);
         }
+        first.close().await.unwrap();
+        second.close().await.unwrap();
+    });
+    run.finished();
+}
+
+/// Would be broken if a node out of order could take room from heartbeats for as long as it likes.
+#[test]
+fn whoever_wants_to_attend_for_ever_is_answered_all_the_same() {
+    let run = Simulation::new(5).run(|world| async move {
+        let [first, second] = two_members(&world, 5).await;
+        let attend = Attend {
+            answer_after_ms: u32::MAX,
+        };
+        let call = Call::new(ATTEND, Class::Lease, &attend);
+        let deadline = Deadline::after(&world, WAIT_MAX);
+        let begun = world.now();
+        let services = &first.parts.services;
+        let reply = services.serve(second.run(), call, deadline).await;
+        reply.decode::<()>().unwrap();
+        assert!(world.now() - begun < WAIT_MAX);
         first.close().await.unwrap();
         second.close().await.unwrap();
     });
