@@ -286,11 +286,11 @@ impl Operation {
         )
     }
 
-    /// Whether the answer can be a list or a value of many KiB.
+    /// Whether the answer can have many hundred KiB. That of extended attributes can't: an inode has few of them.
     #[must_use]
     pub fn answers_much(&self) -> bool {
         match self {
-            Self::ReadDirectory { .. } | Self::GetXattr { .. } | Self::ListXattrs { .. } => true,
+            Self::ReadDirectory { .. } => true,
             // One extent alone is small. Whoever asks for that wants to write or publish, and others may wait for it.
             Self::ReadExtents { limit, .. } => *limit > 1,
             _ => false,

@@ -29,6 +29,7 @@
 
 use crate::call::{BODY_BYTES_MAX, Call, Class, Method};
 pub use crate::id::Tenure;
+use crate::limits::XATTR_INODE_BYTES_MAX;
 use crate::lock::{HeldLock, LockDoor, LockOwner, LockRequest};
 use crate::operation::{Fresh, Rank, Ranked, Stamp};
 use crate::token::{
@@ -452,6 +453,16 @@ impl OwnerRequest {
     pub fn reply_bytes_max(&self) -> u32 {
         /// Attributes, numbers, some ranges; errors with their stories.
         const SMALL: u32 = 64 * 1024;
+        /// All extended attributes of an inode, and what is around each.
+        const XATTRS: u32 = 2 * XATTR_INODE_BYTES_MAX as u32;
+        if let Self::Execute { operation, .. } = self
+            && matches!(
+                operation,
+                Operation::GetXattr { .. } | Operation::ListXattrs { .. }
+            )
+        {
+            return XATTRS;
+        }
         let is_large = match self {
             Self::Execute { operation, .. } => operation.answers_much(),
             Self::Reclaim { .. } | Self::AwaitRecalls { .. } | Self::ExecuteStream { .. } => true,
@@ -617,6 +628,7 @@ pub struct Usage {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::Reply;
     use bytes::Bytes;
 
     #[test]
@@ -710,12 +722,32 @@ mod tests {
         assert!(bytes <= extents(1).reply_bytes_max() / 2);
         assert_eq!(extents(2).reply_bytes_max() as usize, BODY_BYTES_MAX);
         let listing = OwnerRequest::Execute {
-            operation: Operation::ListXattrs {
-                inode: InodeId::ROOT,
+            operation: Operation::ReadDirectory {
+                directory: InodeId::ROOT,
+                after: 0,
+                limit: 1,
+                with_attributes: false,
             },
             stamp,
         };
         assert_eq!(listing.reply_bytes_max() as usize, BODY_BYTES_MAX);
+        let inode = InodeId::ROOT;
+        let shortest = Bytes::from_static(b"user.x");
+        let names = vec![shortest.clone(); XATTR_INODE_BYTES_MAX / shortest.len()];
+        let value = Bytes::from(vec![1; XATTR_INODE_BYTES_MAX]);
+        let get = Operation::GetXattr {
+            inode,
+            name: shortest,
+        };
+        for (operation, reply) in [
+            (get, Reply::Value(value)),
+            (Operation::ListXattrs { inode }, Reply::Names(names)),
+        ] {
+            let rank = Rank::default();
+            let request = OwnerRequest::Execute { operation, stamp };
+            assert!(request.reply_bytes_max() < BODY_BYTES_MAX as u32 / 4);
+            most(&request, OwnerReply::Operation(Ranked { reply, rank }));
+        }
         // Many of them wait for others: they must not fill a connection.
         let waits = LockCall::Await { session, wait: 1 };
         let waits = OwnerRequest::Lock(waits);

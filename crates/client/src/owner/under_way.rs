@@ -10,8 +10,9 @@ use world::{Deadline, World};
 /// are asked for in turns, 1.5 s each.
 const LOCK_WAITS_MAX: usize = 256;
 /// Most requests whose answers may be large, and which wait for what others are changing: each takes 1 MiB of what this
-/// node may have under way there.
-const LARGE_MAX: usize = 64;
+/// node may have under way there. The rooms are each session's own, and a node has 96 MiB at another one: two sessions, with
+/// shards there both, leave some of that to what others wait for. More than two may fill it.
+const LARGE_MAX: usize = 28;
 
 /// The rooms of a session's requests.
 pub(super) struct UnderWay {
@@ -75,8 +76,11 @@ mod tests {
     }
 
     fn listing() -> OwnerRequest {
-        execute(Operation::ListXattrs {
-            inode: InodeId::ROOT,
+        execute(Operation::ReadDirectory {
+            directory: InodeId::ROOT,
+            after: 0,
+            limit: 1024,
+            with_attributes: false,
         })
     }
 
@@ -87,6 +91,21 @@ mod tests {
     ) -> Result<Option<SemaphorePermit<'a>>, NoAnswer> {
         let until = Deadline::after(world, SECOND);
         under_way.enter(world, request, until).await
+    }
+
+    /// Would be broken if sessions with shards on one node filled what may be under way there with what waits for others.
+    #[test]
+    fn two_sessions_leave_room_for_what_others_wait_for() {
+        /// What a node may have under way at another one (`node/member.rs`), and what is left of it.
+        const ADMITTED: u64 = 96 << 20;
+        const LEFT: u64 = 8 << 20;
+        let (session, wait) = (SESSION, 1);
+        let waits = OwnerRequest::Lock(LockCall::Await { session, wait });
+        let bytes = |count: usize, request: OwnerRequest| {
+            count as u64 * u64::from(request.reply_bytes_max())
+        };
+        let of_session = bytes(LOCK_WAITS_MAX, waits) + bytes(LARGE_MAX, listing());
+        assert!(2 * of_session + LEFT <= ADMITTED, "{of_session}");
     }
 
     #[test]
@@ -114,7 +133,13 @@ mod tests {
                 length: 1,
                 limit: 1,
             };
-            for request in [ends, execute(attributes), OwnerRequest::Sync] {
+            // Kernels ask for that when they write.
+            let capabilities = Operation::GetXattr {
+                inode: InodeId::ROOT,
+                name: "security.capability".into(),
+            };
+            let operations = [attributes, capabilities].map(execute);
+            for request in operations.into_iter().chain([ends, OwnerRequest::Sync]) {
                 let room = enter(&under_way, &world, &request).await.unwrap();
                 assert!(room.is_none(), "it needs none");
             }
