@@ -303,6 +303,36 @@ fn a_silent_member_costs_a_take_over_only_a_short_grace() {
         .finished();
 }
 
+/// Would be broken if what is written after a take-over had fewer copies for long, because members were late for a moment.
+#[test]
+fn members_that_were_late_for_a_take_over_are_back_at_once() {
+    const LATE: Duration = Duration::from_millis(400);
+    let machine = machine(30, THREE, 3);
+    let faults = machine.faults();
+    machine
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let owner = open(opening.clone()).await.unwrap();
+            commit(&owner, 1, &[("a", Some("1"))]).await.unwrap();
+            ["2", "3"].iter().for_each(|nsd| faults.slow(nsd, LATE));
+            let mut lineage = Lineage::new(None);
+            let settled = settle(&opening, &mut lineage).await.unwrap();
+            assert_eq!(settled.members.len(), 1);
+            ["2", "3"].iter().for_each(|nsd| faults.heal(nsd));
+            discard_rest(&opening, &settled).await.unwrap();
+            let opened = start(&opening, settled).await.unwrap();
+            let whole = async {
+                while opened.log.view().len() < 3 {
+                    world.sleep(Duration::from_millis(10)).await;
+                }
+            };
+            // Less than the pause of the tree's maintenance.
+            let whole = world.timeout(Duration::from_secs(1), whole).await;
+            assert!(whole.is_ok(), "{:?}", opened.log.view());
+        })
+        .finished();
+}
+
 #[test]
 fn a_take_over_with_one_member_of_three_has_everything_and_a_whole_view_again() {
     let machine = machine(3, THREE, 6);

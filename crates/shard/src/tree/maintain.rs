@@ -36,6 +36,9 @@ pub(super) struct Maintenance {
 
 impl Maintenance {
     pub(super) async fn run(self: Arc<Self>) {
+        // A take-over leaves out members that are late by a moment, and what is written without them has fewer copies than it
+        // could have.
+        self.fill_view(view_size(&self.pool)).await;
         loop {
             self.world.sleep(INTERVAL).await;
             if self.log.failed().is_some() {
@@ -54,9 +57,7 @@ impl Maintenance {
 
     async fn step(&self) -> Result<()> {
         let wanted = view_size(&self.pool);
-        if let Err(error) = self.log.widen(wanted).await {
-            tracing::info!(%error, "the log's view stays small");
-        }
+        self.fill_view(wanted).await;
         if let Err(error) = self.log.leave_given_up(wanted).await {
             tracing::info!(%error, "the log stays on an NSD that is given up");
         }
@@ -77,6 +78,17 @@ impl Maintenance {
         match self.needed_from().await {
             Some(needed_from) => self.trim(needed_from, closed).await,
             None => Ok(()),
+        }
+    }
+
+    /// Adds as many members to the log's view as it lacks.
+    async fn fill_view(&self, wanted: usize) {
+        // Each time one joins it, or none has to.
+        for _ in 1..wanted {
+            if let Err(error) = self.log.widen(wanted).await {
+                tracing::info!(%error, "the log's view stays small");
+                return;
+            }
         }
     }
 
