@@ -221,17 +221,7 @@ impl InodeAttributes {
         self.session.check_open()?;
         let inodes = self.session.usage().await?.inodes;
         let usage = self.pool.usage();
-        let used = usage.used + usage.held;
-        Ok(FileSystemUsage {
-            block_bytes,
-            capacity: usage.capacity,
-            free: usage
-                .capacity
-                .saturating_sub(used)
-                .max(usage.available_to_users),
-            available: usage.available_to_users,
-            inodes,
-        })
+        Ok(FileSystemUsage::of(&usage, block_bytes, inodes))
     }
 }
 

@@ -289,8 +289,12 @@ impl Owner {
         }
     }
 
-    /// Space and inodes.
-    pub(crate) async fn usage(&self) -> Result<Usage> {
+    /// Space and inodes. An owner tells them without a session, too.
+    ///
+    /// # Errors
+    /// `SessionEnded`: the session has ended, or there is none and the owner's build tells only sessions; `Unavailable` if no
+    /// owner answers.
+    pub async fn usage(&self) -> Result<Usage> {
         match self.ask(&OwnerRequest::GetUsage).answer().await? {
             OwnerReply::Usage(usage) => Ok(usage),
             other => unexpected(&other),

@@ -2,6 +2,7 @@
 
 use crate::kernels::{KeptPages, Validity};
 use model::{Attributes, Privileges};
+use pool::PoolUsage;
 
 /// How a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -116,4 +117,20 @@ pub struct FileSystemUsage {
     pub available: u64,
     /// Inodes in use.
     pub inodes: u64,
+}
+
+impl FileSystemUsage {
+    /// That of a file system with so many inodes in a pool that is used so much.
+    #[must_use]
+    pub fn of(pool: &PoolUsage, block_bytes: u32, inodes: u64) -> Self {
+        let used = pool.used + pool.held;
+        let free = pool.capacity.saturating_sub(used);
+        Self {
+            block_bytes,
+            capacity: pool.capacity,
+            free: free.max(pool.available_to_users),
+            available: pool.available_to_users,
+            inodes,
+        }
+    }
 }

@@ -648,6 +648,32 @@ fn a_read_of_another_client_waits_until_what_it_shows_is_durable() {
         .finished();
 }
 
+/// Would be broken if who only asks how full it is had to open a session for that: a client that is the only one would lose
+/// everything by it.
+#[test]
+fn whoever_has_no_session_hears_how_full_it_is_and_nothing_else() {
+    Simulation::new(64)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let nobody = SessionId::default();
+            let told = send(&rig, CLIENT, nobody, None, OwnerRequest::GetUsage).await;
+            let known = rig.metanode.usage().await.unwrap();
+            assert_eq!(told, Ok(OwnerReply::Usage(known)));
+            for request in [OwnerRequest::Sync, OwnerRequest::MakeRoom] {
+                let refused = send(&rig, CLIENT, nobody, None, request).await;
+                assert_eq!(refused.unwrap_err().kind(), ErrorKind::SessionEnded);
+            }
+            // Who has had one learns that it has ended.
+            let session = opened(&rig).await;
+            let close = OwnerRequest::CloseSession { session };
+            send(&rig, CLIENT, session, None, close).await.unwrap();
+            let refused = send(&rig, CLIENT, session, None, OwnerRequest::GetUsage).await;
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::SessionEnded);
+        })
+        .finished();
+}
+
 #[test]
 fn a_session_of_a_new_run_ends_what_the_node_held_before() {
     Simulation::new(54)

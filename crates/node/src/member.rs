@@ -364,15 +364,21 @@ impl Member {
         };
         let pool = parts.nsds.pool.clone();
         // Until then its first writes would be refused for want of space.
-        let deadline = Deadline::after(&parts.world, SPACE_KNOWN_MAX);
-        while pool.usage().capacity == 0 && !deadline.has_passed(&parts.world) {
-            parts.world.sleep(SPACE_LOOK_EVERY).await;
-        }
+        self.until_space_known().await;
         let client = Client::new(parts.world.clone(), owner, pool, session, settings);
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
         clients.push(Arc::downgrade(&client));
         Ok(client)
+    }
+
+    /// Waits until it is known how large the pool is, but not for long.
+    async fn until_space_known(&self) {
+        let parts = &self.parts;
+        let deadline = Deadline::after(&parts.world, SPACE_KNOWN_MAX);
+        while parts.nsds.pool.usage().capacity == 0 && !deadline.has_passed(&parts.world) {
+            parts.world.sleep(SPACE_LOOK_EVERY).await;
+        }
     }
 
     /// This run of the node.

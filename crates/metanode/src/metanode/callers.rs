@@ -1,5 +1,5 @@
 //! Which requests of other nodes an owner answers: those of a session that is open, that the asking
-//! run of a daemon opened, and that concern what is the session's own.
+//! run of a daemon opened, and that concern what is the session's own. And, without a session, how full it is.
 //!
 //! An owner trusts the nodes' kernels with the users' permissions, but no daemon with what belongs to
 //! another: a faulty one may damage the files that it may write, and nothing else.
@@ -41,6 +41,10 @@ impl Metanode {
                     Err(error) if error.kind() == ErrorKind::SessionEnded => Ok(()),
                     checked => checked,
                 }
+            }
+            // A session for that would take everything from a client that is the only one.
+            OwnerRequest::GetUsage if session == SessionId::default() => {
+                self.check_owner(call.tenure)
             }
             request => {
                 self.check_owner(call.tenure)?;

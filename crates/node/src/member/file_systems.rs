@@ -9,8 +9,9 @@
 //! so that whoever asks again on this run learns that it was made, if it was.
 
 use super::Member;
+use super::owners::ShardOwners;
 use crate::{FileSystem, ROOT_SHARD};
-use client::{Client, ClientSettings};
+use client::{Client, ClientSettings, FileSystemUsage, Owner, RemoteOwner};
 use coordination::{Creation, Draft, RootOwner};
 use metanode::Metanode;
 use model::limits::SHARDS_OF_PROCESS_MAX;
@@ -202,6 +203,22 @@ impl Member {
         };
         let opened: Result<_> = open.await;
         opened.map_err(|error| error.while_doing(format!("open file system {name}")))
+    }
+
+    /// How full the first file system is. Its owner is asked without a client: the session of one would take everything from
+    /// a client on the owner's node that is the only one, and wait until that has given it up.
+    ///
+    /// # Errors
+    /// `SessionEnded`: the owner's build tells only clients; `Unavailable` if no owner answers within a client's patience.
+    pub async fn usage_of_first(&self) -> Result<FileSystemUsage> {
+        let parts = &self.parts;
+        let owners = ShardOwners::new(parts, ROOT_SHARD);
+        let patience = ClientSettings::default().patience;
+        let owner = RemoteOwner::new(parts.world.clone(), ROOT_SHARD, owners, patience);
+        self.until_space_known().await;
+        let inodes = Owner::There(owner).usage().await?.inodes;
+        let usage = parts.nsds.pool.usage();
+        Ok(FileSystemUsage::of(&usage, self.block_bytes, inodes))
     }
 
     /// Opens a client of the first file system, with a session of its own.

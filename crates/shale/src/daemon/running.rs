@@ -170,8 +170,7 @@ impl Running {
                 })
             }
             Self::InCluster(here) => {
-                let first = here.open(None).await?;
-                let usage = first.client.usage(first.root).await?;
+                let usage = here.usage_of_first().await?;
                 Ok(Usage {
                     size: usage.capacity,
                     used: usage.capacity.saturating_sub(usage.free),

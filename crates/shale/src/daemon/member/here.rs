@@ -10,7 +10,7 @@ use super::next_key::NextKey;
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::file_systems::{FileSystems, OpenFileSystem};
 use crate::daemon::health::EtcdFacts;
-use client::{ClientSettings, Losses};
+use client::{ClientSettings, FileSystemUsage, Losses};
 use futures::future::{BoxFuture, join_all};
 use kept::Kept;
 use model::{Error, ErrorKind, FileSystemName, Result};
@@ -299,6 +299,20 @@ impl InCluster {
             }
         }
         result.and(self.member.close().await)
+    }
+
+    /// How full the first file system is. Nothing is opened for that, unless its owner is of an earlier build.
+    ///
+    /// # Errors
+    /// `Unavailable` if no owner answers within a client's patience.
+    pub async fn usage_of_first(&self) -> Result<FileSystemUsage> {
+        match self.member.usage_of_first().await {
+            Err(error) if error.kind() == ErrorKind::SessionEnded => {
+                let first = self.open(None).await?;
+                first.client.usage(first.root).await
+            }
+            usage => usage,
+        }
     }
 
     fn known(&self, name: &FileSystemName) -> Option<Arc<OpenFileSystem>> {
