@@ -166,9 +166,10 @@ fn is_told(cluster: &Cluster, number: usize, event: &str) -> bool {
     events.iter().any(|line| line["event"] == event)
 }
 
-/// Would be broken if the others waited for people, with their mounts ended, because the daemon that was asked has died.
+/// Would be broken if the others waited for people, with their mounts ended, because the daemon that was asked has died: they
+/// serve again, or, if one of them has closed its clients already, end.
 #[test]
-fn a_stop_whose_daemon_dies_is_called_off_by_the_others() {
+fn a_stop_whose_daemon_dies_leaves_no_node_half_stopped() {
     let mut cluster = Cluster::founded();
     for _ in 0..2 {
         cluster.join_with(false, &["--nsds", "0"]);
@@ -177,7 +178,7 @@ fn a_stop_whose_daemon_dies_is_called_off_by_the_others() {
     fs::write(cluster.path(3, "before"), "written").unwrap();
     cluster.node(3).must(&["fs", "sync"]);
     assert_eq!(cluster.owner(2), Some(1));
-    // Without the only owner, NSD and etcd nothing can be made durable: the stop comes no further than that.
+    // The only owner, NSD and etcd answers nothing, so it has no part in the stop.
     let etcd = child_of(pids[0], "etcd").unwrap();
     let frozen = [pids[0], etcd];
     frozen.iter().for_each(|pid| signal(*pid, Signal::STOP));
@@ -196,19 +197,23 @@ fn a_stop_whose_daemon_dies_is_called_off_by_the_others() {
         // Its watchdog may have had to kill it.
         let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
     }
-    for number in [1, 3] {
-        eventually("it serves again", || {
-            if number == 1 && !alive(pids[0]) {
-                cluster.node(1).must(&["up"]);
-            }
-            let read = fs::read_to_string(cluster.path(number, "before"));
-            read.is_ok_and(|text| text == "written")
-        });
+    let serves = |cluster: &Cluster, number: usize| {
+        let read = fs::read_to_string(cluster.path(number, "before"));
+        read.is_ok_and(|text| text == "written")
+    };
+    eventually("it serves again", || {
+        if !alive(pids[0]) {
+            cluster.node(1).must(&["up"]);
+        }
+        serves(&cluster, 1)
+    });
+    eventually("it serves again or has ended", || {
+        serves(&cluster, 3) || has_ended(&cluster, 3, pids[2])
+    });
+    if has_ended(&cluster, 3, pids[2]) {
+        cluster.node(3).must(&["up"]);
     }
-    assert_eq!(cluster.node(3).pid(), pids[2]);
-    for event in ["cluster-stop-inherited", "cluster-goes-on"] {
-        assert!(is_told(&cluster, 3, event), "{event}");
-    }
+    assert!(is_told(&cluster, 3, "cluster-stop-inherited"));
     // The next run of the node that was asked has no part in that stop.
     cluster.node(2).must(&["up"]);
     eventually("all are members", || {

@@ -5,11 +5,12 @@ use crate::lab::fixture::Lab;
 use serde_json::Value;
 use std::{fs, time::Duration};
 
-/// Whoever has waited for longer must show.
-const LISTED_AFTER: Duration = Duration::from_secs(2);
+/// Whoever has waited for longer must show. What an operation waits for shows after a second, and it may wait for several
+/// things in turn.
+const LISTED_AFTER: Duration = Duration::from_secs(5);
 
 impl Load {
-    /// Each program on these nodes, whose daemons live, that has waited for over two seconds must be in its node's `waiters`.
+    /// Each program on these nodes, whose daemons live, that has waited for so long must be in its node's `waiters`.
     /// Looks at each wait until it has been there.
     #[track_caller]
     pub(crate) fn must_be_listed(&mut self, lab: &Lab, nodes: &[u32]) {
