@@ -1,12 +1,12 @@
 //! Lanes over TCP: what one of them suffers is no other's matter.
 
-use crate::scene::tcp::{Blocked, Pair, Way, run};
+use crate::scene::tcp::{Pair, Way, run};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use model::call::{Class, NoAnswer};
 use rpc::{Connections, Lane};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use world::Task;
+use world::{Blocked, Task};
 
 const MIB: usize = 1 << 20;
 

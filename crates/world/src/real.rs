@@ -1,5 +1,6 @@
 //! The real machine: kernel clocks, the runtime's tasks, disks through io_uring and O_DIRECT.
 
+mod blocked;
 mod collector;
 mod faults;
 mod net;
@@ -11,6 +12,7 @@ mod tests;
 mod threads;
 mod urgent;
 
+pub use blocked::Blocked;
 pub(crate) use faults::Faults;
 pub(crate) use net::{RealListener, RealStream, address_towards, connect_tcp, ephemeral_ports};
 pub(crate) use region::RealDisk;

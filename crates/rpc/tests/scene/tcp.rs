@@ -7,13 +7,13 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use model::call::{Answer, Call, Class, Method, NoAnswer, Reply};
 use model::{NodeId, NodeRun};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rpc::security::{Mode, Policy, Suites};
 use rpc::{Addresses, Admission, Channel, Credit, Dial, Lane, LaneView, Peer, Place, Server};
 use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
@@ -21,7 +21,7 @@ use world::call::{Remote, Service};
 use world::{Connection, ConnectionReader, ConnectionWriter, Deadline, Listener, Task, World};
 
 /// Threads of the runtime.
-pub(crate) const WORKERS: usize = 2;
+const WORKERS: usize = 2;
 
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -270,33 +270,5 @@ async fn one_way(
     tokio::select! {
         () = moving => {}
         _ = way.wait_for(|way| *way == Way::Cut) => {}
-    }
-}
-
-/// All threads of the runtime block until this is dropped.
-pub(crate) struct Blocked(Arc<(Mutex<bool>, Condvar)>);
-
-impl Blocked {
-    pub(crate) fn new(world: &World) -> Self {
-        let gate = Arc::new((Mutex::new(false), Condvar::new()));
-        let all_block = Arc::new(Barrier::new(WORKERS + 1));
-        for _ in 0..WORKERS {
-            let (gate, all_block) = (gate.clone(), all_block.clone());
-            let block = async move {
-                all_block.wait();
-                let mut is_open = gate.0.lock();
-                gate.1.wait_while(&mut is_open, |is_open| !*is_open);
-            };
-            world.spawn("blocks", block).detach();
-        }
-        all_block.wait();
-        Self(gate)
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        *self.0.0.lock() = true;
-        self.0.1.notify_all();
     }
 }

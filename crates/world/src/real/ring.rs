@@ -12,7 +12,8 @@
 //! future), the reaper thread. Once drained, a thread's ring is free for any thread.
 //!
 //! A thread passes on the answers in its ring when it sleeps or leaves. A future in `block_on` must
-//! therefore not block its thread on another thread that needs one of these answers.
+//! therefore not block its thread on another thread that needs one of these answers; nor may tasks block all threads of
+//! their runtime on an answer to one of them.
 
 use super::request::{Completion, Memory, Request, UnderWay};
 use io_uring::{IoUring, opcode, squeue, types};

@@ -51,48 +51,17 @@ impl Drop for UrgentThread {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Connection, Deadline, World};
+    use crate::{Blocked, Connection, Deadline, World};
     use std::net::Ipv4Addr;
-    use std::sync::{Arc, Barrier, Condvar, Mutex};
     use std::time::Duration;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::runtime::{Builder, Runtime};
     use tokio::sync::oneshot;
 
-    const WORKERS: usize = 2;
-
     fn runtime() -> Runtime {
         let mut builder = Builder::new_multi_thread();
-        builder.worker_threads(WORKERS).enable_all();
+        builder.worker_threads(2).enable_all();
         builder.build().unwrap()
-    }
-
-    /// All workers of a runtime block until this is dropped.
-    struct Blocked(Arc<(Mutex<bool>, Condvar)>);
-
-    impl Blocked {
-        fn new(world: &World) -> Self {
-            let gate = Arc::new((Mutex::new(false), Condvar::new()));
-            let all_block = Arc::new(Barrier::new(WORKERS + 1));
-            for _ in 0..WORKERS {
-                let (gate, all_block) = (gate.clone(), all_block.clone());
-                let block = async move {
-                    all_block.wait();
-                    let open = gate.0.lock().unwrap();
-                    drop(gate.1.wait_while(open, |open| !*open).unwrap());
-                };
-                world.spawn("blocks", block).detach();
-            }
-            all_block.wait();
-            Self(gate)
-        }
-    }
-
-    impl Drop for Blocked {
-        fn drop(&mut self) {
-            *self.0.0.lock().unwrap() = true;
-            self.0.1.notify_all();
-        }
     }
 
     async fn pair(world: &World) -> (Connection, Connection) {

@@ -6,10 +6,8 @@ use model::call::Class;
 use model::member::{
     ATTEND, Attend, HEARTBEAT, Heartbeat, HeartbeatReply, KnownManager, Role, WHO_MANAGES,
 };
-use parking_lot::Condvar;
 use rpc::security::{Authority, Credentials, Holder, Mode, Policy};
-use std::sync::Barrier;
-use world::Instant;
+use world::{Blocked, Instant};
 
 /// Threads of the runtime.
 const WORKERS: usize = 2;
@@ -19,34 +17,6 @@ const BLOCKED_MAX: Duration = Duration::from_secs(1);
 /// A manager that nobody keeps in its place has lost it by then.
 const BLOCKED_LONG: Duration = Duration::from_secs(PLACE_LEASE.as_secs() + 2);
 const SMALL_REGION: u64 = 64 << 20;
-
-/// All threads of the runtime block until this is dropped.
-struct Blocked(Arc<(Mutex<bool>, Condvar)>);
-
-impl Blocked {
-    fn new(world: &World) -> Self {
-        let gate = Arc::new((Mutex::new(false), Condvar::new()));
-        let all_block = Arc::new(Barrier::new(WORKERS + 1));
-        for _ in 0..WORKERS {
-            let (gate, all_block) = (gate.clone(), all_block.clone());
-            let block = async move {
-                all_block.wait();
-                let mut is_open = gate.0.lock();
-                gate.1.wait_while(&mut is_open, |is_open| !*is_open);
-            };
-            world.spawn("blocks", block).detach();
-        }
-        all_block.wait();
-        Self(gate)
-    }
-}
-
-impl Drop for Blocked {
-    fn drop(&mut self) {
-        *self.0.0.lock() = true;
-        self.0.1.notify_all();
-    }
-}
 
 fn runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
