@@ -33,6 +33,11 @@ struct Seat {
     looked: Moment,
 }
 
+/// The manager that has its place under this lease.
+fn under(seat: &mut Option<Seat>, lease: LeaseId) -> Option<&mut Seat> {
+    seat.as_mut().filter(|seat| seat.lease == Some(lease))
+}
+
 /// Closes the office whatever ends its manager.
 pub(super) struct Open<'a>(&'a Office);
 
@@ -143,8 +148,8 @@ impl Office {
 
     /// For how long the manager that has its place under this lease hasn't looked; `None`: it isn't here, or has lost it.
     pub(super) fn idle(&self, lease: LeaseId, now: Moment) -> Option<Duration> {
-        let seat = self.seat.lock();
-        let seat = seat.as_ref().filter(|seat| seat.lease == Some(lease))?;
+        let mut seat = self.seat.lock();
+        let seat = under(&mut seat, lease)?;
         Some(now.since(seat.looked))
     }
 
@@ -152,7 +157,7 @@ impl Office {
     /// this run's own lease. Nothing if that manager isn't here any more, or has lost its place since.
     pub(super) fn kept_place(&self, own: &RunLease, lease: LeaseId, asked: Instant) {
         let mut seat = self.seat.lock();
-        let Some(seat) = seat.as_mut().filter(|seat| seat.lease == Some(lease)) else {
+        let Some(seat) = under(&mut seat, lease) else {
             return;
         };
         own.kept_place(asked);
@@ -165,7 +170,7 @@ impl Office {
     /// nothing counts that it has answered to this run. Returns whether that is news.
     pub(super) fn lost_place(&self, own: &RunLease, lease: LeaseId, now: Moment) -> bool {
         let mut seat = self.seat.lock();
-        let Some(seat) = seat.as_mut().filter(|seat| seat.lease == Some(lease)) else {
+        let Some(seat) = under(&mut seat, lease) else {
             return false;
         };
         seat.end(own, Event::PlaceLost, now);
@@ -176,7 +181,7 @@ impl Office {
     /// lost. Returns whether that is news.
     pub(super) fn give_place_up(&self, own: &RunLease, lease: LeaseId, now: Moment) -> bool {
         let mut seat = self.seat.lock();
-        let Some(seat) = seat.as_mut().filter(|seat| seat.lease == Some(lease)) else {
+        let Some(seat) = under(&mut seat, lease) else {
             return false;
         };
         seat.end(own, Event::Unheard, now);
