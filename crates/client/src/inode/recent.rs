@@ -10,11 +10,12 @@
 //! goes, with what is cached of it: what was read lately is spared as well.
 
 use super::kernel_pages::Span;
-use model::TokenRange;
-use model::token::TokenRecall;
+use model::token::{GrantNumber, TokenRecall};
+use model::{TokenMode, TokenRange};
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 use tokens::widened;
-use world::Instant;
+use world::{FixedHasher, Instant};
 
 /// A use counts for so long at least, and for less than twice as long. A recall comes again if it is within that of the last.
 const LATELY: Duration = Duration::from_secs(1);
@@ -32,12 +33,23 @@ pub(super) struct Recent {
     before: u32,
 }
 
+/// What is remembered of a recall: little, because each file has one and no budget counts it.
 #[derive(Debug)]
 struct Last {
-    recall: TokenRecall,
+    /// A hash of its ranges and of what may be kept.
+    wants: u64,
+    up_to: GrantNumber,
     at: Instant,
-    /// What went back.
-    given: Vec<TokenRange>,
+    share: Share,
+}
+
+/// How much goes back beside what is required.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    /// So many bytes on both sides.
+    more: u64,
+    /// But none of these.
+    spared: Option<TokenRange>,
 }
 
 impl Recent {
@@ -59,43 +71,59 @@ impl Recent {
         in_use: Option<TokenRange>,
         now: Instant,
     ) -> Vec<TokenRange> {
+        let (wants, up_to) = (hash_of(recall), recall.up_to);
         let last = self.last.take().filter(|last| now - last.at < LATELY);
-        let given = match last {
+        let share = match last {
             // It is being given back already.
-            Some(last) if last.recall == *recall => last.given,
+            Some(last) if (last.wants, last.up_to) == (wants, up_to) => last.share,
             None => {
                 self.before = 0;
-                recall.ranges.clone()
+                Share::NOTHING
             }
             Some(last) => {
-                let is_same =
-                    (&last.recall.ranges, last.recall.keep) == (&recall.ranges, recall.keep);
-                self.before = self.before.saturating_add(u32::from(!is_same));
-                self.more(recall, in_use, now)
+                self.before = self.before.saturating_add(u32::from(last.wants != wants));
+                self.share(recall.keep, in_use, now)
             }
         };
         self.last = Some(Last {
-            recall: recall.clone(),
+            wants,
+            up_to,
             at: now,
-            given: given.clone(),
+            share,
         });
-        given
+        widened(&recall.ranges, share.more, share.spared)
     }
 
-    fn more(
+    fn share(
         &mut self,
-        recall: &TokenRecall,
+        keep: Option<TokenMode>,
         in_use: Option<TokenRange>,
         now: Instant,
-    ) -> Vec<TokenRange> {
+    ) -> Share {
         let Some(doubled) = self.before.checked_sub(1) else {
-            return recall.ranges.clone();
+            return Share::NOTHING;
         };
         let more = MORE.checked_shl(doubled).filter(|more| *more >= MORE);
-        let read = recall.keep.is_none().then(|| self.read.hull(now)).flatten();
-        let spared = joined(joined(self.written.hull(now), read), in_use);
-        widened(&recall.ranges, more.unwrap_or(u64::MAX), spared)
+        let read = keep.is_none().then(|| self.read.hull(now)).flatten();
+        Share {
+            more: more.unwrap_or(u64::MAX),
+            spared: joined(joined(self.written.hull(now), read), in_use),
+        }
     }
+}
+
+impl Share {
+    const NOTHING: Self = Self {
+        more: 0,
+        spared: None,
+    };
+}
+
+/// What two recalls want that aren't the same has another hash, or one of them goes back as the other one would.
+fn hash_of(recall: &TokenRecall) -> u64 {
+    let mut hasher = FixedHasher::default();
+    (&recall.ranges, recall.keep).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Which bytes were used lately: everything between the first and the last.
@@ -137,8 +165,7 @@ fn joined(one: Option<TokenRange>, other: Option<TokenRange>) -> Option<TokenRan
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::token::GrantNumber;
-    use model::{InodeId, TokenMode, TokenObject};
+    use model::{InodeId, TokenObject};
     use world::sim::Simulation;
 
     const FILE: u64 = 1 << 30;
