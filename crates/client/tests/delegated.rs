@@ -7,13 +7,13 @@ use client::{Client, Losses};
 use futures::future::{join, join_all};
 use model::operation::RenameMode;
 use model::owner::Reclaimed;
-use model::{ErrorKind, FileKind, InodeId, InodeNumber, SetAttributes};
-use namespace::{Key, Record, Table};
+use model::{ErrorKind, FileKind, InodeId, SetAttributes};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use testkit::forge::damaged_name;
 use testkit::inodes::name;
 use world::World;
 
@@ -570,25 +570,6 @@ fn what_was_made_and_not_synced_is_lost_with_the_session_and_a_sync_says_so() {
     });
 }
 
-/// Where the record of a name is, and one for there that can't be read.
-async fn damaged(node: &Node, text: &str) -> (Key, Record) {
-    let (from, to) = Table::Names.range();
-    let all = node.metanode.hosted().scan(&from, &to, 1000).await.unwrap();
-    for (key, record) in all {
-        let Record::Name(known) = record else {
-            panic!("a name")
-        };
-        let mut damaged = (*known).clone();
-        if let Some(entry) = &mut damaged.entry
-            && entry.name == name(text)
-        {
-            entry.inode = InodeNumber(0);
-            return (key, Record::Name(Arc::new(damaged)));
-        }
-    }
-    panic!("{text} has a name");
-}
-
 /// A damaged record is in the way of one file. Would be broken if that stopped the others, or if one program's fsync hid it
 /// from the one that has the file.
 #[test]
@@ -596,7 +577,7 @@ fn a_file_that_the_owner_cannot_make_is_lost_and_the_others_are_made() {
     run(9_972, |world, node| async move {
         let mut maker = Maker::new(&world, &node).await;
         let (client, directory) = (maker.client.clone(), maker.directory);
-        let (key, record) = damaged(&node, "n0").await;
+        let (key, record) = damaged_name(&node.metanode.hosted(), "n0").await;
         client.unlink(directory, name("n0")).await.unwrap();
         maker.become_alone().await;
         let hosted = node.metanode.hosted();

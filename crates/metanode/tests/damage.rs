@@ -1,10 +1,11 @@
 //! Damaged records: a check reports them and continues, and they cause no further loss.
 
-use crate::rig::{self, Rig, name, pattern};
+use crate::rig::{self, Rig, pattern};
 use metanode::{CheckReport, FaultKind};
-use model::{ExtentKind, FileKind, InodeId, InodeNumber, Scheme, SegmentPlace};
-use namespace::{Key, Record, Table};
+use model::{ExtentKind, FileKind, InodeId, Scheme, SegmentPlace};
+use namespace::{Key, Record};
 use std::sync::Arc;
+use testkit::forge::damaged_name;
 use world::sim::Simulation;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -53,22 +54,8 @@ async fn damage_extent(rig: &Rig, inode: InodeId) {
 
 /// A name for an inode that can't exist.
 pub(crate) async fn damage_name(rig: &Rig, text: &str) {
-    let (from, to) = Table::Names.range();
-    let names = rig.metanode.hosted().scan(&from, &to, 1000).await.unwrap();
-    for (key, record) in names {
-        let Record::Name(known) = record else {
-            panic!("a name")
-        };
-        let mut damaged = (*known).clone();
-        if let Some(entry) = &mut damaged.entry
-            && entry.name == name(text)
-        {
-            entry.inode = InodeNumber(0);
-            forge(rig, key, Record::Name(Arc::new(damaged))).await;
-            return;
-        }
-    }
-    panic!("{text} has a name");
+    let (key, damaged) = damaged_name(&rig.metanode.hosted(), text).await;
+    forge(rig, key, damaged).await;
 }
 
 /// A live segment without live bytes.

@@ -12,6 +12,7 @@ use model::{
     TokenObject,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 use testkit::inodes::attributes;
 
@@ -21,6 +22,18 @@ const NAMES: u64 = 5;
 
 fn text(number: u64) -> FileName {
     FileName::new(format!("n{number}").as_bytes()).expect("a name")
+}
+
+/// Listed files with these numbers.
+fn entries(numbers: Range<u64>) -> Vec<DirectoryEntry> {
+    let entry = |number| DirectoryEntry {
+        position: number,
+        name: text(number),
+        inode: InodeId(100 + number),
+        kind: FileKind::File,
+        attributes: None,
+    };
+    numbers.map(entry).collect()
 }
 
 /// Random numbers.
@@ -657,15 +670,8 @@ fn a_listed_name_that_is_found_missing_ends_the_listing() {
     let mut memory = Memory::new(1 << 20);
     let now = Moment::default();
     memory.show(TokenObject::Directory(ROOT), Some(TokenMode::Shared), now);
-    let entry = |number| DirectoryEntry {
-        position: number,
-        name: text(number),
-        inode: InodeId(100 + number),
-        kind: FileKind::File,
-        attributes: None,
-    };
     let asked = memory.begin();
-    memory.learn_listing(ROOT, 0, &[entry(1), entry(2)], true, asked);
+    memory.learn_listing(ROOT, 0, &entries(1..3), true, asked);
     let (listed, is_end) = memory.list(ROOT, 0, 10, false).expect("it is known");
     assert_eq!((listed.len(), is_end), (2, true));
     let asked = memory.begin();

@@ -1,13 +1,11 @@
 //! What it takes until a client makes the names of a directory itself.
 
-use super::{CHILD, Change, ROOT, text};
+use super::{CHILD, Change, ROOT, entries, text};
 use crate::known_names::KnownNames;
 use crate::known_names::change::Became;
 use crate::known_names::memory::{Looked, Making, Memory, ToLearn};
 use futures::FutureExt;
-use model::operation::DirectoryEntry;
 use model::{FileKind, InodeId, Moment, Operation, TokenMode, TokenObject};
-use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 use testkit::inodes::attributes;
@@ -24,17 +22,6 @@ fn holding(bytes_max: usize) -> Memory {
     let mut memory = Memory::new(bytes_max);
     memory.show(TokenObject::Directory(ROOT), SHARED, at(0));
     memory
-}
-
-fn entries(numbers: Range<u64>) -> Vec<DirectoryEntry> {
-    let entry = |number| DirectoryEntry {
-        position: number,
-        name: text(number),
-        inode: InodeId(100 + number),
-        kind: FileKind::File,
-        attributes: None,
-    };
-    numbers.map(entry).collect()
 }
 
 /// Lists a directory in three parts, and looks before the last one is asked for. Whether all names are known then.
