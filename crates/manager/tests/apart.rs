@@ -24,20 +24,12 @@ fn at_rest_with(roles: Roles) -> Cluster {
     let mut cluster = Cluster::new(&NODES, 1, None).looking();
     cluster.roles = roles;
     cluster.give_all_to(cluster.nodes[1].run);
-    calm(&mut cluster, Duration::from_secs(20));
+    cluster.calm(Duration::from_secs(20));
     judged::rest(&cluster).expect("nothing is broken");
     let (manager, _) = cluster.store.place.expect("there is a manager");
     assert_eq!(manager.node, NodeId(1), "the first one that looked");
     assert_eq!(cluster.nodes[1].hosts.len(), 1);
     cluster
-}
-
-fn calm(cluster: &mut Cluster, time: Duration) {
-    let begun = cluster.now;
-    while cluster.now - begun < time {
-        cluster.calm_tick();
-        cluster.check().expect("right at every moment");
-    }
 }
 
 /// Until so many runs were expelled, at most so long.
@@ -94,13 +86,13 @@ fn of_an_owner_and_another_node_the_other_one_goes_and_comes_back_with_the_link(
         owner.run == before[1] && owner.hosts.len() == 1,
         "it serves on"
     );
-    calm(&mut cluster, Duration::from_secs(180));
+    cluster.calm(Duration::from_secs(180));
     assert_eq!(gone(&cluster), [(3, 2)], "it waits");
     assert_eq!(cluster.expelled, 1);
     assert!(cluster.nodes[2].run > before[2], "as a new run");
     cluster.cuts.clear();
     until_whole(&mut cluster, BACK_MAX);
-    calm(&mut cluster, Duration::from_secs(60));
+    cluster.calm(Duration::from_secs(60));
     assert_eq!(cluster.expelled, 1);
 }
 
@@ -112,10 +104,10 @@ fn an_owner_that_several_nodes_cannot_reach_goes_and_its_shard_is_served_by_anot
     cluster.cuts.extend([(2, 3), (2, 4)]);
     until_expelled(&mut cluster, 1, GONE_MAX);
     assert_eq!(gone(&cluster)[0].0, 2);
-    calm(&mut cluster, Duration::from_secs(2));
+    cluster.calm(Duration::from_secs(2));
     let serves = |at: usize| cluster.serves(&cluster.nodes[at], shard);
     assert!([0, 2, 3, 4].into_iter().any(serves));
-    calm(&mut cluster, Duration::from_secs(120));
+    cluster.calm(Duration::from_secs(120));
     assert_eq!(cluster.expelled, 1);
     assert_eq!(runs(&cluster)[2..], before[2..], "nobody else went");
     cluster.cuts.clear();
@@ -128,9 +120,9 @@ fn nobody_goes_for_a_link_that_is_back_in_time() {
     for milliseconds in (500..=10_500).step_by(500) {
         let mut cluster = at_rest();
         cluster.cuts.insert((2, 3));
-        calm(&mut cluster, Duration::from_millis(milliseconds));
+        cluster.calm(Duration::from_millis(milliseconds));
         cluster.cuts.clear();
-        calm(&mut cluster, Duration::from_secs(30));
+        cluster.calm(Duration::from_secs(30));
         assert_eq!(cluster.expelled, 0, "{milliseconds} ms");
         judged::rest(&cluster).expect("all is as before");
     }
@@ -144,9 +136,9 @@ fn a_link_that_comes_and_goes_costs_the_same_end_each_time() {
     // Cut for 25 seconds of every 35.
     for _ in 0..10 {
         cluster.cuts.insert((2, 3));
-        calm(&mut cluster, Duration::from_secs(25));
+        cluster.calm(Duration::from_secs(25));
         cluster.cuts.clear();
-        calm(&mut cluster, Duration::from_secs(10));
+        cluster.calm(Duration::from_secs(10));
     }
     let after = runs(&cluster);
     let changed: Vec<_> = (0..5).filter(|at| after[*at] != before[*at]).collect();
@@ -161,9 +153,9 @@ fn one_of_both_goes_although_the_manager_dies_in_the_middle() {
     for seconds in [2, 8, 11, 12, 14, 16, 18] {
         let mut cluster = at_rest();
         cluster.cuts.insert((4, 5));
-        calm(&mut cluster, Duration::from_secs(seconds));
+        cluster.calm(Duration::from_secs(seconds));
         cluster.kill(0);
-        calm(&mut cluster, Duration::from_secs(60));
+        cluster.calm(Duration::from_secs(60));
         let is_in = |at: usize| {
             let node = &cluster.nodes[at];
             cluster.store.membership.is_member(node.run)
@@ -180,7 +172,7 @@ fn one_of_both_goes_although_the_manager_dies_in_the_middle() {
 #[test]
 fn of_two_halves_the_smaller_one_goes() {
     let mut cluster = Cluster::new(&[0; 7], 1, None).looking();
-    calm(&mut cluster, Duration::from_secs(20));
+    cluster.calm(Duration::from_secs(20));
     judged::rest(&cluster).expect("nothing is broken");
     let (manager, _) = cluster.store.place.expect("there is a manager");
     let others = (1..=7).filter(|node| *node != manager.node.0);
@@ -191,7 +183,7 @@ fn of_two_halves_the_smaller_one_goes() {
         cluster.cuts.extend(cuts);
     }
     until_expelled(&mut cluster, 2, Duration::from_secs(60));
-    calm(&mut cluster, Duration::from_secs(120));
+    cluster.calm(Duration::from_secs(120));
     let away: Vec<u32> = gone(&cluster).into_iter().map(|(node, _)| node).collect();
     assert_eq!((away, cluster.expelled), (small.to_vec(), 2));
     cluster.cuts.clear();
@@ -208,9 +200,9 @@ fn a_server_of_nsds_stays_while_others_are_away() {
         ..Roles::default()
     });
     cluster.kill(3);
-    calm(&mut cluster, Duration::from_secs(5));
+    cluster.calm(Duration::from_secs(5));
     cluster.cuts.insert((2, 3));
-    calm(&mut cluster, Duration::from_secs(120));
+    cluster.calm(Duration::from_secs(120));
     assert_eq!(cluster.expelled, 0, "{:?}", cluster.store.membership);
     cluster.start(3);
     until_expelled(&mut cluster, 1, Duration::from_secs(10));

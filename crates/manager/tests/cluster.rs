@@ -894,6 +894,18 @@ impl Cluster {
         judged::rest(self)
     }
 
+    /// So long in which nothing goes wrong.
+    ///
+    /// # Panics
+    /// If a promise is broken at any moment of it.
+    pub(crate) fn calm(&mut self, time: Duration) {
+        let begun = self.now;
+        while self.now - begun < time {
+            self.calm_tick();
+            self.check().expect("right at every moment");
+        }
+    }
+
     /// 50 ms in which nothing goes wrong.
     pub(crate) fn calm_tick(&mut self) {
         self.pass(Duration::from_millis(50));

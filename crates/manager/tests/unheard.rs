@@ -21,18 +21,10 @@ const BACK_MAX: Duration = Duration::from_secs(20);
 fn at_rest(nodes: u32) -> Cluster {
     let drifts: Vec<i32> = (0..nodes).map(|at| [24, -24, 0][at as usize % 3]).collect();
     let mut cluster = Cluster::new(&drifts, nodes * 2, None).looking().spread();
-    calm(&mut cluster, Duration::from_secs(20));
+    cluster.calm(Duration::from_secs(20));
     judged::rest(&cluster).expect("nothing is broken");
     assert_eq!(manager(&cluster), Some(1), "the first one that looked");
     cluster
-}
-
-fn calm(cluster: &mut Cluster, time: Duration) {
-    let begun = cluster.now;
-    while cluster.now - begun < time {
-        cluster.calm_tick();
-        cluster.check().expect("right at every moment");
-    }
 }
 
 /// The node that has the manager's place.
@@ -74,7 +66,7 @@ fn until_only_away(cluster: &mut Cluster, nodes: &[u32], most: Duration) {
 fn stays_so(cluster: &mut Cluster, nodes: &[u32]) {
     let expelled = cluster.expelled;
     for _ in 0..LONG.as_secs() {
-        calm(cluster, Duration::from_secs(1));
+        cluster.calm(Duration::from_secs(1));
         assert_eq!(
             (away(cluster).as_slice(), cluster.expelled),
             (nodes, expelled)
@@ -103,7 +95,7 @@ fn a_manager_that_no_other_node_hears_is_followed_and_goes_alone() {
         let step = if nodes < 6 { 450 } else { 1_700 };
         for late in (0..2_000).step_by(step) {
             let mut cluster = at_rest(nodes);
-            calm(&mut cluster, Duration::from_millis(late));
+            cluster.calm(Duration::from_millis(late));
             let before: Vec<NodeRun> = cluster.nodes.iter().map(|node| node.run).collect();
             cluster.cuts.extend((2..=nodes).map(|other| (1, other)));
             until_only_away(&mut cluster, &[1], GO_ON_MAX);
@@ -189,7 +181,7 @@ fn a_manager_that_can_call_nobody_goes_although_it_hears_all() {
 fn a_manager_whose_connections_break_and_are_refused_goes_and_expels_nobody() {
     for late in (0..2_000).step_by(300) {
         let mut cluster = at_rest(5);
-        calm(&mut cluster, Duration::from_millis(late));
+        cluster.calm(Duration::from_millis(late));
         cluster.refusals.extend((2..=5).map(|other| (1, other)));
         (1..5).for_each(|other| cluster.break_connection(other));
         until_only_away(&mut cluster, &[1], PART_MAX);
