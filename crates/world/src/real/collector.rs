@@ -67,3 +67,36 @@ impl Drop for Collected {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::{Memory, UnderWay};
+    use super::*;
+    use io_uring::{opcode, types};
+    use std::{fs::File, io::Write, os::fd::OwnedFd, time::Duration};
+    use tokio::{runtime::Builder, time::timeout};
+
+    #[test]
+    fn a_request_that_is_under_way_at_the_end_of_its_runtime_is_answered() {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let ring = start(runtime.handle()).unwrap();
+        let mut builder = Builder::new_current_thread();
+        let elsewhere = builder.enable_time().build().unwrap();
+        // The kernel can't answer before there is something to read.
+        let (reader, mut writer) = io::pipe().unwrap();
+        let reader = Arc::new(File::from(OwnedFd::from(reader)));
+        let readable = types::Fd(reader.as_raw_fd());
+        let asked = opcode::PollAdd::new(readable, libc::POLLIN as u32).build();
+        let under_way = Arc::new(UnderWay::default());
+        let of = (&reader, &under_way);
+        let rings = Rings::of_process().unwrap();
+        let answer = elsewhere.block_on(rings.submit(asked, of, Memory::None, Some(&ring)));
+        assert!(!ring.is_idle());
+        drop(runtime);
+        writer.write_all(b"now").unwrap();
+        let answered = async { timeout(Duration::from_secs(60), answer).await };
+        let answer = elsewhere.block_on(answered).unwrap();
+        assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
+    }
+}
