@@ -31,7 +31,7 @@ use crate::session::Session;
 use crate::write_behind::WriteBehind;
 use kept::Kept;
 use model::owner::{HeldToken, OwnerReply, OwnerRequest, Renewal, Tenure};
-use model::token::{GrantNumber, TokenRecall, TokenRequest, TokenReturn};
+use model::token::{GrantNumber, Ship, TokenRecall, TokenRequest, TokenReturn};
 use model::{
     Error, ErrorKind, InodeId, Moment, Result, SessionId, TokenMode, TokenObject, TokenRange,
 };
@@ -778,7 +778,7 @@ fn attributes(inode: InodeId, mode: TokenMode) -> Want {
         mode,
         range: TokenRange::ALL,
         desired: TokenRange::ALL,
-        can_ship: false,
+        ship: Ship::Never,
     }
 }
 
@@ -788,6 +788,6 @@ fn bytes(inode: InodeId, mode: TokenMode, range: Option<TokenRange>) -> Option<W
         mode,
         range: range?,
         desired: TokenRange::ALL,
-        can_ship: false,
+        ship: Ship::Never,
     })
 }

@@ -20,18 +20,18 @@ use world::World;
 const ROOT: InodeId = InodeId::ROOT;
 
 /// A client on another node with a directory that is delegated to it, and the names in that.
-struct Maker {
+pub(crate) struct Maker {
     world: World,
-    client: Arc<Client>,
+    pub(crate) client: Arc<Client>,
     way: Arc<Way>,
     /// The directory's name in the root.
     text: String,
-    directory: InodeId,
+    pub(crate) directory: InodeId,
     names: BTreeSet<String>,
 }
 
 impl Maker {
-    async fn new(world: &World, node: &Node) -> Self {
+    pub(crate) async fn new(world: &World, node: &Node) -> Self {
         Self::of(world, far(world, node).await, "d").await
     }
 
@@ -137,7 +137,7 @@ impl Maker {
     }
 
     /// Makes so many files, for which nobody is asked.
-    async fn make_some(&mut self, count: usize) {
+    pub(crate) async fn make_some(&mut self, count: usize) {
         for _ in 0..count {
             let (_, asked) = messages(&self.way.clone(), self.make_one()).await;
             assert_eq!(asked, 0);

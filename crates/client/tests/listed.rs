@@ -1,6 +1,7 @@
 //! Listings with attributes of a client on another node: they bring the tokens of what they show, so that nobody is asked
 //! about it until another client changes it.
 
+use crate::delegated::Maker;
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
 use crate::rig::{new_file, run_patient as run};
 use client::{Client, OpenFlags, Validity};
@@ -90,6 +91,45 @@ fn after_a_listing_with_attributes_nobody_is_asked_about_what_it_shows_until_oth
             client.close().await.unwrap();
         }
         node.close().await;
+    });
+}
+
+/// Would be broken if who lists what another client has made asked for each file: its maker has it alone until then.
+#[test]
+fn what_another_client_has_made_alone_is_listed_in_few_messages_and_shared() {
+    run(9_382, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        maker.make_some(300).await;
+        let (lister, way) = far(&world, &node).await;
+        let directory = maker.directory;
+        let (listed, asked) = messages(&way, list(&lister, directory)).await;
+        // The directory's token, and for each of two parts: the names, the tokens, what they show.
+        assert!(
+            listed.len() >= 300 && asked <= 8,
+            "{} {asked}",
+            listed.len()
+        );
+        for (entry, valid) in &listed {
+            assert!(!valid.name.is_zero() && !valid.attributes.is_zero());
+            let look = lister.lookup(directory, entry.name.clone());
+            let (found, asked) = messages(&way, look).await;
+            assert_eq!((found.unwrap(), asked), (entry.attributes.unwrap(), 0));
+            let own = maker.client.get_attributes(entry.inode).await.unwrap();
+            assert_eq!(own, entry.attributes.unwrap());
+        }
+        // Each of them may be the one to change it.
+        let (first, last) = (listed[0].0.clone(), listed[299].0.clone());
+        for (client, other, entry) in [
+            (&maker.client, &lister, &first),
+            (&lister, &maker.client, &last),
+        ] {
+            chmod(client, entry.inode, 0o600).await.unwrap();
+            let seen = other.lookup(directory, entry.name.clone()).await.unwrap();
+            assert_eq!(seen.mode & 0o777, 0o600);
+        }
+        maker.client.close().await.unwrap();
+        lister.close().await.unwrap();
+        node.check_and_close().await;
     });
 }
 

@@ -28,7 +28,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokens::granter::{Action, ClaimNumber, Granter, Need};
+use tokens::granter::{Action, ClaimNumber, Granter, LISTED_WAIT_MAX, Listed, Need};
 use tokens::{Moment, granter};
 use tokio::sync::{Notify, oneshot};
 use world::{Deadline, Errand, Instant, Planted, World};
@@ -135,6 +135,8 @@ pub(crate) struct Asked<'a> {
     tokens: &'a Tokens,
     key: (SessionId, u64),
     answer: Option<oneshot::Receiver<TokenReply>>,
+    /// What it asks for, if it isn't sent again.
+    once: Option<TokenObject>,
 }
 
 /// What there is to say to a session.
@@ -274,24 +276,61 @@ impl Tokens {
             tokens: self,
             key,
             answer: Some(answer),
+            once: None,
         };
         asked.map(|()| waiting)
     }
 
-    /// A session asks for shared tokens of inodes, in their order, without waiting for anybody.
-    pub(crate) fn ask_to_know(
+    /// A session asks for shared tokens of inodes that it lists; which it gets, in their order. Those that other sessions are
+    /// asked for are waited for a moment, all at the same time: a client that has made many files gives them back in few
+    /// messages.
+    pub(crate) async fn ask_to_know(
         &self,
         session: SessionId,
         inodes: &[InodeId],
+        deadline: Deadline,
     ) -> Vec<Option<GrantNumber>> {
-        let now = self.now();
-        let mut state = self.state.lock();
-        let granter = &mut state.granter;
-        let inodes = inodes.iter();
-        let grants = inodes.map(|inode| granter.grant_if_free(session, *inode, now));
-        let grants = grants.collect();
-        self.act(state);
+        let deadline = deadline.min(Deadline::after(&self.world, LISTED_WAIT_MAX));
+        let (mut grants, waiting) = self.begin_to_list(session, inodes);
+        for (at, asked) in waiting {
+            if let TokenReply::Granted { number, .. } = asked.answer(deadline).await {
+                grants[at] = Some(number);
+            }
+        }
         grants
+    }
+
+    /// What is granted at once, and the requests that wait, each with its place.
+    fn begin_to_list(
+        &self,
+        session: SessionId,
+        inodes: &[InodeId],
+    ) -> (Vec<Option<GrantNumber>>, Vec<(usize, Asked<'_>)>) {
+        let now = self.now();
+        let (mut grants, mut waiting) = (vec![None; inodes.len()], Vec::new());
+        let mut state = self.state.lock();
+        for (at, inode) in inodes.iter().enumerate() {
+            let number = match state.granter.ask_to_list(session, *inode, now) {
+                Listed::Granted(number) => {
+                    grants[at] = Some(number);
+                    continue;
+                }
+                Listed::Refused => continue,
+                Listed::Waits(number) => number,
+            };
+            let object = TokenObject::Inode(*inode);
+            let (tell, answer) = oneshot::channel();
+            let asking = Asking {
+                tell,
+                object,
+                errand: self.world.errand(),
+                since: now,
+            };
+            state.asked.insert((session, number), asking);
+            waiting.push((at, Asked::once(self, session, number, object, answer)));
+        }
+        self.act(state);
+        (grants, waiting)
     }
 
     /// Gives a session the attributes and all bytes of a file that it has just made, alone, without waiting for anybody;
@@ -714,6 +753,24 @@ impl Drop for Claim<'_> {
     }
 }
 
+impl<'a> Asked<'a> {
+    /// A request that isn't sent again: its end is the end of this.
+    fn once(
+        tokens: &'a Tokens,
+        session: SessionId,
+        number: u64,
+        object: TokenObject,
+        answer: oneshot::Receiver<TokenReply>,
+    ) -> Self {
+        Self {
+            tokens,
+            key: (session, number),
+            answer: Some(answer),
+            once: Some(object),
+        }
+    }
+}
+
 impl Asked<'_> {
     /// Waits for the answer.
     pub(crate) async fn answer(mut self, deadline: Deadline) -> TokenReply {
@@ -739,6 +796,12 @@ impl Drop for Asked<'_> {
             .is_some_and(|asking| asking.tell.is_closed())
         {
             state.asked.remove(&self.key);
+            if let Some(object) = self.once {
+                let (session, number) = self.key;
+                let now = self.tokens.now();
+                state.granter.withdraw(session, object, number, now);
+                self.tokens.act(state);
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use model::owner::{
     CLASS, HeldToken, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed,
     Streamed, Tenure,
 };
-use model::token::{GrantNumber, TokenRequest, TokenReturn};
+use model::token::{GrantNumber, Ship, TokenRequest, TokenReturn};
 use model::{
     CommitNumber, DataId, ErrorKind, Extent, ExtentKind, FileKind, FilesetId, GroupId, InodeId,
     InodeNumber, LockKind, LockRange, NodeId, NodeRun, Operation, Result, Scheme, SegmentId,
@@ -470,7 +470,7 @@ impl Known {
                         mode,
                         required: vec![range],
                         desired: draw.of(&[range, TokenRange::ALL]),
-                        can_ship: draw.one_in(2),
+                        ship: draw.of(&[Ship::Never, Ship::IfHeld, Ship::IfContended]),
                     },
                 }
             }

@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::join;
 use model::operation::{Publish, Ranked, Stamp, Turn};
 use model::owner::{Order, OwnerReply, OwnerRequest};
-use model::token::{TokenReply, TokenRequest, TokenReturn};
+use model::token::{Ship, TokenReply, TokenRequest, TokenReturn};
 use model::{
     CommitNumber, Error, ErrorKind, Extent, ExtentKind, FileKind, InodeId, Operation, Reply,
     Result, Scheme, SessionId, TokenMode, TokenObject, TokenRange,
@@ -52,7 +52,7 @@ async fn read_beside_a_writer(world: World, look: Operation) -> Reply {
             mode: TokenMode::SharedWrite,
             required: vec![TokenRange::ALL],
             desired: TokenRange::ALL,
-            can_ship: false,
+            ship: Ship::Never,
         },
     };
     let OwnerReply::Token {

@@ -9,7 +9,7 @@ use model::operation::{Fresh, Publish, Ranked, Stamp, Turn};
 use model::owner::{
     Order, OwnerReply, OwnerRequest, Reclaimed, STREAMED_MAX, StreamDone, Streamed,
 };
-use model::token::{GrantNumber, TokenReply, TokenRequest, TokenReturn};
+use model::token::{GrantNumber, Ship, TokenReply, TokenRequest, TokenReturn};
 use model::{
     CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, GroupId, InodeId, InodeNumber,
     Operation, Reply, Result, Scheme, SegmentId, SessionId, TokenMode, TokenObject, TokenRange,
@@ -65,7 +65,7 @@ async fn token(rig: &Rig, session: SessionId, object: TokenObject, mode: TokenMo
         mode,
         required: vec![TokenRange::ALL],
         desired: TokenRange::ALL,
-        can_ship: false,
+        ship: Ship::Never,
     };
     let asks = OwnerRequest::AskToken {
         session,

@@ -133,8 +133,8 @@ pub enum OwnerRequest {
         /// What is asked for.
         wants: TokenRequest,
     },
-    /// Asks for shared tokens of inodes whose attributes a client is about to look at: those that nobody else
-    /// has in another mode or waits for. Nobody gives anything back for it, and it waits for nobody. → `Known`
+    /// Asks for shared tokens of inodes whose attributes a client is about to look at. Another client that has one of them in
+    /// another mode is asked for it and waited for a moment, unless others have waited for it lately. → `Known`
     AskToKnow {
         /// The session.
         session: SessionId,

@@ -144,6 +144,19 @@ pub struct GrantNumber {
     pub count: u64,
 }
 
+/// When an owner refuses a token, so that the operation for which it is wanted is sent to it instead.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub enum Ship {
+    /// Never: it can't be sent.
+    Never,
+    /// If others have or want what doesn't go with it, or have waited for something of the object lately: nobody gives
+    /// anything back for it.
+    IfHeld,
+    /// If others wait for something of the object, or have lately. Who just has it gives it back: for operations that need that
+    /// as well when they are sent.
+    IfContended,
+}
+
 /// Asks for a token.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct TokenRequest {
@@ -156,8 +169,8 @@ pub struct TokenRequest {
     pub required: Vec<TokenRange>,
     /// What would be useful beside it; nobody gives it back for this. Contains what is required.
     pub desired: TokenRange,
-    /// The operation can be sent to the owner instead, if others want the object too.
-    pub can_ship: bool,
+    /// When the operation is to be sent to the owner instead.
+    pub ship: Ship,
 }
 
 impl TokenRequest {
@@ -169,7 +182,7 @@ impl TokenRequest {
             mode: TokenMode::Shared,
             required: vec![TokenRange::ALL],
             desired: TokenRange::ALL,
-            can_ship: true,
+            ship: Ship::IfHeld,
         }
     }
 
@@ -311,7 +324,7 @@ mod tests {
             mode: Shared,
             required: vec![range(3, 5)],
             desired: range(3, 5),
-            can_ship: false,
+            ship: Ship::Never,
         };
         assert!(request.check().is_ok());
         request.desired = range(4, 9);

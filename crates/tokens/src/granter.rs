@@ -11,6 +11,7 @@ mod standing;
 mod tests;
 
 use crate::{Moment, Pieces, Planted};
+pub use at_once::{LISTED_WAIT_MAX, Listed};
 use model::owner::Tenure;
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
 use model::{InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
@@ -42,6 +43,8 @@ pub const WAITED_FOR_MAX: usize = 16;
 
 /// The number of a request that nobody sends again. Clients number theirs from 1 on.
 const UNNUMBERED: u64 = 0;
+/// Above it are the numbers of requests that come many in a message, which the owner numbers.
+const NUMBERED_HERE: u64 = 1 << 63;
 
 /// Numbers what operations of the owner claim.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -108,6 +111,8 @@ struct Claim {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Granter {
     newest: GrantNumber,
+    /// The newest request that was numbered here.
+    newest_listed: u64,
     /// The owner's own lease.
     own_until: Moment,
     /// Since when it has had one without a gap: in a gap it answers nobody.
@@ -140,6 +145,7 @@ impl Granter {
         let known = sessions.iter().map(|session| (*session, inherited.clone()));
         Self {
             newest: GrantNumber { tenure, count: 0 },
+            newest_listed: NUMBERED_HERE,
             own_until: Moment::default(),
             able_since: Moment::default(),
             sessions: known.collect(),
@@ -300,9 +306,7 @@ impl Granter {
         let has_room = pieces < PIECES_OF_SESSION_MAX && waits < WAITING_OF_SESSION_MAX;
         let refusal = match is_new {
             true if !has_room => Some(TokenReply::TooMany),
-            true if wants.can_ship && known.is_wanted_by_others(&waiting, now) => {
-                Some(TokenReply::Ship)
-            }
+            true if known.ships(&waiting, wants.ship, now) => Some(TokenReply::Ship),
             _ => None,
         };
         if let Some(reply) = refusal {

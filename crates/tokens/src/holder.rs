@@ -15,7 +15,9 @@ use crate::pieces::Piece;
 use crate::{Moment, Pieces, Planted};
 use asked::{Asked, Requests};
 use model::owner::Tenure;
-use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts};
+use model::token::{
+    GrantNumber, Ship, TokenRecall, TokenReply, TokenRequest, TokenReturn, check_parts,
+};
 use model::{InodeId, Result, TokenMode, TokenObject, TokenRange};
 use object::{Object, Taking};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,8 +61,8 @@ pub struct Want {
     pub range: TokenRange,
     /// What would be useful beside it; contains the part.
     pub desired: TokenRange,
-    /// It can be sent to the owner instead.
-    pub can_ship: bool,
+    /// When it is to be sent to the owner instead.
+    pub ship: Ship,
 }
 
 /// The answer to a claim.
@@ -256,7 +258,7 @@ impl Holder {
             return Claimed::Begun(self.begin(&want));
         }
         let is_taken = self.is_taken(&want);
-        if is_taken && want.can_ship {
+        if is_taken && want.ship != Ship::Never {
             return Claimed::Ship;
         }
         let wait = WaitNumber(self.next());
@@ -417,7 +419,7 @@ impl Holder {
                 mode: TokenMode::Exclusive,
                 required: vec![TokenRange::ALL],
                 desired: TokenRange::ALL,
-                can_ship: false,
+                ship: Ship::Never,
             };
             let waits = BTreeSet::new();
             self.asked.insert(request, Asked { wants, waits });
@@ -692,7 +694,7 @@ impl Holder {
         let same = self.asked.waits_mut().find(|(_, wants, _)| {
             wants.object == want.object
                 && wants.mode.covers(want.mode)
-                && wants.can_ship == want.can_ship
+                && wants.ship == want.ship
                 && crate::pieces::contain(&wants.required, want.range)
         });
         if let Some((_, _, waits)) = same {
@@ -705,7 +707,7 @@ impl Holder {
             mode: want.mode,
             required: vec![want.range],
             desired: want.desired,
-            can_ship: want.can_ship,
+            ship: want.ship,
         };
         let asked = Asked {
             wants: wants.clone(),
@@ -769,7 +771,7 @@ impl Holder {
             } else if self.is_asked_for(wait) {
                 // Its answer will say.
             } else if self.is_taken(&want) {
-                if want.can_ship {
+                if want.ship != Ship::Never {
                     self.end_wait(wait);
                     self.actions.push(Action::Ship(wait));
                 }

@@ -4,7 +4,7 @@
 //! can.
 
 use model::owner::Tenure;
-use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
+use model::token::{GrantNumber, Ship, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use model::{SessionId, TokenMode, TokenObject, TokenRange};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -83,7 +83,7 @@ pub(crate) enum Message {
 type Held = (TokenObject, TokenRange, TokenMode);
 
 /// The messages of `model` in a form that can be ordered.
-pub(crate) type Wants = (TokenObject, TokenMode, Vec<TokenRange>, TokenRange, bool);
+pub(crate) type Wants = (TokenObject, TokenMode, Vec<TokenRange>, TokenRange, Ship);
 pub(crate) type Reply = Option<(Vec<TokenRange>, TokenMode, GrantNumber)>;
 pub(crate) type Recall = (TokenObject, Vec<TokenRange>, Option<TokenMode>, GrantNumber);
 
@@ -881,17 +881,17 @@ fn ordered(wants: &TokenRequest) -> Wants {
         wants.mode,
         wants.required.clone(),
         wants.desired,
-        wants.can_ship,
+        wants.ship,
     )
 }
 
-fn request_of((object, mode, required, desired, can_ship): Wants) -> TokenRequest {
+fn request_of((object, mode, required, desired, ship): Wants) -> TokenRequest {
     TokenRequest {
         object,
         mode,
         required,
         desired,
-        can_ship,
+        ship,
     }
 }
 

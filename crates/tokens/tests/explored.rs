@@ -1,6 +1,7 @@
 //! Every order of events of two clients and three objects, up to written bounds.
 
 use super::cluster::{Budget, Cluster, Step};
+use model::token::Ship;
 use model::{InodeId, TokenMode, TokenObject, TokenRange};
 use stateright::{Checker, Model, Property};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -59,7 +60,7 @@ pub(crate) fn inode(mode: TokenMode) -> Want {
         mode,
         range: TokenRange::ALL,
         desired: TokenRange::ALL,
-        can_ship: false,
+        ship: Ship::Never,
     }
 }
 
@@ -74,7 +75,11 @@ pub(crate) fn bytes(start: u64, end: u64, mode: TokenMode) -> Want {
 pub(crate) fn directory(mode: TokenMode) -> Want {
     Want {
         object: TokenObject::Directory(InodeId(1)),
-        can_ship: true,
+        // As clients ask: to look into it, or for a delegation.
+        ship: match mode {
+            TokenMode::Shared => Ship::IfContended,
+            _ => Ship::IfHeld,
+        },
         ..inode(mode)
     }
 }

@@ -18,6 +18,7 @@ use crate::session::Session;
 use crate::tokens::Tokens;
 use bytes::Bytes;
 use model::operation::NewInode;
+use model::token::Ship;
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result};
 use std::sync::Arc;
 use world::Deadline;
@@ -232,7 +233,7 @@ async fn learn_directory(
         match to_learn {
             ToLearn::Nothing => return true,
             ToLearn::Under(object) => {
-                if !tokens.claim_to_know(known, object).await {
+                if !tokens.claim_to_know(known, object, Ship::IfHeld).await {
                     return false;
                 }
             }

@@ -7,6 +7,7 @@ use crate::kernels::{Found, Validity};
 use crate::known_names::{KnownNames, Learned, Looked, LookedAt};
 use crate::session::unexpected_reply;
 use crate::types::Listing;
+use model::token::Ship;
 use model::{Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,10 +166,15 @@ impl Names {
         })
     }
 
-    /// Asks for tokens so that the next answer can be kept.
+    /// Asks for tokens so that the next answer can be kept. The owner needs a directory's names back from others to look into it;
+    /// attributes only if there is a file of that name.
     async fn claim(&self, known: &Arc<KnownNames>, wanted: Vec<TokenObject>) {
         for object in wanted {
-            if !self.tokens.claim_to_know(known, object).await {
+            let ship = match object {
+                TokenObject::Directory(_) => Ship::IfContended,
+                TokenObject::Inode(_) | TokenObject::Bytes(_) => Ship::IfHeld,
+            };
+            if !self.tokens.claim_to_know(known, object, ship).await {
                 return;
             }
         }

@@ -3,7 +3,7 @@
 use super::{Go, OBJECTS_MAX, TOKEN_WAIT, Tokens, Try};
 use crate::known_names::KnownNames;
 use model::owner::{KNOWN_MAX, OwnerReply, OwnerRequest};
-use model::token::{GrantNumber, TokenReply};
+use model::token::{GrantNumber, Ship, TokenReply};
 use model::{ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
@@ -113,12 +113,17 @@ fn reply(grant: Option<GrantNumber>) -> TokenReply {
 }
 
 impl Tokens {
-    /// Asks for a token so that an answer of the owner can be kept, unless others want it too. True if
+    /// Asks for a token so that an answer of the owner can be kept, unless others want it too, as `ship` says. True if
     /// the client has had it: it isn't in use now, or a recall and the owner's answer would wait for
     /// each other.
     ///
     /// A client that has as many as it keeps asks for none: they would be given back at once.
-    pub(crate) async fn claim_to_know(&self, known: &Arc<KnownNames>, object: TokenObject) -> bool {
+    pub(crate) async fn claim_to_know(
+        &self,
+        known: &Arc<KnownNames>,
+        object: TokenObject,
+        ship: Ship,
+    ) -> bool {
         if self.state.lock().kept.len() >= OBJECTS_MAX {
             return false;
         }
@@ -127,7 +132,7 @@ impl Tokens {
             mode: TokenMode::Shared,
             range: TokenRange::ALL,
             desired: TokenRange::ALL,
-            can_ship: true,
+            ship,
         };
         let begun = match self.try_claim(want) {
             Ok(Try::Begun(begun)) => Some(begun),
@@ -166,7 +171,7 @@ impl Tokens {
                 mode: TokenMode::Exclusive,
                 range: TokenRange::ALL,
                 desired: TokenRange::ALL,
-                can_ship: true,
+                ship: Ship::IfHeld,
             };
             let begun = match self.try_claim(want) {
                 Ok(Try::Begun(begun)) => begun,

@@ -51,7 +51,7 @@ impl Metanode {
                 Ok(OwnerReply::Token { reply, renewal })
             }
             OwnerRequest::AskToKnow { session, inodes } => {
-                let grants = self.tokens.ask_to_know(*session, inodes);
+                let grants = self.tokens.ask_to_know(*session, inodes, deadline).await;
                 if !is_here && grants.iter().any(Option::is_some) {
                     self.settle_grants(deadline).await?;
                 }

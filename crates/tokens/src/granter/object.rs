@@ -3,7 +3,7 @@
 use super::ClaimNumber;
 use crate::pieces::{contain, joined, overlap};
 use crate::{Moment, Piece, Pieces, Planted};
-use model::token::{GrantNumber, TOKEN_RANGES_MAX, TokenRecall, TokenReturn};
+use model::token::{GrantNumber, Ship, TOKEN_RANGES_MAX, TokenRecall, TokenReturn};
 use model::{SessionId, TokenMode, TokenObject, TokenRange};
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -233,9 +233,23 @@ impl Object {
         !self.queue.is_empty()
     }
 
-    /// Whether the owner had better run this than grant a token for it.
+    /// Whether others have waited for something of it lately.
+    pub(super) fn is_contended(&self, now: Moment) -> bool {
+        self.contended_until > now
+    }
+
+    /// Whether the owner runs an operation rather than grant a token for it.
+    pub(super) fn ships(&self, waiting: &Waiting, ship: Ship, now: Moment) -> bool {
+        match ship {
+            Ship::Never => false,
+            Ship::IfContended if !self.has_waiting() => self.is_contended(now),
+            Ship::IfContended | Ship::IfHeld => self.is_wanted_by_others(waiting, now),
+        }
+    }
+
+    /// Whether others have or want what doesn't go with this, or have waited for something of it lately.
     pub(super) fn is_wanted_by_others(&self, waiting: &Waiting, now: Moment) -> bool {
-        self.contended_until > now || self.must_wait(waiting, self.queue.iter())
+        self.is_contended(now) || self.must_wait(waiting, self.queue.iter())
     }
 
     /// Whether the session holds all that is asked for, so that the answer changes nothing.
@@ -588,7 +602,7 @@ impl Object {
         let [required] = waiting.ranges[..] else {
             return waiting.ranges.clone();
         };
-        if self.contended_until > now {
+        if self.is_contended(now) {
             return vec![required];
         }
         let (session, mode) = (waiting.session, waiting.mode);

@@ -7,7 +7,7 @@ use super::*;
 use crate::needs;
 use model::InodeId;
 use model::TokenMode::{Exclusive, Shared, SharedWrite};
-use model::token::TOKEN_RANGES_MAX;
+use model::token::{Ship, TOKEN_RANGES_MAX};
 
 const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);
@@ -49,7 +49,7 @@ fn wants(object: TokenObject, mode: TokenMode, required: TokenRange) -> TokenReq
         mode,
         required: vec![required],
         desired: TokenRange::ALL,
-        can_ship: false,
+        ship: Ship::Never,
     }
 }
 
@@ -433,7 +433,7 @@ fn a_recall_that_nobody_waits_for_is_forgotten() {
 fn operations_go_to_the_owner_where_others_want_the_object() {
     let mut owner = owner();
     let shippable = |mode| TokenRequest {
-        can_ship: true,
+        ship: Ship::IfHeld,
         ..wants(TokenObject::Directory(InodeId(1)), mode, TokenRange::ALL)
     };
     let ship = |session, request| Action::Answer {
@@ -464,6 +464,56 @@ fn operations_go_to_the_owner_where_others_want_the_object() {
     );
     let actions = owner.asked(A, 3, shippable(Exclusive), at(1002));
     assert_eq!(granted(&actions), Some((A, &[TokenRange::ALL][..])));
+}
+
+fn needs_alone(object: TokenObject) -> Need {
+    Need {
+        object,
+        mode: Exclusive,
+        ranges: vec![TokenRange::ALL],
+    }
+}
+
+#[test]
+fn a_directory_that_another_has_alone_is_shared_with_who_looks_into_it() {
+    const NAMES: TokenObject = TokenObject::Directory(InodeId(1));
+    let mut owner = owner();
+    let look = || TokenRequest {
+        ship: Ship::IfContended,
+        ..TokenRequest::to_look_at(NAMES)
+    };
+    owner.asked(A, 1, TokenRequest::to_have_alone(NAMES), at(0));
+    let whole = &[TokenRange::ALL][..];
+    let actions = owner.asked(B, 1, look(), at(1));
+    assert_eq!(recalled(&actions), [(A, whole, Some(Shared))]);
+    owner.returned(A, &back(NAMES, TokenRange::ALL, Some(Shared)), at(2));
+    assert_eq!(granted(&owner.take_actions()), Some((B, whole)));
+    // Those that change it in turn with who looks have theirs done by the owner for a while.
+    let need = needs_alone(NAMES);
+    let claim = owner.claim(A, vec![need], at(3)).expect("nothing waits");
+    assert_eq!(recalled(&owner.take_actions()), [(B, whole, None)]);
+    owner.returned(B, &back(NAMES, TokenRange::ALL, None), at(4));
+    owner.end_claim(claim, at(5));
+    owner.take_actions();
+    let ship = Action::Answer {
+        session: B,
+        request: 2,
+        reply: TokenReply::Ship,
+    };
+    assert_eq!(owner.asked(B, 2, look(), at(1_002)), [ship]);
+    let actions = owner.asked(B, 3, look(), at(1_003));
+    assert_eq!(granted(&actions), Some((B, whole)));
+    // Others that wait have their turn first.
+    let claim = owner
+        .claim(A, vec![needs_alone(NAMES)], at(3_000))
+        .expect("nothing waits");
+    owner.take_actions();
+    assert_eq!(
+        owner.asked(C, 1, look(), at(3_001)).len(),
+        1,
+        "it is refused"
+    );
+    owner.end_claim(claim, at(3_002));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::*;
 use crate::granter::WAITING_OF_SESSION_MAX;
 use model::InodeId;
 use model::TokenMode::{Exclusive, Shared};
+use model::token::Ship;
 
 const INODE: TokenObject = TokenObject::Inode(InodeId(7));
 
@@ -24,7 +25,7 @@ fn want(mode: TokenMode) -> Want {
         mode,
         range: TokenRange::ALL,
         desired: TokenRange::ALL,
-        can_ship: false,
+        ship: Ship::Never,
     }
 }
 
@@ -172,7 +173,7 @@ fn a_recall_waits_for_those_who_use_it_and_lets_no_others_begin() {
     holder.hears(recall(None, 1), at(1));
     assert!(holder.does().is_empty());
     let shippable = Want {
-        can_ship: true,
+        ship: Ship::IfHeld,
         ..want(Exclusive)
     };
     assert_eq!(holder.claim(shippable, at(2)), Claimed::Ship);
@@ -429,7 +430,7 @@ fn what_is_in_use_or_waited_for_is_known_by_what_a_recall_keeps() {
         mode,
         range,
         desired: range,
-        can_ship: false,
+        ship: Ship::Never,
     };
     let mut holder = holder();
     assert_eq!(holder.in_use(object, None), None);
@@ -588,7 +589,7 @@ fn a_recall_of_what_gets_no_answer_is_answered_and_who_waits_asks_alone() {
     let asked = holder.ask_to_know(&[InodeId(7)]);
     let request = asked[0].0;
     let shippable = Want {
-        can_ship: true,
+        ship: Ship::IfHeld,
         ..want(Shared)
     };
     let Claimed::Waits(waiting) = holder.claim(shippable, at(4)) else {

@@ -1,4 +1,5 @@
-//! Tokens that a session asks for in one message, so that it can keep what it lists: only what costs nobody anything.
+//! Tokens that a session asks for in one message, so that it can keep what it lists: what costs nobody anything, and what
+//! another session has alone.
 
 use super::*;
 
@@ -144,4 +145,109 @@ fn a_session_that_holds_as_much_as_it_may_gets_no_more_and_keeps_what_it_has() {
     let other = TokenObject::Inode(InodeId(1000));
     owner.returned(A, &back(other, TokenRange::ALL, None), at(2));
     assert!(owner.gives(A, at(2)).is_some());
+}
+
+/// Makes a session the only one that has [`INODE`], and its bytes.
+fn made_by(owner: &mut Granter, session: SessionId) {
+    assert!(owner.grant_made_if_free(session, FILE, at(0)).is_some());
+    owner.take_actions();
+}
+
+fn waits(listed: Listed) -> u64 {
+    match listed {
+        Listed::Waits(number) => number,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_has_made_a_file_is_asked_to_share_it_with_who_lists_it() {
+    let mut owner = owner();
+    made_by(&mut owner, A);
+    let number = waits(owner.ask_to_list(B, FILE, at(1)));
+    let whole = &[TokenRange::ALL][..];
+    assert_eq!(recalled(&owner.take_actions()), [(A, whole, Some(Shared))]);
+    // Another one that lists it isn't before it, and costs the maker nothing more.
+    assert_eq!(owner.ask_to_list(C, FILE, at(2)), Listed::Refused);
+    assert_eq!(owner.take_actions(), []);
+    let kept = back(INODE, TokenRange::ALL, Some(Shared));
+    owner.returned(A, &kept, at(3));
+    let answer = owner.take_actions();
+    assert_eq!(granted(&answer), Some((B, whole)));
+    assert!(matches!(answer[..], [Action::Answer { request, .. }] if request == number));
+    assert_eq!(
+        (knows(&owner, A), knows(&owner, B)),
+        (Some(true), Some(true))
+    );
+    assert_eq!(owner.sessions[&B].waiting, 0);
+}
+
+#[test]
+fn what_is_recalled_is_not_recalled_for_a_listing_again_at_once() {
+    let mut owner = owner();
+    made_by(&mut owner, A);
+    waits(owner.ask_to_list(B, FILE, at(1)));
+    owner.returned(A, &back(INODE, TokenRange::ALL, Some(Shared)), at(2));
+    // Its maker goes on with it.
+    owner.take_actions();
+    owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), at(3));
+    owner.returned(B, &back(INODE, TokenRange::ALL, None), at(4));
+    assert!(granted(&owner.take_actions()).is_some());
+    assert_eq!(owner.ask_to_list(B, FILE, at(5)), Listed::Refused);
+    assert_eq!(owner.ask_to_list(B, FILE, at(1_002)), Listed::Refused);
+    assert_eq!(owner.take_actions(), []);
+    waits(owner.ask_to_list(B, FILE, at(1_003)));
+}
+
+#[test]
+fn a_listing_that_waits_no_more_leaves_nothing_behind() {
+    let mut owner = owner();
+    made_by(&mut owner, A);
+    let number = waits(owner.ask_to_list(B, FILE, at(1)));
+    owner.withdraw(B, INODE, number, at(2));
+    owner.withdraw(B, INODE, number, at(3));
+    assert_eq!(owner.sessions[&B].waiting, 0);
+    owner.take_actions();
+    owner.returned(A, &back(INODE, TokenRange::ALL, None), at(4));
+    assert_eq!(
+        (owner.take_actions(), knows(&owner, B)),
+        (vec![], Some(false))
+    );
+    // The same if nobody says so.
+    owner.tick(at(5_000));
+    made_by(&mut owner, A);
+    waits(owner.ask_to_list(B, FILE, at(5_001)));
+    owner.tick(at(5_002).plus(LISTED_WAIT_MAX));
+    assert_eq!(owner.sessions[&B].waiting, 0);
+    owner.take_actions();
+    owner.returned(A, &back(INODE, TokenRange::ALL, None), at(6_000));
+    assert_eq!(
+        (owner.take_actions(), knows(&owner, B)),
+        (vec![], Some(false))
+    );
+}
+
+#[test]
+fn listings_of_a_session_leave_room_for_its_other_requests() {
+    let mut owner = owner();
+    let files = (0..WAITING_OF_SESSION_MAX as u64).map(|inode| InodeId(1000 + inode));
+    let files: Vec<_> = files.collect();
+    for file in &files {
+        assert!(owner.grant_made_if_free(A, *file, at(0)).is_some());
+    }
+    let listed = files.iter().map(|file| owner.ask_to_list(B, *file, at(1)));
+    let waits = listed.filter(|listed| matches!(listed, Listed::Waits(_)));
+    assert_eq!(waits.count(), WAITING_OF_SESSION_MAX / 2);
+    owner.take_actions();
+    let other = TokenObject::Inode(files[0]);
+    assert!(
+        owner
+            .claim(B, vec![needs::inode_shared(files[0])], at(2))
+            .is_some()
+    );
+    let actions = owner.asked(B, 1, wants(other, Exclusive, TokenRange::ALL), at(2));
+    assert!(
+        !actions.iter().any(|it| matches!(it, Action::Answer { .. })),
+        "{actions:?}"
+    );
 }
