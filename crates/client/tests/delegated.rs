@@ -1,5 +1,7 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
+pub(crate) mod visited;
+
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
 use crate::rig::way::{Map, Way, client_through, next_on_another_node};
 use crate::rig::{self, Node, content, new_file, run_patient as run};

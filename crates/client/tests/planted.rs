@@ -1,6 +1,7 @@
 //! Faults that are planted in clients and owners, and that storms of clients find: those which the crowd of
 //! `sim` meets too rarely. `docs/planted-faults.md` lists them.
 
+use crate::delegated::visited;
 use crate::mappings;
 use crate::names::storm_of_kernels;
 use crate::rig::{self, run_planted};
@@ -48,6 +49,11 @@ fn a_client_that_gives_back_what_it_did_not_publish_is_found() {
     must_find(Planted::ReturnUnflushed, 0, |world, node| {
         storm(world, node, 0, 1)
     });
+}
+
+#[test]
+fn a_client_that_gives_a_delegation_back_before_it_sends_what_it_made_is_found() {
+    must_find(Planted::ReturnUnstreamed, 0, visited::storm);
 }
 
 #[test]

@@ -105,11 +105,6 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             run_crowd_with(12 * seed + 11, &CrowdScenario::CALM, plant);
             return;
         }
-        // In each fifth seed clients have directories of their own.
-        Planted::ReturnUnstreamed => {
-            run_crowd_with(5 * seed + 4, &CrowdScenario::CALM, plant);
-            return;
-        }
         // Clients are killed while they have something.
         Planted::KeepLocks | Planted::KeepHolds | Planted::SyncNothing => {
             crowd_under(Mix(&[Kill, CutAllPower]));
@@ -146,7 +141,10 @@ fn look(seed: u64, planted: Planted, plant: bool) {
             return;
         }
         // Storms of clients do: `client/tests/planted.rs`.
-        Planted::KeepOneByte | Planted::UseTaken | Planted::KeepInKernels => return,
+        Planted::KeepOneByte
+        | Planted::UseTaken
+        | Planted::KeepInKernels
+        | Planted::ReturnUnstreamed => return,
     };
     let scenario = ClusterScenario {
         steps: 1_500,
@@ -185,6 +183,7 @@ const IN_CLIENTS: &[Planted] = &[
     Planted::KeepOneByte,
     Planted::UseTaken,
     Planted::KeepInKernels,
+    Planted::ReturnUnstreamed,
 ];
 
 /// Those that `make test` plants, too: all that are found by one of the first seeds, in seconds.
