@@ -103,7 +103,8 @@ impl Mounts {
     /// # Errors
     /// `NotFound`: there is none; `Unavailable`: no owner answers.
     pub async fn open(&self, options: &Options) -> Result<Arc<OpenFileSystem>> {
-        self.file_systems.open(options.file_system.as_ref()).await
+        let file_systems = self.file_systems.clone();
+        file_systems.open(options.file_system.as_ref()).await
     }
 
     /// Mounts. The second mount of a node waits until the kernel no longer trusts what it cached
