@@ -4,13 +4,13 @@ CARGO ?= cargo
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get
 BUILD_PACKAGES := gcc pkg-config libisal-dev fuse3
+# Networks for `shale lab`.
+LAB_PACKAGES := iproute2
 TEST_PACKAGES := git make gcc sqlite3 rsync tar diffutils util-linux mount procps systemd acl attr e2fsprogs \
 	stress-ng fio libfaketime etcd-client $(LAB_PACKAGES)
-# Networks for `shale lab`, and the coordination store that its quorum nodes run.
-LAB_PACKAGES := iproute2 etcd-server
 BENCH_PACKAGES := sqlite3
-# Tests start servers of their own. On a machine with systemd the package starts one as well, on fixed
-# ports; nobody needs that.
+# The coordination store that quorum nodes run: tests and labs start servers of their own. On a machine with systemd the
+# package starts one as well, on fixed ports; nobody needs that, so only `install_etcd` may install it.
 ETCD_PACKAGES := etcd-server
 PACKAGE_PACKAGES := dpkg-dev binutils
 PACKAGE_TEST_PACKAGES := mmdebstrap systemd-container iproute2 procps util-linux
@@ -101,6 +101,7 @@ run: deps
 
 demo-cluster: deps
 	$(call install_missing,$(LAB_PACKAGES))
+	$(call install_etcd)
 	$(CARGO) build --profile quick -p shale
 	@$(SUDO) scripts/demo-cluster.sh $(RUN_SHALE) $(LAB_DIR)
 

@@ -3,8 +3,12 @@
 //!
 //! A log that can't be appended to takes its shard down, and deleting needs the log: a pool filled
 //! with names would stay full forever.
+//!
+//! Files that clients make under a delegation were answered before the owner hears of them, so it can't refuse them: the
+//! room for them is kept from when their numbers are reserved until these are used, or their session ends.
 
 use crate::host::Host;
+use model::limits::RESERVED_MAX;
 use model::operation::RangeChange;
 use model::{Error, ErrorKind, Operation, Reply, Result};
 use parking_lot::Mutex;
@@ -22,6 +26,9 @@ const PLENTY: u64 = 256 << 20;
 /// Margin for log and tables beyond their measured bytes: its maximum, and its share of the pool.
 const MARGIN_MAX: u64 = 16 << 20;
 const MARGIN_PART: u64 = 64;
+/// What a file that is made with a reserved number takes at most: its inode and a name of 255 bytes need less than 512 bytes
+/// in the log, and as much in a table before the log can be trimmed.
+const MADE_BYTES: u64 = 2 * 512;
 /// With less than this left, the pool counts as short: space is freed before writers need it.
 const SHORT: u64 = PLENTY;
 /// Upper limit of the same as a fraction of a small pool, lower limit as a fraction of a large one.
@@ -85,25 +92,27 @@ impl Room {
     where
         F: Future<Output = Result<bool>>,
     {
-        if !grows(operation) {
+        if !grows(operation) || self.measure() {
             return Ok(());
         }
-        if self.measure() {
-            return Ok(());
+        let needed = needed(operation);
+        if needed > 1 {
+            // What others have reserved since the last measurement isn't there any more.
+            self.measure_at(self.host.world().now());
         }
-        if self.host.pool().usage().available_to_users == 0 {
+        if self.host.pool().usage().available_to_users < needed {
             self.host.pool().refresh();
         }
         let space = self.host.pool().usage();
         // Without any NSD the space is unknown; operations that need one will report it.
-        if space.available_to_users > 0 || space.raw_capacity == 0 {
+        if space.available_to_users >= needed || space.raw_capacity == 0 {
             return Ok(());
         }
         if !self.grows_now(operation).await {
             return Ok(());
         }
         // Boxed because it is rare and large: otherwise every operation's future would contain it.
-        if Box::pin(self.wait_for_space(free)).await? {
+        if Box::pin(self.wait_for_space(needed, free)).await? {
             return Ok(());
         }
         Err(Error::new(
@@ -140,8 +149,9 @@ impl Room {
         }
     }
 
-    /// Frees until there is space, or nothing can be freed and the NSDs have said how much they hold. Returns whether there is space.
-    async fn wait_for_space<F>(&self, free: impl Fn() -> F) -> Result<bool>
+    /// Frees until there is the space that is needed, or nothing can be freed and the NSDs have said how much they hold.
+    /// Returns whether there is.
+    async fn wait_for_space<F>(&self, needed: u64, free: impl Fn() -> F) -> Result<bool>
     where
         F: Future<Output = Result<bool>>,
     {
@@ -151,7 +161,7 @@ impl Room {
         while self.host.world().now() - begun < PATIENCE {
             let freed = self.host.world().timeout(PATIENCE, free()).await;
             let has_freed = freed.unwrap_or(Ok(false))?;
-            if self.host.pool().usage().available_to_users > 0 {
+            if self.host.pool().usage().available_to_users >= needed {
                 return Ok(true);
             }
             if has_freed {
@@ -174,8 +184,8 @@ impl Room {
     }
 
     /// Tells the pool how much the metadata needs: a second copy of its tables, because a
-    /// compaction may rewrite all of them, and a table for records that are only in the log so far.
-    /// True if users have plenty besides.
+    /// compaction may rewrite all of them, a table for records that are only in the log so far, and
+    /// log and table for what is made with reserved numbers. True if users have plenty besides.
     pub(crate) fn measure(&self) -> bool {
         let now = self.host.world().now();
         if self.has_plenty(now) {
@@ -188,16 +198,34 @@ impl Room {
             }
             seen.measured = Some(now);
         }
+        self.measure_at(now)
+    }
+
+    /// As [`Room::measure`], however little time has passed since the last one.
+    fn measure_at(&self, now: Instant) -> bool {
         let shard = self.host.shard();
         let margin = (self.host.pool().usage().capacity / MARGIN_PART).min(MARGIN_MAX);
+        let promised = shard.reserved_numbers().saturating_mul(MADE_BYTES);
         let needed = shard.catalog().usage().bytes + shard.tree().log().bytes() + margin;
-        self.kept.keep(needed);
+        self.kept.keep(needed.saturating_add(promised));
         let plenty = self.host.pool().usage().available_to_users >= PLENTY;
         if plenty {
             let until = self.nanoseconds(now + MEASURE_TIME);
             self.plenty_until.store(until, Ordering::Relaxed);
         }
         plenty
+    }
+}
+
+/// Bytes that must be left for an operation that adds records. One by one they count for nothing, but room for what is
+/// made with reserved numbers is kept all at once.
+fn needed(operation: &Operation) -> u64 {
+    match operation {
+        // More than may be asked for is refused when it is applied.
+        Operation::Reserve { inodes, .. } => {
+            (u64::from((*inodes).min(RESERVED_MAX)) * MADE_BYTES).max(1)
+        }
+        _ => 1,
     }
 }
 

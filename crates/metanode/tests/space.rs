@@ -5,8 +5,9 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use metanode::CheckOptions;
 use model::call::{Answer, Call, NoAnswer};
+use model::limits::{RESERVED_MAX, RESERVED_RUNS_MAX};
 use model::map::NsdState;
-use model::operation::Publish;
+use model::operation::{Publish, Stamp};
 use model::{
     CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, InodeId, NsdId, Operation, Scheme,
     SegmentPlace,
@@ -103,6 +104,44 @@ fn a_pool_is_not_called_full_while_it_is_unknown_what_its_nsds_hold() {
             };
             let reserved = rig.run(reserve).await;
             assert_eq!(reserved.unwrap_err().kind(), ErrorKind::NoSpace);
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if a pool were full before all was stored that clients have answered under delegations.
+#[test]
+fn numbers_are_reserved_as_long_as_there_is_room_for_what_is_made_with_them() {
+    let simulation = Simulation::new(11);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            let reserve = Operation::Reserve {
+                inode: ROOT,
+                inodes: RESERVED_MAX,
+                data: 0,
+            };
+            let mut sessions = Vec::new();
+            let refused = 'full: loop {
+                assert!(sessions.len() < 20, "there is room for more than fits");
+                let session = rig.metanode.open_session().await.unwrap();
+                sessions.push(session);
+                for _ in 0..RESERVED_RUNS_MAX {
+                    let stamp = Stamp::own(world.wall(), session);
+                    if let Err(error) = rig.metanode.execute(&reserve, &stamp).await {
+                        break 'full error;
+                    }
+                }
+                // There was plenty at the last measurement.
+                world.sleep(Duration::from_secs(1)).await;
+            };
+            assert_eq!(refused.kind(), ErrorKind::NoSpace);
+            assert!(sessions.len() > 10, "{}", sessions.len());
+            for session in sessions {
+                rig.metanode.close_session(session).await.unwrap();
+            }
+            rig.run(reserve).await.unwrap();
+            rig.must_be_clean("after the sessions' end").await;
             rig.close().await;
         })
         .finished();

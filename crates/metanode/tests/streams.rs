@@ -537,6 +537,46 @@ fn what_no_sound_client_sends_in_a_stream_is_refused_and_nothing_of_it_is_done()
     });
 }
 
+/// Bytes that the pool keeps for metadata, as of now.
+async fn kept(rig: &Rig) -> u64 {
+    // A measurement is valid for a moment.
+    rig.world.sleep(SECOND).await;
+    let data_only = Operation::Reserve {
+        inode: ROOT,
+        inodes: 0,
+        data: 1,
+    };
+    rig.run(data_only).await.unwrap();
+    rig.pool.kept_for_metadata()
+}
+
+/// Would be broken if a full pool couldn't store what a client has answered: then there would be no log any more.
+#[test]
+fn room_for_a_file_is_kept_from_when_its_number_is_reserved_until_it_is_stored() {
+    run(11, |rig| async move {
+        let session = opened(&rig).await;
+        let empty = kept(&rig).await;
+        let first = reserved(&rig, session).await;
+        let before = kept(&rig).await;
+        assert!(before >= empty + 300 * 1024, "{empty}, then {before}");
+        let log = || rig.metanode.hosted().tree().log().bytes();
+        let log_before = log();
+        let all: Vec<Streamed> = (0..STREAMED_MAX as u64)
+            .map(|at| make(&rig, at + 1, &format!("{at:0>255}"), first + at))
+            .collect();
+        streamed(&rig, session, &all).await;
+        let stored = log() - log_before;
+        let after = kept(&rig).await;
+        assert!(after + stored <= before, "{before}, then {after} + {stored}");
+        // The next owner keeps what is left, until nobody can use it any more.
+        let rig = taken_over(rig, session).await;
+        assert_eq!(rig.metanode.hosted().reserved_numbers(), 44);
+        rig.metanode.close_session(session).await.unwrap();
+        assert_eq!(rig.metanode.hosted().reserved_numbers(), 0);
+        rig.must_be_clean("after the session's end").await;
+    });
+}
+
 #[test]
 fn nothing_is_left_of_a_stream_whose_session_has_ended() {
     run(8, |rig| async move {

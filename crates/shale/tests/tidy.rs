@@ -3,6 +3,7 @@
 mod cycles;
 mod documents;
 mod fuzz_targets;
+mod makefile;
 mod manifests;
 mod sources;
 

@@ -16,6 +16,7 @@ mod log;
 mod memory;
 mod notes;
 mod records;
+mod reserved;
 #[cfg(test)]
 mod rig;
 mod rows;

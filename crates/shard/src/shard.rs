@@ -5,6 +5,7 @@ use crate::commit::committer;
 use crate::fetch::Pinned;
 use crate::notes;
 use crate::records::{Records, successor};
+use crate::reserved::ReservedNumbers;
 use crate::shrink::shrink_when_pressed;
 use crate::state::{Nobody, Rows, Shard, ShardState, Wanted};
 use crate::takeover::budgets::{LAST_COMMIT_BUDGET, LEARN_BUDGET, LET_GO_BUDGET, too_late};
@@ -27,7 +28,7 @@ use world::{Deadline, Planted};
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 pub(crate) const FETCH_ROUNDS_MAX: usize = 4100;
-/// Orphans or sessions read per scan when a shard is opened.
+/// Orphans, sessions or reservations of numbers read per scan when a shard is opened.
 const ORPHANS_PAGE: usize = 1024;
 /// Records of a session read per scan when it ends.
 const SESSION_PAGE: usize = 128;
@@ -154,6 +155,7 @@ impl Shard {
             ahead,
             notes: Vec::new(),
             sessions: Sessions::default(),
+            reserved: ReservedNumbers::default(),
             holders: Arc::new(Nobody),
             durable: last_commit,
             frozen: None,
@@ -565,6 +567,7 @@ impl Shard {
     async fn learn_once(&self) -> Result<()> {
         self.make_first_filesets().await?;
         self.learn_sessions().await?;
+        self.learn_reserved().await?;
         self.learn_orphans().await
     }
 
@@ -604,6 +607,23 @@ impl Shard {
             state.newest_change()
         };
         self.sync_to(commit).await
+    }
+
+    /// Reads which inode numbers sessions have reserved.
+    async fn learn_reserved(&self) -> Result<()> {
+        let (mut from, to) = namespace::Table::Reserved.range();
+        loop {
+            // With the numbers of a damaged record nothing is made.
+            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(());
+            };
+            from = successor(last);
+            let mut state = self.state.lock();
+            for (key, record) in &page {
+                state.reserved.note(key, Some(record));
+            }
+        }
     }
 
     /// Reads all orphans into the hot records: they are few and often looked up.

@@ -7,6 +7,7 @@ use crate::log::Log;
 use crate::memory::UnflushedLimit;
 use crate::notes;
 use crate::records::{NewWork, Records};
+use crate::reserved::ReservedNumbers;
 use crate::tree::{Tree, TreeSnapshot};
 use model::operation::{Rank, Stamp};
 use model::{
@@ -99,6 +100,7 @@ pub(crate) struct ShardState {
     pub(crate) notes: Vec<OperationNote>,
     /// The sessions that the records name.
     pub(crate) sessions: Sessions,
+    pub(crate) reserved: ReservedNumbers,
     pub(crate) holders: Arc<dyn Holders>,
     pub(crate) durable: CommitNumber,
     pub(crate) frozen: Option<Frozen>,
@@ -175,6 +177,12 @@ impl Shard {
     #[must_use]
     pub fn take_work(&self) -> NewWork {
         self.state.lock().records.take_work()
+    }
+
+    /// Number of inode numbers that sessions have reserved and not used, as of the newest change.
+    #[must_use]
+    pub fn reserved_numbers(&self) -> u64 {
+        self.state.lock().reserved.all()
     }
 
     /// Sets who tells which inodes are in use.
@@ -309,6 +317,9 @@ impl ShardState {
 
     pub(crate) fn change(&mut self, effects: Effects, by: Option<(&Operation, &Stamp)>) {
         self.changes += 1;
+        for (key, record) in &effects.0 {
+            self.reserved.note(key, record.as_ref());
+        }
         self.records.apply(effects);
         let Some((operation, stamp)) = by else { return };
         self.notes.push(notes::note(operation, stamp));

@@ -61,8 +61,7 @@ impl Stream {
 impl Metanode {
     /// Runs operations of a session's stream, until the deadline. The same again changes nothing.
     ///
-    /// None is refused because the pool is full: when their numbers were reserved there was room, and a session has no more
-    /// than 64 unfinished runs (`RESERVED_RUNS_MAX`) of 1,024 (`RESERVED_MAX`) of these.
+    /// None is refused because the pool is full: room for it is kept since its number was reserved (`room.rs`).
     ///
     /// # Errors
     /// `SessionEnded`. `Unknown` if earlier operations haven't come to this owner, or were lost with the one before; all others

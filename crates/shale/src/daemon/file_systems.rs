@@ -39,9 +39,10 @@ impl OpenFileSystem {
 
 /// The file systems that can be mounted on this node.
 pub trait FileSystems: Send + Sync {
-    /// A file system (the first one without a name), opened if it isn't open. It stays open as long as it is in use.
+    /// A file system (the first one without a name), opened if it isn't open. It stays open as long as it is in use. Whoever
+    /// doesn't wait for the end of that leaves nothing open for ever.
     fn open<'a>(
-        &'a self,
+        self: Arc<Self>,
         name: Option<&'a FileSystemName>,
     ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>>;
 

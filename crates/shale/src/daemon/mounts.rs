@@ -2,6 +2,8 @@
 //! uses them, in `uses`.
 
 mod again;
+#[cfg(test)]
+mod tests;
 mod uses;
 
 pub use again::LeftMount;
@@ -50,8 +52,10 @@ pub struct Mounts {
     /// Of each file system, the kernels' views of it that must agree.
     siblings: Mutex<BTreeMap<Option<FileSystemName>, Arc<Siblings>>>,
     list: Mutex<Vec<Arc<OneMount>>>,
-    /// Held while a mount is made, and while all are ended.
+    /// Held while a mount is made, and while all are ended; not while a file system is opened for one.
     making: tokio::sync::Mutex<()>,
+    /// Whoever tries to mount has this too.
+    attempt: Arc<()>,
     /// No mount may be made: the node is going down.
     closed: AtomicBool,
     /// The same for ever: this run of the node has ended.
@@ -88,6 +92,7 @@ impl Mounts {
             siblings: Mutex::default(),
             list: Mutex::default(),
             making: tokio::sync::Mutex::default(),
+            attempt: Arc::default(),
             closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             left: Mutex::default(),
@@ -103,7 +108,8 @@ impl Mounts {
     /// # Errors
     /// `NotFound`: there is none; `Unavailable`: no owner answers.
     pub async fn open(&self, options: &Options) -> Result<Arc<OpenFileSystem>> {
-        self.file_systems.open(options.file_system.as_ref()).await
+        let file_systems = self.file_systems.clone();
+        file_systems.open(options.file_system.as_ref()).await
     }
 
     /// Mounts. The second mount of a node waits until the kernel no longer trusts what it cached
@@ -120,7 +126,17 @@ impl Mounts {
     }
 
     async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
+        let _attempt = self.attempt.clone();
+        self.check_mounts()?;
+        // What follows ends soon; this may take as long as a client's patience, and other mounts don't wait for that.
+        let _in_use = self.open(options).await?;
         let _alone = self.making.lock().await;
+        self.check_mounts()?;
+        self.make_alone(mountpoint, options).await
+    }
+
+    /// Whether one more mount may be made.
+    fn check_mounts(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) || self.is_over.load(Ordering::Acquire) {
             return Err(Error::new(
                 ErrorKind::ShuttingDown,
@@ -132,7 +148,7 @@ impl Mounts {
             let text = format!("this node has {MOUNTS_MAX} mounts already; unmount one first");
             return Err(Error::new(ErrorKind::Busy, text));
         }
-        self.make_alone(mountpoint, options).await
+        Ok(())
     }
 
     /// The caller holds `making`.
@@ -427,14 +443,15 @@ impl Mounts {
         }
     }
 
-    /// Refuses mounts from now on, if there is none. Returns whether it does.
+    /// Refuses mounts from now on, if there is none and nobody tries to make one. Returns whether it does.
     pub async fn close_if_none(&self) -> bool {
         let _alone = self.making.lock().await;
-        let is_empty = self.list.lock().is_empty();
-        if is_empty {
+        let is_tried = Arc::strong_count(&self.attempt) > 1;
+        let is_unneeded = self.list.lock().is_empty() && !is_tried;
+        if is_unneeded {
             self.closed.store(true, Ordering::Release);
         }
-        is_empty
+        is_unneeded
     }
 
     /// Lines of `shale status`.

@@ -75,7 +75,7 @@ impl OwnMount {
         };
         if !self.mounts.has(place) {
             make_mount_point(place)?;
-            // What follows ends soon; this may take as long as a client's patience.
+            // What follows ends soon; this may take as long as a client's patience, which the daemon's end doesn't wait for.
             let _in_use = tokio::select! {
                 biased;
                 error = self.stopped() => return Err(error),

@@ -31,7 +31,7 @@ pub struct Usage {
 
 impl FileSystems for Node {
     fn open<'a>(
-        &'a self,
+        self: Arc<Self>,
         name: Option<&'a FileSystemName>,
     ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>> {
         let opened = match name {

@@ -1,7 +1,8 @@
 //! This node in its cluster: the member, and the clients of the file systems that are used here. A client is opened when its
-//! file system is first used, and closed when nobody has used it for a while (`kept` decides that, `unused` does it).
+//! file system is first used (`opening`), and closed when nobody has used it for a while (`kept` decides that, `unused` does it).
 
 mod kept;
+mod opening;
 mod unused;
 
 use super::etcd_identity::EtcdIdentity;
@@ -15,6 +16,7 @@ use futures::future::{BoxFuture, join_all};
 use kept::Kept;
 use model::{Error, ErrorKind, FileSystemName, Result};
 use node::{FIRST_FILE_SYSTEM, Member, NodeFacts};
+use opening::Openings;
 use rpc::security::{Credentials, Fingerprint, Policy, Security};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,13 +59,11 @@ pub struct InCluster {
     etcd_seen: parking_lot::Mutex<Option<EtcdFacts>>,
     /// Why there is no new certificate although it is time for one.
     renewal_trouble: parking_lot::Mutex<Option<String>>,
-    /// Held while a file system is opened, so that it is opened once.
-    opened: tokio::sync::Mutex<()>,
+    /// What they open goes to `clients`, which is locked after them.
+    openings: Openings<Arc<OpenFileSystem>>,
     clients: parking_lot::Mutex<Kept<OpenFileSystem>>,
     /// By clients that are closed. Locked after them.
     lost: parking_lot::Mutex<Losses>,
-    /// The whole cluster stops: no client is opened any more.
-    opens_none: AtomicBool,
     /// It goes in good order: others get its shards first.
     leaves: AtomicBool,
 }
@@ -91,10 +91,9 @@ impl InCluster {
             endpoints: parking_lot::Mutex::new(cluster.coordination.clone()),
             etcd_seen: parking_lot::Mutex::default(),
             renewal_trouble: parking_lot::Mutex::default(),
-            opened: tokio::sync::Mutex::default(),
+            openings: Openings::default(),
             clients: parking_lot::Mutex::default(),
             lost: parking_lot::Mutex::default(),
-            opens_none: AtomicBool::new(false),
             leaves: AtomicBool::new(true),
         }
     }
@@ -250,19 +249,17 @@ impl InCluster {
     /// # Errors
     /// The first thing that couldn't be made durable; the rest was closed all the same.
     pub async fn close_clients(&self) -> Result<()> {
-        self.opens_none.store(true, Ordering::SeqCst);
-        // One that is being opened just now is closed with the others.
-        let opened = self.opened.lock();
-        let alone = self.member.world().timeout(OPENING_MAX, opened).await;
-        if alone.is_err() {
-            tracing::warn!(
-                "a file system is still being opened, and its client isn't closed with the others"
-            );
+        // Those that are being opened just now are closed with the others.
+        let opened = self.openings.end();
+        let in_time = self.member.world().timeout(OPENING_MAX, opened).await;
+        if in_time.is_err() {
+            tracing::warn!("a file system can't be opened in time, and that is given up");
         }
         self.close_open().await
     }
 
     async fn close_open(&self) -> Result<()> {
+        self.openings.give_up();
         let clients = self.clients.lock().take_all();
         let close = |open: Arc<OpenFileSystem>| -> BoxFuture<'static, Result<()>> {
             Box::pin(async move { open.close().await })
@@ -305,10 +302,10 @@ impl InCluster {
     ///
     /// # Errors
     /// `Unavailable` if no owner answers within a client's patience.
-    pub async fn usage_of_first(&self) -> Result<FileSystemUsage> {
+    pub async fn usage_of_first(self: &Arc<Self>) -> Result<FileSystemUsage> {
         match self.member.usage_of_first().await {
             Err(error) if error.kind() == ErrorKind::SessionEnded => {
-                let first = self.open(None).await?;
+                let first = self.clone().open(None).await?;
                 first.client.usage(first.root).await
             }
             usage => usage,
@@ -317,6 +314,19 @@ impl InCluster {
 
     fn known(&self, name: &FileSystemName) -> Option<Arc<OpenFileSystem>> {
         self.clients.lock().find(name)
+    }
+
+    /// Opens a client; it is known when this returns.
+    async fn open_new(self: Arc<Self>, name: FileSystemName) -> Result<Arc<OpenFileSystem>> {
+        let settings = ClientSettings {
+            page_pool_bytes: self.page_pool_bytes().await?,
+            ..ClientSettings::default()
+        };
+        let opened = self.member.open_client_of_file_system(&name, settings);
+        let (client, root) = opened.await?;
+        let open = OpenFileSystem::new(client, root);
+        self.clients.lock().insert(name, open.clone());
+        Ok(open)
     }
 }
 
@@ -344,7 +354,7 @@ async fn all_within(
 
 impl FileSystems for InCluster {
     fn open<'a>(
-        &'a self,
+        self: Arc<Self>,
         name: Option<&'a FileSystemName>,
     ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>> {
         Box::pin(async move {
@@ -352,26 +362,10 @@ impl FileSystems for InCluster {
                 Some(name) => name.clone(),
                 None => FIRST_FILE_SYSTEM.parse()?,
             };
-            if let Some(known) = self.known(&name) {
-                return Ok(known);
-            }
-            let _alone = self.opened.lock().await;
-            if let Some(known) = self.known(&name) {
-                return Ok(known);
-            }
-            if self.opens_none.load(Ordering::SeqCst) {
-                let text = "the cluster is being stopped";
-                return Err(Error::new(ErrorKind::ShuttingDown, text));
-            }
-            let settings = ClientSettings {
-                page_pool_bytes: self.page_pool_bytes().await?,
-                ..ClientSettings::default()
-            };
-            let opened = self.member.open_client_of_file_system(&name, settings);
-            let (client, root) = opened.await?;
-            let open = OpenFileSystem::new(client, root);
-            self.clients.lock().insert(name, open.clone());
-            Ok(open)
+            let find = || self.known(&name);
+            let open = || self.clone().open_new(name.clone());
+            let world = self.member.world();
+            self.openings.get(world, &name, find, open).await
         })
     }
 
