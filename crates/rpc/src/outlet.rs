@@ -179,8 +179,9 @@ impl Sending {
     }
 }
 
-/// Most bytes of frames that leave in one call to the system, but for the last frame.
-const TOGETHER_BYTES: usize = 16 * 1024;
+/// Most bytes of frames that leave in one call to the system, but for the last frame: sixteen answers of 4 KiB. Whoever
+/// makes more at a time gives the other side something to do meanwhile.
+const TOGETHER_BYTES: usize = 64 * 1024;
 /// Most such frames.
 const TOGETHER_MAX: usize = 16;
 /// Parts of a frame.
