@@ -131,19 +131,18 @@ fn a_payload_of_a_plain_frame_is_sent_from_where_it_lies() {
             ..Call::new(Method(1), Class::Bulk, &())
         },
     };
-    let reply = Reply {
-        body: Bytes::new(),
-        payload: payload.clone(),
+    let reply = |payload_crc| Frame::Reply {
+        number: 1,
+        class: Class::Bulk,
+        ending: Ending::Answered(Reply {
+            body: Bytes::new(),
+            payload: payload.clone(),
+            payload_crc,
+        }),
     };
-    let frames = [
-        request(None),
-        request(Some(crc32c(&payload))),
-        Frame::Reply {
-            number: 1,
-            class: Class::Bulk,
-            ending: Ending::Answered(reply),
-        },
-    ];
+    let known = Some(crc32c(&payload));
+    let frames = [request(None), request(known), reply(None), reply(known)];
+    assert_eq!(whole(reply(None)), whole(reply(known)));
     for frame in frames {
         let sent = frame.encode().payload;
         let place = |bytes: &Bytes| (bytes.as_ptr(), bytes.len());
@@ -242,8 +241,13 @@ fn some_frame() -> impl Strategy<Value = Frame> {
             reply_bytes_max,
         },
     });
-    let answered = (some_bytes(100_000), some_bytes(200_000))
-        .prop_map(|(body, payload)| Ending::Answered(Reply { body, payload }));
+    let answered = (some_bytes(100_000), some_bytes(200_000)).prop_map(|(body, payload)| {
+        Ending::Answered(Reply {
+            body,
+            payload,
+            payload_crc: None,
+        })
+    });
     let ending = prop_oneof![
         answered,
         "[a-z]{0,20}".prop_map(Ending::NotRun),
