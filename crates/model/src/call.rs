@@ -100,6 +100,8 @@ pub struct Reply {
     pub body: Bytes,
     /// Raw bytes.
     pub payload: Bytes,
+    /// As [`Call::payload_crc`].
+    pub payload_crc: Option<u32>,
 }
 
 impl Reply {
@@ -112,6 +114,7 @@ impl Reply {
         Self {
             body: encode(result),
             payload,
+            payload_crc: None,
         }
     }
 
@@ -221,6 +224,7 @@ mod tests {
         let garbage = Reply {
             body: Bytes::from_static(&[9, 9]),
             payload: Bytes::new(),
+            payload_crc: None,
         };
         let error = garbage.decode::<NodeId>().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unknown);

@@ -81,7 +81,7 @@ impl Payload {
     #[must_use]
     pub fn crc(&self) -> u32 {
         let whole = self.len() / UNIT;
-        let crc = joined(&self.units[..whole]);
+        let crc = crc32c_of_units(self.units[..whole].iter().copied());
         match self.units.get(whole) {
             None => crc,
             Some(last) => combined(crc, *last, self.len() - whole * UNIT),
@@ -130,7 +130,8 @@ impl fmt::Debug for Payload {
 /// b) = shift(crc(a)) ^ crc(b), where `shift` is linear in the bits of its argument and depends
 /// only on the length of b (zlib's `crc32_combine`). The length is fixed here, so a table per byte
 /// position computes `shift` in four lookups.
-fn joined(units: &[u32]) -> u32 {
+#[must_use]
+pub fn crc32c_of_units(units: impl IntoIterator<Item = u32>) -> u32 {
     static SHIFT: LazyLock<[[u32; 256]; 4]> = LazyLock::new(|| {
         let shifted = |crc: u32| combined(crc, 0, UNIT);
         std::array::from_fn(|byte| {
@@ -138,7 +139,7 @@ fn joined(units: &[u32]) -> u32 {
         })
     });
     let shift = &*SHIFT;
-    units.iter().fold(0, |crc, unit| {
+    units.into_iter().fold(0, |crc: u32, unit| {
         let [a, b, c, d] = crc.to_le_bytes().map(usize::from);
         shift[0][a] ^ shift[1][b] ^ shift[2][c] ^ shift[3][d] ^ unit
     })
@@ -189,6 +190,9 @@ mod tests {
             let payload = Payload::from(bytes.clone());
             assert_eq!(payload.crc(), crc32c(&bytes), "{length} bytes");
             assert_eq!(payload.units().len(), length.div_ceil(UNIT));
+            let whole = length / UNIT;
+            let of_whole = crc32c_of_units(payload.units()[..whole].iter().copied());
+            assert_eq!(of_whole, crc32c(&bytes[..whole * UNIT]));
         }
     }
 

@@ -108,7 +108,12 @@ fn any_reply_that_is_not_understood_is_unknown() {
         let body = Bytes::copy_from_slice(input);
         let payload = Bytes::new();
         let read = within(Memory::MESSAGE, input.len(), || {
-            Reply { body, payload }.decode::<OwnerReply>()
+            let reply = Reply {
+                body,
+                payload,
+                payload_crc: None,
+            };
+            reply.decode::<OwnerReply>()
         });
         if received(input).decode::<Result<OwnerReply>>().is_err() {
             assert_eq!(read.unwrap_err().kind(), ErrorKind::Unknown);

@@ -2,6 +2,7 @@
 
 use crate::key::Key;
 use model::Payload;
+use model::checksum::crc32c_of_units;
 pub(crate) use model::checksum::{UNIT, crc32c, crc32c_without};
 
 /// The mix step of SplitMix64; part of the on-disk format.
@@ -41,6 +42,13 @@ pub(crate) fn unit_checksums(key: &Key, payload: &Payload) -> Vec<u32> {
     units
         .map(|(unit, index)| unit ^ mask(hash, index))
         .collect()
+}
+
+/// CRC-32C of whole units from `first` on, from the checksums stored for them.
+pub(crate) fn crc_of_units(key: &Key, first: u32, checksums: &[u32]) -> u32 {
+    let hash = key_hash(key);
+    let units = checksums.iter().zip(first..);
+    crc32c_of_units(units.map(|(checksum, index)| checksum ^ mask(hash, index)))
 }
 
 /// Whether each unit from `first` on matches its own of the checksums; `bytes` as for

@@ -35,7 +35,7 @@ impl NsdServer {
         self.nsds.write().remove(&nsd);
     }
 
-    async fn answer(&self, call: Call) -> Result<(NsdAnswer, Bytes)> {
+    async fn answer(&self, call: Call) -> Result<Reply> {
         if call.method != NSD_METHOD {
             let text = format!("method {} is none of an NSD's", call.method.0);
             return Err(Error::new(ErrorKind::NotSupported, text));
@@ -52,12 +52,15 @@ impl NsdServer {
         })?;
         let answered = pin!(nsd.answer(request, call.payload));
         let (world, part) = (&nsd.core.world, Part::ForNsd(id));
-        let (reply, payload) = match world.listed(NSD_WAIT, part, answered).await {
-            Ok((reply, payload)) => (Ok(reply), payload),
-            Err(error) => (Err(error), Bytes::new()),
+        let (reply, payload, payload_crc) = match world.listed(NSD_WAIT, part, answered).await {
+            Ok((reply, payload, crc)) => (Ok(reply), payload, crc),
+            Err(error) => (Err(error), Bytes::new(), None),
         };
         let condition = nsd.condition();
-        Ok((NsdAnswer { condition, reply }, payload))
+        Ok(Reply {
+            payload_crc,
+            ..Reply::new(&Ok(NsdAnswer { condition, reply }), payload)
+        })
     }
 }
 
@@ -74,18 +77,20 @@ fn read_bytes(request: &NsdRequest) -> u32 {
 impl Service for NsdServer {
     fn serve(&self, _from: NodeRun, call: Call, _deadline: Deadline) -> BoxFuture<'_, Reply> {
         async move {
-            match self.answer(call).await {
-                Ok((answer, payload)) => Reply::new(&Ok(answer), payload),
-                Err(error) => Reply::new::<NsdAnswer>(&Err(error), Bytes::new()),
-            }
+            let reply = self.answer(call).await;
+            reply.unwrap_or_else(|error| Reply::new::<NsdAnswer>(&Err(error), Bytes::new()))
         }
         .boxed()
     }
 }
 
 impl Nsd {
-    /// Does what a request from another node asks.
-    async fn answer(&self, request: NsdRequest, payload: Bytes) -> Result<(NsdReply, Bytes)> {
+    /// Does what a request from another node asks. Gives the bytes beside the reply, and their CRC-32C if it is known.
+    async fn answer(
+        &self,
+        request: NsdRequest,
+        payload: Bytes,
+    ) -> Result<(NsdReply, Bytes, Option<u32>)> {
         let reply = match request {
             NsdRequest::Put {
                 name,
@@ -120,7 +125,8 @@ impl Nsd {
                     first: proven.first,
                     checksums: proven.checksums().to_vec(),
                 };
-                return Ok((reply, proven.bytes));
+                let crc = proven.crc(&key);
+                return Ok((reply, proven.bytes, crc));
             }
             NsdRequest::Info(name) => NsdReply::Info(self.info(name).await?),
             NsdRequest::Delete(delete) => {
@@ -170,7 +176,7 @@ impl Nsd {
                 for entry in &entries {
                     joined.extend_from_slice(&entry.bytes);
                 }
-                return Ok((reply, joined.freeze()));
+                return Ok((reply, joined.freeze(), None));
             }
             NsdRequest::LogTrim {
                 shard,
@@ -198,6 +204,6 @@ impl Nsd {
             }
             NsdRequest::Condition => NsdReply::Done,
         };
-        Ok((reply, Bytes::new()))
+        Ok((reply, Bytes::new(), None))
     }
 }

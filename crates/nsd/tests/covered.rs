@@ -1,12 +1,65 @@
-//! Requests of other nodes whose credits don't cover what they would have read.
+//! Requests of other nodes: what their credits must cover, and what is known of the bytes that go back.
 
 use crate::scene::{IDENTITY, blob, name, on_disk};
-use model::call::{Call, Class};
+use model::call::{Call, Class, Reply};
+use model::checksum::{UNIT, crc32c};
 use model::nsd::{AddressedRequest, LOG_READ_BYTES, NSD_METHOD, NsdAnswer, NsdRequest};
 use model::{EntryNumber, ErrorKind, NodeId, NodeRun, ShardId};
 use nsd::NsdServer;
 use std::time::Duration;
+use world::World;
 use world::call::{Deadline, Service};
+
+/// What a server answers another node that allows so many bytes.
+async fn serve(
+    world: &World,
+    server: &NsdServer,
+    request: &NsdRequest,
+    reply_bytes_max: u32,
+) -> Reply {
+    let from = NodeRun {
+        node: NodeId(2),
+        incarnation: 1,
+    };
+    let addressed: AddressedRequest = (IDENTITY.nsd, request.clone());
+    let call = Call {
+        reply_bytes_max,
+        ..Call::new(NSD_METHOD, Class::Bulk, &addressed)
+    };
+    let deadline = Deadline::after(world, Duration::from_secs(10));
+    server.serve(from, call, deadline).await
+}
+
+/// Would be broken if bytes that their units' checksums have just proven were read once more for their frame's.
+#[test]
+fn an_answer_of_whole_units_knows_its_checksum() {
+    const LENGTH: usize = 3 * UNIT + 5;
+    on_disk(2, async |scene| {
+        let nsd = scene.open().await;
+        nsd.put(blob(1, LENGTH)).await.unwrap();
+        let server = NsdServer::default();
+        server.add(nsd);
+        for (offset, length, is_known) in [
+            (0, 1, true),
+            (UNIT + 7, UNIT, true),
+            (0, 3 * UNIT, true),
+            (2 * UNIT, UNIT + 5, false),
+            (0, LENGTH, false),
+            (UNIT, 0, true),
+        ] {
+            let request = NsdRequest::Get {
+                name: name(1),
+                offset: offset as u32,
+                length: length as u32,
+            };
+            let most = request.reply_bytes_max();
+            let reply = serve(&scene.world, &server, &request, most).await;
+            assert!(reply.payload.len() >= length);
+            let crc = is_known.then(|| crc32c(&reply.payload));
+            assert_eq!(reply.payload_crc, crc, "{length} bytes at {offset}");
+        }
+    });
+}
 
 /// Would be broken if a node could have any number of the largest pieces read at the same time, by requests that hold
 /// credits for a header each.
@@ -18,18 +71,8 @@ fn a_request_that_allows_a_smaller_answer_than_it_asks_for_is_refused_unread() {
         nsd.put(blob(1, LENGTH as usize)).await.unwrap();
         let server = NsdServer::default();
         server.add(nsd);
-        let from = NodeRun {
-            node: NodeId(2),
-            incarnation: 1,
-        };
         let ask = async |request: &NsdRequest, reply_bytes_max: u32| {
-            let addressed: AddressedRequest = (IDENTITY.nsd, request.clone());
-            let call = Call {
-                reply_bytes_max,
-                ..Call::new(NSD_METHOD, Class::Bulk, &addressed)
-            };
-            let deadline = Deadline::after(&scene.world, Duration::from_secs(10));
-            let reply = server.serve(from, call, deadline).await;
+            let reply = serve(&scene.world, &server, request, reply_bytes_max).await;
             let answered = reply.decode::<NsdAnswer>();
             let answered = answered.and_then(|answer| answer.reply);
             (answered.map(drop).map_err(|it| it.kind()), reply.payload)

@@ -146,6 +146,7 @@ fn any_answer_ends_the_question() {
                 0 => Reply {
                     body: source.bytes(60).into(),
                     payload,
+                    payload_crc: None,
                 },
                 1 => match source.value::<Result<NsdAnswer>>() {
                     Some(any) => Reply::new(&any, payload),

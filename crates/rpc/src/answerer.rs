@@ -244,7 +244,7 @@ impl Answerer {
     }
 
     /// The next frame to send. A reply's credits are free from here on: its request's memory is the
-    /// frame's, of which there is one.
+    /// frame's, and few leave together (`outlet`).
     pub(crate) fn next_frame(&mut self, now: Instant) -> Option<Frame> {
         let frame = self.control.pop_front().or_else(|| self.ended(now))?;
         self.pulse.sent(now);

@@ -1,12 +1,44 @@
 //! A connection to another node: its stream of bytes, and how its frames are protected.
 
 use crate::seal::{FrameKeys, Opener, Sealer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use world::Connection;
+
+/// A stream's receiving half.
+pub(crate) type Reading = Box<dyn AsyncRead + Send + Unpin>;
+
+/// A stream's sending half.
+pub(crate) type Writing = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A stream of ordered bytes to another node.
-pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {
+    /// Both halves, for the calling task, and for threads of its kind (`World::is_here`).
+    ///
+    /// Whatever has one state for both directions, as TLS has, is locked while one of them moves: whoever sends waits
+    /// for whoever receives. A stream that isn't so gives its own halves.
+    fn into_halves(self: Box<Self>) -> (Reading, Writing) {
+        let (read, write) = tokio::io::split(self);
+        (Box::new(read), Box::new(write))
+    }
+}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+/// Its socket is read and written at the same time: many threads send, and none of them nor the one that receives waits
+/// for another one's call to the system.
+impl Stream for Connection {
+    fn into_halves(self: Box<Self>) -> (Reading, Writing) {
+        let (read, write) = self.into_split();
+        (Box::new(read), Box::new(write))
+    }
+}
+
+/// Both ends are in this process.
+impl Stream for DuplexStream {}
+
+impl Stream for Box<dyn Stream> {
+    fn into_halves(self: Box<Self>) -> (Reading, Writing) {
+        <dyn Stream as Stream>::into_halves(*self)
+    }
+}
 
 /// A connection over which frames can go.
 pub struct Channel {

@@ -1,7 +1,7 @@
 //! Moves the bytes of one connection: reads frames for its side, writes those that its side gives.
 
 use crate::Fault;
-use crate::channel::Stream;
+use crate::channel::{Reading, Stream};
 use crate::frame::{Frame, Header};
 use crate::outlet::{Next, Outlet};
 use crate::pulse::{Beat, SILENCE_MAX};
@@ -10,7 +10,7 @@ use crate::seal::Opener;
 use futures::future::{BoxFuture, Either, select};
 use std::pin::pin;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, ReadHalf};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Notify;
 use world::World;
 
@@ -71,7 +71,7 @@ fn next_frame(receiver: &mut Receiver, side: &impl Side) -> Result<Option<Frame>
 /// Moves bytes until the connection ends, and says why it did. `receiver` holds what has been received before.
 pub(crate) async fn drive(
     world: &World,
-    mut read: ReadHalf<Box<dyn Stream>>,
+    mut read: Reading,
     receiver: Receiver,
     outlet: &Outlet,
     side: &impl Side,

@@ -127,11 +127,23 @@ pub(crate) struct Outgoing {
 
 impl Header {
     fn new(kind: Kind, number: u64, body: &[u8], payload: &[u8]) -> Self {
-        Self::with_crc(kind, number, body, payload, crc32c(payload))
+        Self::with_crc(kind, number, body, payload, None)
     }
 
-    /// As `new`, of a payload whose checksum is known.
-    fn with_crc(kind: Kind, number: u64, body: &[u8], payload: &[u8], payload_crc: u32) -> Self {
+    /// As `new`, of a payload whose checksum may be known.
+    fn with_crc(
+        kind: Kind,
+        number: u64,
+        body: &[u8],
+        payload: &[u8],
+        payload_crc: Option<u32>,
+    ) -> Self {
+        debug_assert!(
+            payload_crc.is_none_or(|crc| crc == crc32c(payload)),
+            "of a {kind:?} of {} bytes",
+            payload.len()
+        );
+        let payload_crc = payload_crc.unwrap_or_else(|| crc32c(payload));
         Self {
             kind,
             class: Class::Lease,
@@ -312,7 +324,11 @@ impl Header {
                 number,
                 class: self.class,
                 ending: match self.status {
-                    Status::Answered => Ending::Answered(Reply { body, payload }),
+                    Status::Answered => Ending::Answered(Reply {
+                        body,
+                        payload,
+                        payload_crc: None,
+                    }),
                     Status::NotRun => Ending::NotRun(words(&body)),
                     Status::Dropped => Ending::Dropped(words(&body)),
                 },
@@ -347,17 +363,8 @@ impl Frame {
                 budget,
                 call,
             } => {
-                let (body, payload) = (&call.body, &call.payload);
-                let mut header = match call.payload_crc {
-                    Some(crc) => Header::with_crc(Kind::Request, number, body, payload, crc),
-                    None => Header::new(Kind::Request, number, body, payload),
-                };
-                debug_assert_eq!(
-                    header.payload_crc,
-                    crc32c(payload),
-                    "of method {:?}",
-                    call.method
-                );
+                let (body, payload, crc) = (&call.body, &call.payload, call.payload_crc);
+                let mut header = Header::with_crc(Kind::Request, number, body, payload, crc);
                 header.class = call.class;
                 header.trace = call.trace;
                 header.budget_ms = u32::try_from(budget.as_millis()).unwrap_or(u32::MAX).max(1);
@@ -370,12 +377,15 @@ impl Frame {
                 class,
                 ending,
             } => {
-                let (status, body, payload) = match ending {
-                    Ending::Answered(reply) => (Status::Answered, reply.body, reply.payload),
-                    Ending::NotRun(why) => (Status::NotRun, short(&why), none()),
-                    Ending::Dropped(why) => (Status::Dropped, short(&why), none()),
+                let (status, body, payload, crc) = match ending {
+                    Ending::Answered(reply) => {
+                        let crc = reply.payload_crc;
+                        (Status::Answered, reply.body, reply.payload, crc)
+                    }
+                    Ending::NotRun(why) => (Status::NotRun, short(&why), none(), None),
+                    Ending::Dropped(why) => (Status::Dropped, short(&why), none(), None),
                 };
-                let mut header = Header::new(Kind::Reply, number, &body, &payload);
+                let mut header = Header::with_crc(Kind::Reply, number, &body, &payload, crc);
                 header.class = class;
                 header.status = status;
                 (header, body, payload)

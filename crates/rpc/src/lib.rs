@@ -9,7 +9,7 @@
 //! Whoever asked waits for its ticket until the deadline. On the other node the connection's
 //! `Answerer` checks the frame's header against the credits it granted before memory is taken for the
 //! rest, [`Server`] runs the request as a task (so many per class at a time), and the reply goes back,
-//! marked with the request's number.
+//! marked with the request's number; a small one leaves on the thread that made it, as small calls do.
 //!
 //! **A failure.** When a connection ends, calls that weren't sent go over the next one, inside their
 //! deadlines; all others end as `NoAnswer::Unknown` at once. `rpc` never sends a request twice and

@@ -10,6 +10,14 @@ use world::AlignedBuffer;
 /// at least this much is received where it belongs, without a copy.
 const INBOX_BYTES: usize = 16 * 1024;
 
+/// As many once a receive has filled that with small frames: sixteen answers of 4 KiB. Not from the beginning, because a
+/// node has thousands of connections.
+const INBOX_BYTES_MAX: usize = 64 * 1024;
+
+/// So many receives in a row for which the small one would do, and it is enough again. An idle connection has one in a
+/// second; on one that isn't idle a new inbox costs less than so many receives.
+const LITTLE_MAX: u32 = 32;
+
 /// Collects bytes and cuts them into frames. Holds one frame at most, and takes memory for it only
 /// after its header was allowed.
 pub(crate) struct Receiver {
@@ -19,6 +27,8 @@ pub(crate) struct Receiver {
     /// The part of the inbox that holds bytes.
     start: usize,
     end: usize,
+    /// Receives in a row for which [`INBOX_BYTES`] would have done, or did.
+    little: u32,
     partial: Option<Partial>,
     /// Whether the space that was last given is the partial frame's.
     is_direct: bool,
@@ -76,6 +86,7 @@ impl Receiver {
             inbox: vec![0; INBOX_BYTES].into(),
             start: 0,
             end: 0,
+            little: LITTLE_MAX,
             partial: None,
             is_direct: false,
         }
@@ -83,25 +94,57 @@ impl Receiver {
 
     /// Where the next bytes go; never empty after [`Receiver::next`] gave `None`.
     pub(crate) fn space(&mut self) -> &mut [u8] {
-        self.is_direct = false;
-        if let Some(partial) = &mut self.partial {
-            assert_eq!(self.start, self.end, "the partial frame took all");
-            if partial.missing().len() >= INBOX_BYTES {
-                self.is_direct = true;
-                return partial.missing();
+        let missing = match &mut self.partial {
+            Some(partial) => {
+                assert_eq!(self.start, self.end, "the partial frame took all");
+                partial.missing().len()
             }
+            None => 0,
+        };
+        self.is_direct = missing >= INBOX_BYTES;
+        if !self.is_direct {
+            self.make_room();
         }
-        self.inbox.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
+        match &mut self.partial {
+            Some(partial) if self.is_direct => partial.missing(),
+            _ => &mut self.inbox[self.end..],
+        }
+    }
+
+    /// Moves what is there to the front of an inbox that is as large as it should be now.
+    fn make_room(&mut self) {
+        let here = self.start..self.end;
+        let bytes = match self.little {
+            0 => INBOX_BYTES_MAX,
+            LITTLE_MAX.. if here.is_empty() => INBOX_BYTES,
+            _ => self.inbox.len(),
+        };
         self.start = 0;
-        &mut self.inbox[self.end..]
+        self.end = here.len();
+        if bytes == self.inbox.len() {
+            self.inbox.copy_within(here, 0);
+        } else {
+            let mut inbox: Box<[u8]> = vec![0; bytes].into();
+            inbox[..here.len()].copy_from_slice(&self.inbox[here]);
+            self.inbox = inbox;
+        }
     }
 
     /// That many bytes are now in the space that was given.
     pub(crate) fn received(&mut self, count: usize) {
         match &mut self.partial {
-            Some(partial) if self.is_direct => partial.filled(count),
-            _ => self.end += count,
+            // A large inbox would only have taken bytes that must be copied then.
+            Some(partial) if self.is_direct => {
+                partial.filled(count);
+                self.little = self.little.saturating_add(1);
+            }
+            _ => {
+                self.end += count;
+                self.little = match self.end < INBOX_BYTES {
+                    true => self.little.saturating_add(1),
+                    false => 0,
+                };
+            }
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) use handshake::Arrival;
 pub(crate) use join::{ADMISSION_MAX, read_request, reply};
 pub(crate) use refusals::{Kind as RefusalKind, Refusal};
 
-use crate::channel::{Channel, Stream};
+use crate::channel::{Channel, Reading, Stream, Writing};
 use crate::frame::{FIRST_BYTE, Frame};
 use arc_swap::ArcSwap;
 use configs::Configs;
@@ -289,7 +289,21 @@ struct Begun<S> {
     stream: S,
 }
 
-impl<S: Stream> AsyncRead for Begun<S> {
+impl<S: Stream> Stream for Begun<S> {
+    fn into_halves(self: Box<Self>) -> (Reading, Writing) {
+        let Self { first, stream } = *self;
+        let (read, write) = S::into_halves(Box::new(stream));
+        match first {
+            None => (read, write),
+            Some(_) => {
+                let stream = read;
+                (Box::new(Begun { first, stream }), write)
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -6,8 +6,9 @@
 //! out before which node it comes from, and the hello must be that node's. *A request*: the connection's
 //! `Answerer` has found it covered by credits; it becomes a task that waits for its class's room
 //! (one about leases for its node's share first, `Shares`), runs the service until the deadline, and leaves
-//! its ending with the `Answerer`. *The end of a connection* ends the tasks of its requests at their next
-//! wait.
+//! its ending with the `Answerer`. On the lane for small messages it also sends it, if the connection's task has
+//! nothing under way (`Outlet::send_now`). *The end of a connection* ends the tasks of its requests at their
+//! next wait.
 
 use crate::Fault;
 use crate::admission::Admission;
@@ -112,6 +113,9 @@ struct Link {
 struct LinkState {
     answerer: Answerer,
     running: Map<u64, Task<()>>,
+    /// What small answers leave by without the connection's task. None on other lanes, and none any more once that has
+    /// ended, so that no request that still computes keeps the connection open.
+    outlet: Option<Arc<Outlet>>,
 }
 
 impl Server {
@@ -404,6 +408,7 @@ impl Shared {
             state: Mutex::new(LinkState {
                 answerer: Answerer::new(shared.identity, now),
                 running: Map::default(),
+                outlet: None,
             }),
             work: Notify::new(),
         });
@@ -585,6 +590,7 @@ async fn greet(end: LinkEnd, channel: Channel) {
         }
     };
     let known = server.state.lock().registry.known(link.number);
+    let lane = known.and_then(|known| known.lane);
     match known.map(|known| known.lane) {
         Some(Some(Lane::Small | Lane::Bulk) | None) => {
             let mut state = server.state.lock();
@@ -592,13 +598,13 @@ async fn greet(end: LinkEnd, channel: Channel) {
             let Some(connection) = state.connections.get_mut(&link.number) else {
                 return;
             };
-            let serving = serve(server.world.clone(), end, stream, sealer, receiver);
+            let serving = serve(server.world.clone(), end, lane, stream, sealer, receiver);
             let task = server.world.spawn("rpc answers", serving);
             std::mem::replace(&mut connection.task, task).detach();
         }
         // Also one that wasn't let in: it is told why.
         Some(Some(Lane::Lease)) | None => {
-            serve(server.urgent.clone(), end, stream, sealer, receiver).await;
+            serve(server.urgent.clone(), end, lane, stream, sealer, receiver).await;
         }
     }
 }
@@ -607,11 +613,16 @@ async fn greet(end: LinkEnd, channel: Channel) {
 async fn serve(
     world: World,
     end: LinkEnd,
+    lane: Option<Lane>,
     stream: Box<dyn Stream>,
     sealer: Option<Sealer>,
     receiver: Receiver,
 ) {
     let (read, outlet) = Outlet::of(stream, sealer);
+    let outlet = Arc::new(outlet);
+    if lane == Some(Lane::Small) {
+        end.0.state.lock().outlet = Some(outlet.clone());
+    }
     let why = drive(&world, read, receiver, &outlet, &end.0).await;
     tracing::debug!(%why, "a connection ended");
 }
@@ -621,8 +632,11 @@ struct LinkEnd(Arc<Link>);
 
 impl Drop for LinkEnd {
     fn drop(&mut self) {
-        let running = std::mem::take(&mut self.0.state.lock().running);
-        drop(running);
+        let (running, outlet) = {
+            let mut state = self.0.state.lock();
+            (std::mem::take(&mut state.running), state.outlet.take())
+        };
+        drop((running, outlet));
         let server = &self.0.server;
         let mut state = server.state.lock();
         state.registry.gone(self.0.number);
@@ -662,14 +676,20 @@ impl Link {
         state.running.insert(number, task);
     }
 
-    fn finished(&self, number: u64, ending: Ending) {
-        let task = {
+    /// A request has ended. A small answer leaves on this thread: waking the connection's task for it would take longer.
+    /// Sealing blocks is for that task, and leases are for the urgent thread.
+    fn finished(self: &Arc<Self>, number: u64, ending: Ending) {
+        let (task, outlet) = {
             let mut state = self.state.lock();
             state.answerer.finish(number, ending);
-            state.running.remove(&number)
+            (state.running.remove(&number), state.outlet.clone())
         };
         drop(task);
-        self.work.notify_one();
+        let outlet = outlet.filter(|_| self.server.world.is_here());
+        let is_sent = outlet.is_some_and(|outlet| outlet.send_now(|| self.next()));
+        if !is_sent {
+            self.work.notify_one();
+        }
     }
 }
 

@@ -1,7 +1,30 @@
 //! Connections that end, stall, or lead to another daemon than before.
 
-use crate::scene::{ANSWERING, Scene, Way, identity, ms, run};
-use model::call::NoAnswer;
+use crate::scene::{ANSWERING, Scene, Way, ask, identity, ms, request, run};
+use model::call::{Answer, Call, Class, NoAnswer};
+use std::ops::Range;
+use std::sync::Arc;
+use world::Task;
+
+/// A small call whose answer is as large as it: a few of them fill a connection.
+fn data(ticket: u64) -> Call {
+    Call {
+        class: Class::Bulk,
+        payload: vec![ticket as u8; 60_000].into(),
+        reply_bytes_max: 70_000,
+        ..request(ticket, 1)
+    }
+}
+
+/// Asks for data of so many tickets at the same time.
+fn spawn_data(scene: &Scene, tickets: Range<u64>) -> Vec<Task<Result<Answer, NoAnswer>>> {
+    let spawn = |ticket| {
+        let (world, peer) = (scene.world.clone(), scene.peer.clone());
+        let asking = async move { ask(&world, &*peer, data(ticket), ms(3000)).await };
+        scene.world.spawn("ask", asking)
+    };
+    tickets.map(spawn).collect()
+}
 
 #[test]
 fn a_cut_ends_what_is_under_way_at_once_and_the_next_call_connects_again() {
@@ -150,6 +173,58 @@ fn a_request_whose_reply_is_lost_has_run_once_and_is_unknown() {
     });
 }
 
+/// Would be broken if who made an answer left a part of it to nobody, or sent it into the middle of another one.
+#[test]
+fn answers_that_a_connection_does_not_take_at_once_arrive_whole() {
+    run(11, |world| async move {
+        let scene = Scene::new(&world);
+        scene.ask(1, 0, ms(100)).await.unwrap();
+        scene.wire.set(Way::Open, Way::Held);
+        let calls = spawn_data(&scene, 2..14);
+        world.sleep(ms(1000)).await;
+        let finished = scene.counter.finished.lock().len();
+        assert_eq!(finished, 13, "all are answered, and no answer has come");
+        scene.wire.set(Way::Open, Way::Open);
+        for (ticket, call) in (2..).zip(calls) {
+            let answer = call.await.unwrap();
+            assert_eq!(answer.reply.decode::<u64>(), Ok(ticket));
+            assert_eq!(answer.reply.payload, data(ticket).payload);
+        }
+        assert_eq!(*scene.wire.dialed.lock(), 1);
+    });
+}
+
+/// Would be broken if an answer that is being sent kept its connection, or what its request held.
+#[test]
+fn a_connection_that_ends_while_answers_are_sent_leaves_nothing_behind() {
+    run(12, |world| async move {
+        let scene = Scene::new(&world);
+        for round in 0..3 {
+            scene.ask(round, 0, ms(500)).await.unwrap();
+            scene.wire.set(Way::Open, Way::Held);
+            let first = 100 * (round + 1);
+            let calls = spawn_data(&scene, first..first + 12);
+            world.sleep(ms(500)).await;
+            scene.wire.cut();
+            for call in calls {
+                let lost = call.await.unwrap_err();
+                assert!(matches!(lost, NoAnswer::Unknown(_)), "{lost}");
+            }
+            world.sleep(ms(10)).await;
+            assert!(scene.server().connections().is_empty());
+            scene.wire.set(Way::Open, Way::Open);
+        }
+        // All credits and all room are there again.
+        for call in spawn_data(&scene, 500..512) {
+            call.await.unwrap();
+        }
+        scene.kill_server();
+        world.sleep(ms(10)).await;
+        let users = Arc::strong_count(&scene.counter);
+        assert_eq!(users, 1, "no request and no connection is left");
+    });
+}
+
 #[test]
 fn a_closing_node_answers_what_runs_and_runs_nothing_else() {
     run(8, |world| async move {
@@ -193,12 +268,8 @@ fn all_tasks_end_with_peer_and_server() {
             ..
         } = scene;
         drop(peer);
-        assert_eq!(std::sync::Arc::strong_count(&counter), 1, "no request runs");
-        assert_eq!(
-            std::sync::Arc::strong_count(&wire),
-            1,
-            "no connection is opened"
-        );
+        assert_eq!(Arc::strong_count(&counter), 1, "no request runs");
+        assert_eq!(Arc::strong_count(&wire), 1, "no connection is opened");
         assert!(counter.finished.lock().is_empty());
     });
 }

@@ -149,6 +149,28 @@ fn small_messages_get_their_part_of_the_connections() {
     });
 }
 
+/// Would be broken if answers that leave on the threads that made them, and by the connection's task meanwhile, got into
+/// each other.
+#[test]
+fn answers_that_are_made_at_the_same_time_arrive_whole() {
+    run(|pair| async move {
+        let pair = Arc::new(pair);
+        // Of the largest, which also take this lane, some don't fit into a socket at once.
+        let kinds = [
+            (Class::Metadata, 0),
+            (Class::Bulk, 4096),
+            (Class::Bulk, 200_000),
+        ];
+        let callers = kinds.map(|(class, bytes)| Callers::start(&pair, class, bytes));
+        let enough = |_: &Pair| callers.iter().all(|callers| callers.asked() >= 200);
+        pair.until("each kind is answered", enough).await;
+        for callers in callers {
+            callers.stop().await;
+        }
+        assert_eq!(Lane::ALL.map(|lane| pair.open(lane)), [0, 1, 0]);
+    });
+}
+
 #[test]
 fn a_broken_connection_fails_only_its_own_calls() {
     run(|pair| async move {

@@ -62,7 +62,8 @@ pub struct ConnectionReader {
 }
 
 /// The sending half of a connection. Dropping it, or `shutdown`, tells the peer that nothing more
-/// comes; what was written before still arrives.
+/// comes; what was written before still arrives. One task waits for it; while it doesn't, others may write
+/// what is taken at once.
 pub struct ConnectionWriter {
     inner: Writer,
     ends: Ends,
@@ -71,7 +72,7 @@ pub struct ConnectionWriter {
 enum Reader {
     Real(OwnedReadHalf),
     Simulated(SimReader),
-    /// The connection was lost before it was split.
+    /// The connection was lost when it was split.
     Lost,
 }
 
@@ -245,11 +246,12 @@ impl Connection {
         self.ends.own
     }
 
-    /// Both halves, to be used by two tasks of the runtime that has used the connection last.
+    /// Both halves, to be used by tasks of the calling task's runtime, where the connection goes along to if it was made or
+    /// used elsewhere. None of them waits for the other one.
     #[must_use]
     pub fn into_split(self) -> (ConnectionReader, ConnectionWriter) {
         let (reader, writer) = match self.body {
-            Body::Real(stream) => match stream.into_inner().map(TcpStream::into_split) {
+            Body::Real(stream) => match stream.into_here().map(TcpStream::into_split) {
                 Some((reader, writer)) => (Reader::Real(reader), Writer::Real(writer)),
                 None => (Reader::Lost, Writer::Lost),
             },

@@ -32,7 +32,7 @@ const ETCD_MAX: f64 = 128.0 * MIB;
 /// A watchdog: all of its memory is locked.
 const WATCHDOG_MAX: f64 = 32.0 * MIB;
 /// A client's session at an owner: 64 slots with a reply each, the tokens of its root directory, and some connections with
-/// an inbox of 16 KiB and what TLS takes.
+/// an inbox of 16 KiB (64 KiB soon after much has come) and what TLS takes.
 const SESSION_MAX: f64 = MIB;
 const MIB: f64 = 1_048_576.0;
 

@@ -1,9 +1,10 @@
 //! Two kinds of senders share an outlet: all frames leave, in one order.
 
 use super::*;
+use crate::frame::Ending;
 use crate::receive::Receiver;
 use futures::future::join;
-use model::call::{Call, Class, Method};
+use model::call::{Call, Class, Method, Reply};
 use std::ops::Range;
 use tokio::io::{AsyncReadExt, DuplexStream, duplex};
 use world::sim::Simulation;
@@ -82,6 +83,26 @@ fn a_stream_that_is_gone_is_told_to_the_task() {
         let told = outlet.send(&world).await.unwrap_err();
         assert!(told.to_string().contains("sending failed"), "{told}");
     });
+}
+
+/// Of a node that reads 4 KiB for each of sixteen threads.
+#[test]
+fn sixteen_small_answers_leave_in_one_call() {
+    let mut together = Together::default();
+    for number in 1..=16 {
+        assert!(!together.is_full());
+        let answer = Frame::Reply {
+            number,
+            class: Class::Bulk,
+            ending: Ending::Answered(Reply::new(&Ok(number), vec![7; 4096].into())),
+        };
+        together.push(answer.encode());
+    }
+    let mut slices = [IoSlice::new(&[]); PARTS * TOGETHER_MAX];
+    let count = together.slices(&mut slices);
+    let bytes: usize = slices[..count].iter().map(|slice| slice.len()).sum();
+    assert_eq!(together.bytes, bytes);
+    assert!(together.is_full());
 }
 
 /// Would be broken if frames that leave together were copied to one place.

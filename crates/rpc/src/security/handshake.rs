@@ -59,6 +59,10 @@ pub(crate) struct Shown {
     pub(crate) mode: Mode,
 }
 
+impl<S: Stream> Stream for client::TlsStream<Records<S>> {}
+
+impl<S: Stream> Stream for server::TlsStream<Records<S>> {}
+
 /// Opens a connection to a node: shows the certificate, and takes only `name` for an answer.
 pub(crate) async fn connect<S: Stream + 'static>(
     stream: S,

@@ -125,6 +125,7 @@ fn frame(source: &mut Source<'_>, is_of_answerer: bool) -> Frame {
                 _ => Ending::Answered(Reply {
                     body: source.bytes(60).into(),
                     payload: payload(source).into(),
+                    payload_crc: None,
                 }),
             };
             Frame::Reply {

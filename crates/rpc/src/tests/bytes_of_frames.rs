@@ -131,19 +131,18 @@ fn a_payload_of_a_plain_frame_is_sent_from_where_it_lies() {
             ..Call::new(Method(1), Class::Bulk, &())
         },
     };
-    let reply = Reply {
-        body: Bytes::new(),
-        payload: payload.clone(),
+    let reply = |payload_crc| Frame::Reply {
+        number: 1,
+        class: Class::Bulk,
+        ending: Ending::Answered(Reply {
+            body: Bytes::new(),
+            payload: payload.clone(),
+            payload_crc,
+        }),
     };
-    let frames = [
-        request(None),
-        request(Some(crc32c(&payload))),
-        Frame::Reply {
-            number: 1,
-            class: Class::Bulk,
-            ending: Ending::Answered(reply),
-        },
-    ];
+    let known = Some(crc32c(&payload));
+    let frames = [request(None), request(known), reply(None), reply(known)];
+    assert_eq!(whole(reply(None)), whole(reply(known)));
     for frame in frames {
         let sent = frame.encode().payload;
         let place = |bytes: &Bytes| (bytes.as_ptr(), bytes.len());
@@ -242,8 +241,13 @@ fn some_frame() -> impl Strategy<Value = Frame> {
             reply_bytes_max,
         },
     });
-    let answered = (some_bytes(100_000), some_bytes(200_000))
-        .prop_map(|(body, payload)| Ending::Answered(Reply { body, payload }));
+    let answered = (some_bytes(100_000), some_bytes(200_000)).prop_map(|(body, payload)| {
+        Ending::Answered(Reply {
+            body,
+            payload,
+            payload_crc: None,
+        })
+    });
     let ending = prop_oneof![
         answered,
         "[a-z]{0,20}".prop_map(Ending::NotRun),
@@ -342,6 +346,67 @@ fn memory_is_taken_only_after_the_header_was_allowed() {
     receiver.received(HEADER_BYTES);
     let refused = receiver.next(|_| Err(Fault::new("no credits")));
     assert_eq!(refused, Err(Fault::new("no credits")));
+}
+
+/// Receives these bytes at once; gives the number of frames that are whole then.
+fn take_in(receiver: &mut Receiver, bytes: &[u8]) -> usize {
+    receiver.space()[..bytes.len()].copy_from_slice(bytes);
+    receiver.received(bytes.len());
+    let mut frames = 0;
+    while receiver.next(|_| Ok(())).unwrap().is_some() {
+        frames += 1;
+    }
+    frames
+}
+
+/// So that many small frames share a receive, and thousands of idle connections don't take memory for that.
+#[test]
+fn an_inbox_is_large_while_small_frames_fill_it() {
+    let alive = whole(Frame::Alive);
+    let mut receiver = Receiver::new(None);
+    let small = receiver.space().len();
+    let count = small / alive.len();
+    let filling = alive.repeat(count);
+    assert_eq!(take_in(&mut receiver, &filling[alive.len()..]), count - 1);
+    assert_eq!(receiver.space().len(), small, "there was room");
+    assert_eq!(take_in(&mut receiver, &filling), count);
+    let large = receiver.space().len();
+    assert_eq!(large, 4 * small);
+    let count = large / alive.len();
+    let filling = alive.repeat(count);
+    for _ in 0..3 {
+        for _ in 0..31 {
+            assert_eq!(take_in(&mut receiver, &alive), 1);
+        }
+        assert_eq!(receiver.space().len(), large, "it is needed now and then");
+        assert_eq!(take_in(&mut receiver, &filling), count);
+    }
+    for _ in 0..32 {
+        assert_eq!(take_in(&mut receiver, &alive), 1);
+    }
+    assert_eq!(receiver.space().len(), small, "it is idle");
+}
+
+/// Would be broken if a large inbox took bytes that have another place.
+#[test]
+fn large_payloads_make_no_inbox_large() {
+    let mut call = Call::new(Method(1), Class::Bulk, &());
+    call.payload = vec![7; 100_000].into();
+    let request = Frame::Request {
+        number: 1,
+        budget: Duration::from_millis(1),
+        call,
+    };
+    let bytes = whole(request);
+    let mut receiver = Receiver::new(None);
+    let small = receiver.space().len();
+    for _ in 0..3 {
+        let (first, rest) = bytes.split_at(small);
+        assert_eq!(take_in(&mut receiver, first), 0);
+        assert_eq!(receiver.space().len(), rest.len(), "where it belongs");
+        assert_eq!(take_in(&mut receiver, rest), 1);
+        assert_eq!(receiver.space().len(), small);
+    }
 }
 
 /// A large payload is received where it stays: aligned, so that a disk can write it.

@@ -620,6 +620,7 @@ fn replies_that_nobody_asked_for_end_the_connection() {
             ending: Ending::Answered(Reply {
                 body: vec![0; size].into(),
                 payload: Bytes::new(),
+                payload_crc: None,
             }),
         };
         let judged = |scene: &mut Scene, frame: Frame| scene.traffic.allow(1, &header_of(&frame));

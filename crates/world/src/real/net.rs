@@ -77,8 +77,10 @@ impl RealStream {
         Ok(Pin::new(stream))
     }
 
-    /// The socket, for its two halves; they stay with the runtime that polled it last.
-    pub(crate) fn into_inner(self) -> Option<TcpStream> {
+    /// The socket, for its two halves, as one of the calling task's runtime: they stay there. None if it couldn't be
+    /// given to that.
+    pub(crate) fn into_here(mut self) -> Option<TcpStream> {
+        self.here().ok()?;
         self.stream
     }
 }

@@ -141,6 +141,45 @@ mod tests {
     }
 
     #[test]
+    fn the_halves_of_a_connection_are_of_the_runtime_of_the_task_that_splits_it() {
+        let runtime = runtime();
+        let world = {
+            let _context = runtime.enter();
+            World::real()
+        };
+        let urgent = world.urgent();
+        let made = {
+            let world = world.clone();
+            world
+                .clone()
+                .spawn("makes", async move { pair(&world).await })
+        };
+        let (here, there) = world.block_on(made);
+        // Halves that were left with its runtime would never hear of a byte.
+        let blocked = Blocked::new(&world);
+        let work = {
+            let urgent = urgent.clone();
+            async move {
+                let (mut reader, mut writer) = here.into_split();
+                let (mut far_reader, mut far_writer) = there.into_split();
+                let asking = async {
+                    writer.write_u8(1).await.unwrap();
+                    reader.read_u8().await.unwrap()
+                };
+                let echoing = async {
+                    let byte = far_reader.read_u8().await.unwrap();
+                    far_writer.write_u8(byte + 1).await.unwrap();
+                };
+                let both = async { futures::join!(asking, echoing) };
+                urgent.timeout(Duration::from_secs(20), both).await
+            }
+        };
+        let heard = world.block_on(urgent.spawn("splits", work));
+        assert_eq!(heard, Ok((2, ())));
+        drop(blocked);
+    }
+
+    #[test]
     fn the_thread_ends_with_the_last_world_and_drops_its_tasks() {
         let runtime = runtime();
         let (gone, is_gone) = oneshot::channel::<()>();

@@ -3,14 +3,13 @@
 use super::LaneOfPeer;
 use crate::Fault;
 use crate::caller::News;
-use crate::channel::Stream;
+use crate::channel::Reading;
 use crate::drive::{Side, drive};
 use crate::frame::{Frame, Header};
 use crate::outlet::{Next, Outlet};
 use crate::receive::Receiver;
 use crate::traffic::Todo;
 use std::sync::Arc;
-use tokio::io::ReadHalf;
 use tokio::sync::Notify;
 
 /// How calls reach a connection: what it sends by, and how its task is woken.
@@ -82,7 +81,7 @@ impl Side for Link {
 }
 
 /// Drives a connection to its end.
-pub(super) async fn serve(mut end: LinkEnd, read: ReadHalf<Box<dyn Stream>>, receiver: Receiver) {
+pub(super) async fn serve(mut end: LinkEnd, read: Reading, receiver: Receiver) {
     let (world, outlet) = (end.link.lane.world(), &end.link.way.outlet);
     let why = drive(world, read, receiver, outlet, &end.link).await;
     end.why = why.to_string();

@@ -53,6 +53,7 @@ fn whatever_arrives_at_the_answering_side_ends_the_connection_or_is_within_its_c
                     let reply = Reply {
                         body: source.bytes(40).into(),
                         payload: Bytes::new(),
+                        payload_crc: None,
                     };
                     answerer.finish(number, Ending::Answered(reply));
                 }
