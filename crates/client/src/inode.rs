@@ -9,6 +9,7 @@ mod known;
 mod pattern;
 mod plain;
 mod recent;
+mod together;
 mod unpublished;
 
 pub(crate) use batch::{Batch, Stored};

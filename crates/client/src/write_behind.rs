@@ -3,8 +3,9 @@
 //! 1. `dirty_inodes` lists what has to go; [`WriteBehind::write_due`] looks which of it is due.
 //! 2. `freeze` turns dirty runs into batches. A little data becomes inline extents at once.
 //! 3. `store` writes the segments that `plan` has drawn, and gives each batch its place.
-//! 4. `publish` makes the extents part of the file, in the order of the batches, by the operations
-//!    of `steps`. A batch whose pack was deleted meanwhile goes back to 3.
+//! 4. `publish` makes the extents part of the file, in the order of the batches and as many at a time
+//!    as are ready, by the operations of `steps`. A batch whose pack was deleted meanwhile goes back
+//!    to 3.
 //!
 //! [`WriteBehind`] joins these parts; each uses only those before it. Failed batches stay in memory
 //! and are tried again.

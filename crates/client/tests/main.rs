@@ -30,3 +30,4 @@ mod semantics;
 mod sharing;
 mod space;
 mod stuck;
+mod together;

@@ -7,8 +7,7 @@ use model::{ErrorKind, InodeId};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How much the client on another node has written: 10 blocks.
-const WRITTEN: usize = 10 << 16;
+const BLOCK: usize = 1 << 16;
 
 /// A file system with a client on another node, which has a file open and closes it in the end. Programs
 /// wait as long as users' do.
@@ -29,22 +28,29 @@ fn run(seed: u64, scenario: impl AsyncFnOnce(&Node, &Client, &Way, InodeId) + Se
     });
 }
 
+/// Writes a block again and again: each time is published by itself, because it replaces the one before.
+async fn rewrite(far: &Client, file: InodeId, times: u64) {
+    for time in 1..=times {
+        far.write(file, 0, &content(time, BLOCK)).await.unwrap();
+    }
+}
+
 #[test]
 fn a_client_that_goes_on_publishing_what_others_want_has_the_time() {
     run(9_400, async |node, far, way, file| {
         let (world, here) = (&node.world, &node.client);
         way.publish_ms.store(3_000, Ordering::Relaxed);
-        far.write(file, 0, &content(1, WRITTEN)).await.unwrap();
+        rewrite(far, file, 10).await;
         let begun = world.now();
-        assert!(rig::read(here, file, 0, 100).await == content(1, 100));
+        assert!(rig::read(here, file, 0, 100).await == content(10, 100));
         let waited = world.now() - begun;
         // Longer than one that doesn't go on.
         assert!(waited > Duration::from_secs(28), "{waited:?}");
         assert_eq!(far.losses(), Losses::default());
         way.publish_ms.store(0, Ordering::Relaxed);
-        assert!(rig::read(here, file, 0, WRITTEN).await == content(1, WRITTEN));
-        far.write(file, 0, &content(2, 100)).await.unwrap();
-        assert!(rig::read(here, file, 0, 100).await == content(2, 100));
+        assert!(rig::read(here, file, 0, BLOCK).await == content(10, BLOCK));
+        far.write(file, 0, &content(11, 100)).await.unwrap();
+        assert!(rig::read(here, file, 0, 100).await == content(11, 100));
     });
 }
 
@@ -54,7 +60,7 @@ fn a_client_that_publishes_for_too_long_what_others_want_loses_its_session_and_t
     run(9_403, async |node, far, way, file| {
         let (world, here) = (&node.world, &node.client);
         way.publish_ms.store(3_000, Ordering::Relaxed);
-        far.write(file, 0, &content(1, 4 * WRITTEN)).await.unwrap();
+        rewrite(far, file, 40).await;
         let begun = world.now();
         here.get_attributes(file).await.unwrap();
         let waited = world.now() - begun;

@@ -9,6 +9,9 @@
 //! hold and don't need; only when all have answered, and the pool was measured, and it still isn't
 //! enough, the pool is full.
 //!
+//! *Writes use a slice up*: the purse asks for the next one before any write lacks it, and gets it as long as there
+//! is plenty and nobody waits for room anywhere.
+//!
 //! *A new ledger* (a new manager's) knows nothing: each holder claims what it has, then the pool is
 //! measured, then it gives. *A holder ends*: what it may have written counts as used until the pool was
 //! measured.
@@ -25,6 +28,9 @@ use model::NodeRun;
 
 /// Bytes of a slice while there is plenty.
 pub const SLICE_BYTES: u64 = 64 << 20;
+/// With less than that left after a write, its holder asks for the next slice: one that lacks room waits for the
+/// manager's answer.
+const AHEAD_BELOW: u64 = SLICE_BYTES / 2;
 /// Slices aren't made smaller than that, unless nothing else is left.
 pub const SLICE_BYTES_MIN: u64 = 1 << 20;
 /// Of what is free, one request gets at most this part of each holder's even share.

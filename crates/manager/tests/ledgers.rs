@@ -1,6 +1,8 @@
 //! A ledger and what holders say to it, one rule after the other.
 
-use manager::space::{Counted, Ledger, Purse, RecallNumber, Round, Say, Statement, Want};
+use manager::space::{
+    Counted, Ledger, Purse, RecallNumber, Round, SLICE_BYTES, Say, Statement, Want,
+};
 use model::member::Term;
 use model::{NodeId, NodeRun};
 
@@ -19,6 +21,16 @@ fn wants(number: u64, bytes: u64) -> Statement {
         term: TERM,
         number,
         want: Some(Want { number, bytes }),
+        ..Statement::default()
+    }
+}
+
+/// It would like to hold so much, and nobody waits for that.
+fn ahead(number: u64, bytes: u64) -> Statement {
+    Statement {
+        term: TERM,
+        number,
+        ahead: bytes,
         ..Statement::default()
     }
 }
@@ -235,4 +247,74 @@ fn a_want_is_overtaken_by_a_bounded_number_of_others() {
         overtaken += u32::from(granted(&said, run(node, 1)) > 0);
     }
     assert_eq!(overtaken, manager::space::OVERTAKEN_MAX);
+}
+
+/// Would be broken if writes stopped at each slice's end until the manager has answered.
+#[test]
+fn a_write_that_leaves_less_than_half_a_slice_makes_its_purse_ask_for_the_next_one() {
+    let mut purse = Purse::default();
+    purse.begin_term(TERM);
+    assert!(!purse.take(MIB));
+    assert_eq!(purse.state().ahead, 0, "a write waits, which goes first");
+    purse.granted(TERM, SLICE_BYTES);
+    assert!(purse.take(MIB));
+    assert_eq!(purse.state().ahead, 0, "most of it is left");
+    assert!(purse.take(SLICE_BYTES / 2));
+    let liked = SLICE_BYTES + SLICE_BYTES / 2 + MIB;
+    assert_eq!(purse.state().ahead, liked, "beside what was taken");
+    assert_eq!(purse.state().ahead, liked, "until it was given");
+    purse.granted(TERM, 2 * SLICE_BYTES);
+    assert_eq!(purse.state().ahead, 0);
+    // So it is when writes put back what they took.
+    assert!(purse.take(SLICE_BYTES));
+    assert!(purse.asks_ahead());
+    purse.put_back(SLICE_BYTES);
+    assert!(!purse.asks_ahead());
+}
+
+#[test]
+fn a_purse_asks_for_nothing_ahead_while_a_write_waits_or_after_a_recall() {
+    let mut purse = Purse::default();
+    purse.begin_term(TERM);
+    purse.granted(TERM, 10 * MIB);
+    assert!(!purse.asks_ahead(), "nothing was written");
+    assert!(purse.take_if_there(MIB));
+    assert!(!purse.asks_ahead(), "it would like more than it needs");
+    assert!(purse.take(MIB));
+    assert!(purse.asks_ahead());
+    assert!(!purse.take(20 * MIB));
+    let said = purse.state();
+    assert_eq!((said.want.is_some(), said.ahead), (true, 0));
+    purse.forget_want();
+    assert!(purse.asks_ahead());
+    purse.recalled(TERM, RecallNumber(1));
+    assert!(!purse.asks_ahead(), "others lack it");
+}
+
+#[test]
+fn who_will_lack_room_soon_is_given_one_slice_for_it() {
+    let mut ledger = ledger(100 * SLICE_BYTES, 0);
+    let said = ledger.hear(run(1, 1), ahead(1, SLICE_BYTES + MIB));
+    assert_eq!(granted(&said, run(1, 1)), SLICE_BYTES);
+    let said = ledger.hear(run(1, 1), ahead(2, SLICE_BYTES));
+    assert_eq!(granted(&said, run(1, 1)), SLICE_BYTES, "it hasn't heard");
+    let said = ledger.hear(run(1, 1), ahead(3, SLICE_BYTES + MIB));
+    assert_eq!(granted(&said, run(1, 1)), 2 * SLICE_BYTES);
+}
+
+/// A slice that is given ahead would have to be recalled in a moment.
+#[test]
+fn nothing_is_given_ahead_when_little_is_left_or_somebody_waits() {
+    let (one, other) = (run(1, 1), run(2, 1));
+    let little = 8 * SLICE_BYTES - 1;
+    let nothing = [Say::Granted { to: one, total: 0 }];
+    let said = ledger(little, 0).hear(one, ahead(1, SLICE_BYTES));
+    assert_eq!(said, nothing, "nor is anything recalled");
+    let mut ledger = ledger(100 * SLICE_BYTES, 0);
+    ledger.hear(other, wants(1, 101 * SLICE_BYTES));
+    assert_eq!(ledger.hear(one, ahead(1, SLICE_BYTES)), nothing);
+    // It has given up.
+    ledger.hear(other, ahead(2, 0));
+    let said = ledger.hear(one, ahead(2, SLICE_BYTES));
+    assert_eq!(granted(&said, one), SLICE_BYTES);
 }

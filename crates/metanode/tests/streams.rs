@@ -567,7 +567,10 @@ fn room_for_a_file_is_kept_from_when_its_number_is_reserved_until_it_is_stored()
         streamed(&rig, session, &all).await;
         let stored = log() - log_before;
         let after = kept(&rig).await;
-        assert!(after + stored <= before, "{before}, then {after} + {stored}");
+        assert!(
+            after + stored <= before,
+            "{before}, then {after} + {stored}"
+        );
         // The next owner keeps what is left, until nobody can use it any more.
         let rig = taken_over(rig, session).await;
         assert_eq!(rig.metanode.hosted().reserved_numbers(), 44);

@@ -36,6 +36,9 @@ pub struct Statement {
     pub obeyed: RecallNumber,
     /// What it lacks, if it does.
     pub want: Option<Want>,
+    /// Bytes that it would like to hold because it will soon lack some, with what writes under way have taken: compared
+    /// with all that it holds. Nobody waits for them. 0: it has enough.
+    pub ahead: u64,
 }
 
 /// A wish for room.

@@ -26,7 +26,8 @@ impl ReservedNumbers {
         let left = match record {
             Some(Record::Reserved(reserved)) => {
                 let runs = reserved.inodes.iter();
-                runs.map(|run| run.end.saturating_sub(run.next)).sum::<u64>()
+                runs.map(|run| run.end.saturating_sub(run.next))
+                    .sum::<u64>()
             }
             _ => 0,
         };

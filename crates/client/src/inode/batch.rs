@@ -143,6 +143,8 @@ pub(crate) struct Batches {
     /// Number of the newest one so far.
     last: u64,
     publishing: bool,
+    /// Up to this number each is published by itself.
+    apart_to: u64,
     /// Since when storing or publishing fails, if it does.
     failing_since: Option<Instant>,
 }
@@ -257,18 +259,25 @@ impl Batches {
         self.publishing = publishing;
     }
 
-    /// The first one, with this number, is published. Returns it; `None` if it was taken away
+    /// Those up to this number are published by themselves, each: together they couldn't be.
+    pub(crate) fn set_apart(&mut self, number: u64) {
+        self.apart_to = self.apart_to.max(number);
+    }
+
+    /// Whether one is published by itself, whatever others are ready.
+    pub(super) fn is_apart(&self, batch: &Batch) -> bool {
+        batch.number <= self.apart_to
+    }
+
+    /// The first ones, up to this number, are published. Returns them; none if they were taken away
     /// meanwhile.
-    pub(crate) fn published(&mut self, number: u64) -> Option<Batch> {
-        let is_first = self
-            .queue
-            .front()
-            .is_some_and(|batch| batch.number == number);
-        let batch = is_first.then(|| self.queue.pop_front()).flatten()?;
-        if self.failure().is_none() {
+    pub(crate) fn published(&mut self, last: u64) -> Vec<Batch> {
+        let count = self.queue.partition_point(|batch| batch.number <= last);
+        let published: Vec<Batch> = self.queue.drain(..count).collect();
+        if !published.is_empty() && self.failure().is_none() {
             self.failing_since = None;
         }
-        Some(batch)
+        published
     }
 
     /// Takes all: their file is gone, or the right to change it.

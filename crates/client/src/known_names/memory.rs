@@ -575,7 +575,8 @@ impl Memory {
                     since,
                     is_exact,
                     is_alone,
-                    was_used: true,
+                    // What was only listed goes first if there is too much.
+                    was_used: false,
                     known: None,
                     plain: None,
                 });

@@ -81,7 +81,13 @@ impl Mark {
     /// For tests without a session.
     #[cfg(test)]
     pub(crate) fn of_none() -> Self {
-        Segments::new(SessionId(1)).mark()
+        Self::of(SessionId(1))
+    }
+
+    /// For tests without sessions.
+    #[cfg(test)]
+    pub(crate) fn of(session: SessionId) -> Self {
+        Segments::new(session).mark()
     }
 }
 

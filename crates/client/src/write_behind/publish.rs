@@ -1,11 +1,22 @@
 //! Publishing: the extents of stored batches become part of their file, in the order of the batches'
 //! numbers.
+//!
+//! *Together*: all batches that are ready go with one operation, if they can (`inode/together.rs`). It is one as any other:
+//! what it publishes was durable before it is sent, it is applied as a whole or not at all, and all its batches end with
+//! its answer, under one lock. What is held is noted once, before it is sent: its answer shows all of them.
+//!
+//! *A refusal* of several is nobody's yet. Each of them is then published by itself, so that only the one that can't be
+//! fails, is stored once more (`Stale`) or goes in parts (`Overflow`), and programs hear of it that wait for that one or a
+//! later one. Parts of several would not be what was written first: they are cut by places.
+//!
+//! *An owner that doesn't answer* refuses nothing. The front batch fails at once, because who waits for it has waited for
+//! as long as programs do. Also then each is tried again by itself: one whose records can't be had isn't answered either.
 
 use super::dirty_inodes::DirtyInodes;
 use super::job::Job;
 use super::plan::alone;
 use super::steps::{halved, publishes};
-use crate::inode::{HeldState, Inner, InodeRef};
+use crate::inode::{Batch, HeldState, Inner, InodeRef};
 use crate::page_pool::PagePool;
 use crate::session::{Session, unexpected_answer};
 use model::operation::{Publish, Ranked};
@@ -14,7 +25,7 @@ use model::{Attributes, Error, ErrorKind, InodeId, Operation, Reply, Result, Ses
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 use world::{Point, Work};
 
 /// Data in packs must be published this soon after it was stored; see `Stored::at`.
@@ -25,6 +36,37 @@ pub(super) struct Publisher {
     session: Arc<Session>,
     pages: Arc<PagePool>,
     dirty_inodes: Arc<DirtyInodes>,
+}
+
+/// The batches that are published next.
+struct Next {
+    /// Their numbers; all in between are among them.
+    first: u64,
+    last: u64,
+    /// The session that has stored them.
+    session: SessionId,
+    steps: VecDeque<Publish>,
+    /// What is held before the owner is asked.
+    asked: HeldState,
+}
+
+impl Next {
+    /// Of an inode whose front batch is ready.
+    fn of(inode: InodeId, inner: &Inner) -> Self {
+        let batches = inner.batches().together();
+        let (first, last) = batches.first().zip(batches.last()).expect("one is ready");
+        Self {
+            first: first.number(),
+            last: last.number(),
+            session: first.mark().session(),
+            steps: publishes(inode, &batches).into(),
+            asked: inner.held_state(),
+        }
+    }
+
+    fn is_of_several(&self) -> bool {
+        self.first < self.last
+    }
 }
 
 /// Marks an inode as having a publish in flight; clears the mark even if the future is dropped.
@@ -50,12 +92,13 @@ impl Publisher {
         }
     }
 
-    /// Publishes stored batches from the front, one after another. If another task is already
-    /// publishing, it continues with ours. Returns the front batch if it must be stored once more.
+    /// Publishes stored batches from the front, as many at a time as are ready. If another task is
+    /// already publishing, it continues with ours. Returns the front batch if it must be stored once
+    /// more.
     #[must_use = "the batch is stored by nobody else"]
     pub(super) async fn publish_ready(&self, state: &InodeRef) -> Option<Job> {
         loop {
-            let (number, session, steps, asked) = {
+            let mut next = {
                 let mut inner = state.lock();
                 if inner.batches().is_publishing() {
                     return None;
@@ -67,32 +110,38 @@ impl Publisher {
                     self.session.give_up(alone(old));
                     return Some(Job::of(state, front));
                 }
-                let (number, steps) = (front.number(), publishes(state.id(), front));
-                let session = front.mark().session();
                 inner.batches_mut().set_publishing(true);
-                (number, session, steps, inner.held_state())
+                Next::of(state.id(), &inner)
             };
             let _mark = Publishing(state);
-            let sent = self.send(session, steps).await;
+            let sent = self.send(&mut next).await;
             self.session.world().at(Point::BytesPublished).await;
             match sent {
-                Ok(attributes) => self.note_published(state, number, &attributes, asked),
+                Ok(attributes) => {
+                    self.note_published(state, next.last, &attributes, next.asked);
+                }
                 Err(error) if self.is_gone(state.id(), &error).await => {
                     self.drop_batches(state);
                     return None;
                 }
-                Err(error) => return self.note_unpublished(state, number, error),
+                Err(error) if next.is_of_several() => {
+                    debug!(inode = %state.id(), %error, "several batches couldn't be published together");
+                    state.lock().batches_mut().set_apart(next.last);
+                    if is_silence(&error) {
+                        return self.note_unpublished(state, next.first, error);
+                    }
+                }
+                Err(error) => return self.note_unpublished(state, next.first, error),
             }
         }
     }
 
     /// All steps are the session's that has stored the data: after its end they are refused.
-    async fn send(&self, session: SessionId, steps: Vec<Publish>) -> Result<Attributes> {
+    async fn send(&self, next: &mut Next) -> Result<Attributes> {
         let mut last = None;
-        let mut steps = VecDeque::from(steps);
-        while let Some(step) = steps.pop_front() {
+        while let Some(step) = next.steps.pop_front() {
             // Not `execute`: data written before the client was closed is published even after.
-            let request = self.session.request(Operation::Publish(step), session);
+            let request = self.session.request(Operation::Publish(step), next.session);
             match self.session.ask(&request).await {
                 Ok(OwnerReply::Operation(Ranked {
                     reply: Reply::Attributes { attributes, .. },
@@ -110,14 +159,13 @@ impl Publisher {
                         unreachable!("made above")
                     };
                     // It would replace too many old extents at once.
-                    let halves = (error.kind() == ErrorKind::Overflow)
-                        .then(|| halved(&step))
-                        .flatten();
+                    let is_too_much = error.kind() == ErrorKind::Overflow && !next.is_of_several();
+                    let halves = is_too_much.then(|| halved(&step)).flatten();
                     let Some([first, second]) = halves else {
                         return Err(error);
                     };
-                    steps.push_front(second);
-                    steps.push_front(first);
+                    next.steps.push_front(second);
+                    next.steps.push_front(first);
                 }
             }
         }
@@ -127,24 +175,27 @@ impl Publisher {
     fn note_published(
         &self,
         state: &InodeRef,
-        number: u64,
+        last: u64,
         attributes: &Attributes,
         asked: HeldState,
     ) {
         let mut inner = state.lock();
         self.pages.note_published(state.id());
-        let Some(batch) = inner.batches_mut().published(number) else {
+        let batches = inner.batches_mut().published(last);
+        if batches.is_empty() {
             return;
-        };
-        let bytes = batch.bytes();
-        let (runs, stored) = batch.into_parts();
-        let stored = stored.expect("a published batch was stored");
-        inner.note_published(&stored.extents);
-        if !inner.is_orphan() || inner.is_open() {
-            for run in runs {
-                let piece = (run.bytes, run.memory);
-                self.pages
-                    .cache(state.id(), &mut inner, run.offset, piece, false);
+        }
+        let bytes: u64 = batches.iter().map(Batch::bytes).sum();
+        for batch in batches {
+            let (runs, stored) = batch.into_parts();
+            let stored = stored.expect("a published batch was stored");
+            inner.note_published(&stored.extents);
+            if !inner.is_orphan() || inner.is_open() {
+                for run in runs {
+                    let piece = (run.bytes, run.memory);
+                    self.pages
+                        .cache(state.id(), &mut inner, run.offset, piece, false);
+                }
             }
         }
         inner.learn(attributes, asked);
@@ -257,4 +308,15 @@ impl Publisher {
         let since = since.unwrap_or_else(|| self.session.now());
         self.session.is_pause(error, since)
     }
+}
+
+/// Whether an error says that the owner wasn't heard, and nothing of what it was asked.
+fn is_silence(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Unavailable
+            | ErrorKind::Unknown
+            | ErrorKind::SessionEnded
+            | ErrorKind::ShuttingDown
+    )
 }

@@ -1,22 +1,31 @@
-//! The operations that publish a batch, as small as the owner needs them. Pure.
+//! The operations that publish batches, as small as the owner needs them. Pure.
 
 use crate::inode::Batch;
 use model::operation::Publish;
 use model::{Extent, InodeId, limits};
 
-/// The operations that publish a batch whose data is stored.
-pub(super) fn publishes(inode: InodeId, batch: &Batch) -> Vec<Publish> {
-    let stored = batch.ready().expect("a written batch has its place");
-    let pending = batch.pending();
-    let written = Some((pending.written, pending.generation));
-    let steps = stored.extents.chunks(limits::PUBLISH_EXTENTS_MAX);
+/// The operations that publish a batch whose data is stored, or the one that publishes several: of those the extents
+/// are few enough, and don't overlap. They make the file as long as the largest of them says, and are dated as the last
+/// one: its write was the last.
+pub(super) fn publishes(inode: InodeId, batches: &[&Batch]) -> Vec<Publish> {
+    let newest = batches.last().expect("something is published").pending();
+    let written = Some((newest.written, newest.generation));
+    let sizes = batches.iter().map(|batch| batch.pending().size);
+    let size = sizes.max().unwrap_or(newest.size);
+    let stored = batches.iter().flat_map(|batch| {
+        let stored = batch.ready().expect("a written batch has its place");
+        &stored.extents
+    });
+    let mut extents: Vec<&Extent> = stored.collect();
+    extents.sort_unstable_by_key(|extent| extent.offset);
+    let steps = extents.chunks(limits::PUBLISH_EXTENTS_MAX);
     let last = steps.len().saturating_sub(1);
-    let publish = |(step, extents): (usize, &[Extent])| Publish {
+    let publish = |(step, extents): (usize, &[&Extent])| Publish {
         inode,
-        extents: extents.to_vec(),
+        extents: extents.iter().copied().cloned().collect(),
         size_at_least: match extents.last() {
             Some(extent) if step < last => extent.end(),
-            _ => pending.size,
+            _ => size,
         },
         written,
         replaces: None,

@@ -50,6 +50,8 @@ pub struct Way {
     pub no_sessions: AtomicBool,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
+    /// These operations are refused.
+    pub refuses: Mutex<Option<Which>>,
     /// Nothing arrives that says what is held.
     pub no_reclaims: AtomicBool,
     /// What clients have done themselves is refused as a whole.
@@ -63,6 +65,8 @@ pub struct Way {
     pub asked: AtomicU64,
     /// Of these, lookups and listings.
     pub looked: AtomicU64,
+    /// How many extents each of them had that publishes, in the order in which they were sent.
+    pub published: Mutex<Vec<usize>>,
 }
 
 impl Way {
@@ -82,6 +86,7 @@ impl Way {
             listed_late: AtomicBool::new(false),
             no_sessions: AtomicBool::new(false),
             no_publishes: AtomicBool::new(false),
+            refuses: Mutex::new(None),
             no_reclaims: AtomicBool::new(false),
             refuses_streams: AtomicBool::new(false),
             leaves: AtomicBool::new(false),
@@ -89,6 +94,7 @@ impl Way {
             renewed: Mutex::new(None),
             asked: AtomicU64::new(0),
             looked: AtomicU64::new(0),
+            published: Mutex::default(),
         })
     }
 }
@@ -258,6 +264,17 @@ impl Remote for Way {
                 self.looked.fetch_add(1, Ordering::Relaxed);
             }
             let makes_held = operation.as_ref().is_some_and(Operation::makes_held);
+            if let Some(Operation::Publish(publish)) = &operation {
+                self.published.lock().push(publish.extents.len());
+            }
+            let refuses = *self.refuses.lock();
+            if let (Some(refuses), Some(operation)) = (refuses, &operation)
+                && refuses(operation)
+            {
+                let error = Error::new(ErrorKind::Corrupt, "a record is damaged");
+                let reply = Reply::new(&Err::<OwnerReply, _>(error), Bytes::new());
+                return Ok(Answer { from: RUN, reply });
+            }
             let publishes = matches!(operation, Some(Operation::Publish(_)));
             if publishes && self.no_publishes.load(Ordering::Relaxed) {
                 silence.await;

@@ -3,7 +3,8 @@
 
 use super::measuring::Measuring;
 use super::{
-    Counted, HOLDERS_MAX, OVERTAKEN_MAX, RecallNumber, Round, Say, Statement, slice_bytes,
+    Counted, HOLDERS_MAX, OVERTAKEN_MAX, RecallNumber, Round, SLICE_BYTES, Say, Statement,
+    slice_bytes,
 };
 use crate::planted::Planted;
 use model::NodeRun;
@@ -208,6 +209,7 @@ impl Ledger {
             }
         }
         let mut said = self.settle();
+        self.give_ahead(from, statement.ahead, &mut said);
         // Said again each time: the last one may have been lost.
         let granted = self.granted(from);
         if !said.contains(&granted) {
@@ -371,6 +373,15 @@ impl Ledger {
             self.grant(run, slice, said);
         } else {
             self.wait(run, want.number, said);
+        }
+    }
+
+    /// A holder would like to hold so much: it gets a slice, unless it has that already. Only while there is plenty
+    /// and nobody wants anything: nothing is recalled for it, and nobody waits longer.
+    fn give_ahead(&mut self, run: NodeRun, liked: u64, said: &mut Vec<Say>) {
+        let is_plenty = slice_bytes(self.free(), self.accounts.len()) == SLICE_BYTES;
+        if liked > self.accounts[&run].held() && self.queue.is_empty() && is_plenty {
+            self.grant(run, SLICE_BYTES, said);
         }
     }
 

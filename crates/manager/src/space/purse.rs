@@ -1,6 +1,6 @@
 //! The half that gets slices and spends them.
 
-use super::{RecallNumber, Statement, Want};
+use super::{AHEAD_BELOW, RecallNumber, SLICE_BYTES, Statement, Want};
 use crate::planted::Planted;
 use model::member::Term;
 
@@ -19,6 +19,8 @@ pub struct Purse {
     /// The largest write that lacks room: number and bytes.
     wanted: Option<(u64, u64)>,
     wants: u64,
+    /// A write has left little, and nothing has made that more since.
+    is_low: bool,
     planted: Option<Planted>,
 }
 
@@ -35,6 +37,7 @@ impl Purse {
             return;
         }
         self.granted = self.available() + self.taken;
+        self.is_low = false;
         self.said = Statement {
             term,
             number: self.said.number,
@@ -74,9 +77,11 @@ impl Purse {
     }
 
     /// Takes room for a write. If there isn't enough, it is wanted from now on, and the caller asks
-    /// again when something was granted. Of several writes that lack room the largest is wanted.
+    /// again when something was granted. Of several writes that lack room the largest is wanted. One that
+    /// leaves little makes the purse [ask ahead](Self::asks_ahead).
     pub fn take(&mut self, bytes: u64) -> bool {
         if self.take_if_there(bytes) {
+            self.is_low |= self.available() < AHEAD_BELOW;
             return true;
         }
         let wanted = self.wanted.map_or(0, |(_, wanted)| wanted);
@@ -98,6 +103,13 @@ impl Purse {
             self.wanted = None;
         }
         true
+    }
+
+    /// Whether it says that it will soon lack room. While a write waits it says only what that lacks, and after a
+    /// recall nothing before the next write: others lack what it would get.
+    #[must_use]
+    pub fn asks_ahead(&self) -> bool {
+        self.is_low && self.wanted.is_none()
     }
 
     /// The write that lacked room was given up.
@@ -126,6 +138,7 @@ impl Purse {
             Some(Planted::ForgetOwed) => 0,
             _ => (self.owed - paid).min(self.taken),
         };
+        self.is_low &= self.available() < AHEAD_BELOW;
     }
 
     /// What to say now; to be said again until it is answered.
@@ -135,7 +148,15 @@ impl Purse {
             number,
             bytes: bytes.saturating_add(self.taken),
         });
-        Statement { want, ..self.said }
+        let ahead = match self.asks_ahead() {
+            true => SLICE_BYTES.saturating_add(self.taken),
+            false => 0,
+        };
+        Statement {
+            want,
+            ahead,
+            ..self.said
+        }
     }
 
     /// The ledger has given so much since the beginning.
@@ -150,6 +171,7 @@ impl Purse {
     pub fn recalled(&mut self, term: Term, number: RecallNumber) {
         if self.is_of(term) && number > self.said.obeyed {
             self.said.obeyed = number;
+            self.is_low = false;
             let idle = self.idle();
             if self.planted != Some(Planted::KeepIdle) {
                 self.said.returned += idle;

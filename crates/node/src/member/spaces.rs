@@ -1,8 +1,8 @@
 //! Who of the cluster may write how much to the pool: `manager::space` driven by what happens.
 //!
 //! *A node* has a purse (`holding`): its clients reserve from it, and all that is put to NSDs from here is said
-//! to it. A task states it to the manager every second, and at once when a write lacks room. *The manager* has
-//! the pool's ledger (`desk`), which answers statements at once, asks NSDs what they have, and tells nodes what
+//! to it. A task states it to the manager every second, and at once when a write lacks room or leaves little. *The
+//! manager* has the pool's ledger (`desk`), which answers statements at once, asks NSDs what they have, and tells nodes what
 //! they didn't ask for: what they were given after others gave back, and that they shall give back.
 //!
 //! *A write that lacks room* waits until the purse was told something ([`pool::Taken::Asked`]). *A lost message*

@@ -35,7 +35,7 @@ use std::net::IpAddr;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use world::{Deadline, World};
 
 /// Longest time that a cluster needs to admit a machine; then it says that it doesn't know.
@@ -70,7 +70,7 @@ pub trait Admit: Send + Sync {
 
 /// Reads the request of a machine that joins. The caller bounds the time.
 pub(crate) async fn read_request(
-    stream: &mut impl Stream,
+    stream: &mut (impl AsyncRead + Unpin),
 ) -> std::result::Result<JoinRequest, Refusal> {
     let wrong = |why: String| Refusal::new(Kind::Join, why);
     let allow = |header: &Header| {

@@ -26,7 +26,7 @@ const FULL_FOR: Duration = Duration::from_millis(50);
 pub(in crate::member) struct Holding {
     world: World,
     state: Mutex<State>,
-    /// A write lacks room.
+    /// A write lacks room, or the next ones will.
     wants: Notify,
     /// A wish was answered.
     answered: Notify,
@@ -41,6 +41,8 @@ struct State {
     full: Option<(u64, Instant)>,
     /// Writes may wait for an answer.
     is_asked: bool,
+    /// The manager had nothing to give ahead: it is asked for that with what it is told every second, and no sooner.
+    is_scarce: bool,
     /// Taken for the metadata here, beyond the pool's reserve.
     kept: u64,
 }
@@ -72,8 +74,9 @@ impl Holding {
         Ok(self.state.lock().purse.state())
     }
 
-    fn take_in(&self, told: Told) {
-        let is_answer = {
+    /// Returns whether more was given.
+    fn take_in(&self, told: Told) -> bool {
+        let (more, is_answer) = {
             let state = &mut *self.state.lock();
             let before = state.purse.available();
             if let Some(total) = told.granted {
@@ -90,11 +93,17 @@ impl Holding {
             }
             let is_answer = more || refused.is_some();
             state.is_asked &= !is_answer;
-            is_answer
+            state.is_scarce &= !more;
+            // What had been written may have used up most of it.
+            if more && state.purse.asks_ahead() {
+                self.wants.notify_one();
+            }
+            (more, is_answer)
         };
         if is_answer {
             self.answered.notify_waiters();
         }
+        more
     }
 
     /// Takes what the metadata here needs beyond the pool's reserve, or gives it back. Writes that wait go
@@ -124,15 +133,21 @@ impl Holding {
 impl Room for Holding {
     fn take(&self, bytes: u64) -> Taken {
         let state = &mut *self.state.lock();
-        if state.purse.take_if_there(bytes) {
+        if state.purse.available() < bytes {
+            let now = self.world.now();
+            let is_full = |(refused, at): (u64, Instant)| bytes >= refused && now - at < FULL_FOR;
+            if state.full.is_some_and(is_full) {
+                return Taken::Full;
+            }
+        }
+        let asked_ahead = state.purse.asks_ahead();
+        if state.purse.take(bytes) {
+            let begins = state.purse.asks_ahead() && !asked_ahead;
+            if begins && !state.is_scarce {
+                self.wants.notify_one();
+            }
             return Taken::Yes;
         }
-        let now = self.world.now();
-        let is_full = |(refused, at): (u64, Instant)| bytes >= refused && now - at < FULL_FOR;
-        if state.full.is_some_and(is_full) {
-            return Taken::Full;
-        }
-        assert!(!state.purse.take(bytes), "it wasn't there a moment ago");
         state.is_asked = true;
         self.wants.notify_one();
         Taken::Asked
@@ -189,7 +204,10 @@ pub(in crate::member) async fn state(parts: Arc<Parts>) {
                 _ = replaced => None,
             };
             if let Some(told) = told {
-                holding.take_in(told);
+                let more = holding.take_in(told);
+                if statement.ahead > 0 {
+                    holding.state.lock().is_scarce = !more;
+                }
                 if statement.want.is_none() {
                     pause = STATE_EVERY;
                 }
