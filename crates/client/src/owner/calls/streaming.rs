@@ -43,7 +43,7 @@ pub(super) struct Streaming {
 /// Who waits for what became of a publish, and the change that it is until then.
 struct Publishing {
     tell: oneshot::Sender<Result<StreamDone>>,
-    _change: Option<OwnChange>,
+    change: Option<OwnChange>,
 }
 
 /// Nothing is answered any more.
@@ -193,7 +193,7 @@ impl Calls {
             let (tell, told) = oneshot::channel();
             let publishing = Publishing {
                 tell,
-                _change: change.take(),
+                change: change.take(),
             };
             self.streaming.publishes.lock().insert(number, publishing);
             let begins = stream.begin_sending();
@@ -402,13 +402,12 @@ impl Calls {
             .chain(std::iter::repeat(&left_out))
             .take(operations.len())
             .collect();
+        let mut published = Vec::new();
         for (operation, done) in operations.iter().zip(&done) {
             let waiting = self.streaming.publishes.lock().remove(&operation.number);
             if matches!(operation.operation, Operation::Publish(_)) {
-                // Nobody may wait any more: it is tried again later.
-                if let Some(publishing) = waiting {
-                    let _told = publishing.tell.send((*done).clone());
-                }
+                let waiting = waiting.map(|publishing| (publishing, (*done).clone()));
+                published.extend(waiting);
             } else if let Err(error) = done {
                 let inode = operation.made();
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
@@ -441,5 +440,11 @@ impl Calls {
             is_news
         });
         self.streaming.unlock(stream);
+        // Last, and with nothing locked: a quick thread that syncs goes on at once, and finds nothing left to wait for.
+        for (publishing, done) in published {
+            drop(publishing.change);
+            // Nobody may wait any more: it is tried again later.
+            let _told = publishing.tell.send(done);
+        }
     }
 }
