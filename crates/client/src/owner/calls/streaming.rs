@@ -228,6 +228,13 @@ impl Calls {
         self.streaming.is_busy.load(Ordering::Acquire)
     }
 
+    /// The newest operation of the stream, and its session; `None` if the owner has answered all.
+    pub(in crate::owner) fn newest_streamed(&self) -> Option<(SessionId, u64)> {
+        let session = self.session.get().copied()?;
+        let stream = self.is_streaming().then(|| self.streaming.stream.lock())?;
+        Some((session, stream.newest()?))
+    }
+
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
     pub(in crate::owner) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {
         let mut stream = self.is_streaming().then(|| self.streaming.stream.lock())?;
@@ -272,12 +279,17 @@ impl Calls {
         request: &OwnerRequest,
         deadline: Deadline,
     ) -> Result<()> {
-        if let Some(number) = self.streaming.needs(request) {
-            let waiting = self.until_streamed(number);
-            let in_time = deadline.bound(&self.world, waiting).await;
-            in_time.unwrap_or_else(|_| Err(self.late(ErrorKind::Unavailable)))?;
+        match self.streaming.needs(request) {
+            Some(number) => self.streamed_by(number, deadline).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Waits until the owner has answered up to a number.
+    pub(super) async fn streamed_by(&self, number: u64, deadline: Deadline) -> Result<()> {
+        let waiting = self.until_streamed(number);
+        let in_time = deadline.bound(&self.world, waiting).await;
+        in_time.unwrap_or_else(|_| Err(self.late(ErrorKind::Unavailable)))
     }
 
     /// Whether the owner has refused what a program was told is done, since this was last asked.
