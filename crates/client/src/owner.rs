@@ -256,9 +256,20 @@ impl Owner {
         }
     }
 
-    /// Makes everything answered so far durable.
-    pub(crate) async fn sync(&self) -> Result<()> {
-        self.ask_to(&OwnerRequest::Sync).await
+    /// What was made here last, by its session and number; `None` if the owner has answered all of it.
+    pub(crate) fn newest_streamed(&self) -> Option<(SessionId, u64)> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(owner) => owner.newest_streamed(),
+        }
+    }
+
+    /// Makes everything answered so far durable, and what was made here up to the `newest` ([`Owner::newest_streamed`]).
+    pub(crate) async fn sync(&self, newest: Option<(SessionId, u64)>) -> Result<()> {
+        match self {
+            Self::Here(_) => self.ask_to(&OwnerRequest::Sync).await,
+            Self::There(owner) => owner.sync(newest).await,
+        }
     }
 
     /// Adds a use of an inode, which then survives losing its last name.

@@ -9,6 +9,7 @@ use crate::inode::{Inner, InodeRef, Plain};
 use crate::page_pool::PagePool;
 use crate::session::Session;
 use bytes::Bytes;
+use futures::future::join;
 use model::{Attributes, ErrorKind, InodeId, Operation, Privileges, Result, SetAttributes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,8 +57,7 @@ impl Rights {
     ) -> Result<bool> {
         let grants = self.grants();
         let asked = state.lock().held_state();
-        let now = self.session.attributes(state.id()).await?;
-        let plain = Plain::of(&now, self.has_capabilities(state.id()).await?);
+        let plain = self.ask(state.id(), privileges).await?;
         {
             let mut inner = state.lock();
             if self.grants() == grants {
@@ -78,6 +78,17 @@ impl Rights {
             .attributes_after(Operation::SetAttributes { inode, set })
             .await?;
         Ok(matches!(privileges, Privileges::Drop { .. }))
+    }
+
+    /// Asks which of these privileges an inode hasn't: for all of them at the same time, because a program waits for it.
+    async fn ask(&self, inode: InodeId, privileges: Privileges) -> Result<Plain> {
+        let has_capabilities = self.has_capabilities(inode);
+        if privileges == Privileges::DropCapabilities {
+            return Ok(Plain::of_any_mode(has_capabilities.await?));
+        }
+        let now = self.session.attributes(inode);
+        let (now, has_capabilities) = join(now, has_capabilities).await;
+        Ok(Plain::of(&now?, has_capabilities?))
     }
 
     async fn has_capabilities(&self, inode: InodeId) -> Result<bool> {

@@ -274,7 +274,17 @@ impl Session {
 
     /// Makes everything answered so far durable. For a program [`Session::tell_lost_answers`] follows.
     pub(crate) async fn sync(&self) -> Result<()> {
-        self.in_any_session(|| self.owner.sync()).await
+        self.sync_until(self.newest_streamed()).await
+    }
+
+    /// What was made here last and the owner has yet to answer, for [`Session::sync_until`].
+    pub(crate) fn newest_streamed(&self) -> Option<(SessionId, u64)> {
+        self.owner.newest_streamed()
+    }
+
+    /// As [`Session::sync`], of what was made here up to the `newest` only: nothing that others have made since.
+    pub(crate) async fn sync_until(&self, newest: Option<(SessionId, u64)>) -> Result<()> {
+        self.in_any_session(|| self.owner.sync(newest)).await
     }
 
     /// Tells a program that syncs, and would hear nothing otherwise.

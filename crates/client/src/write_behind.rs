@@ -134,8 +134,10 @@ impl WriteBehind {
         if self.session.world().has_planted(Planted::SyncNothing) {
             return Ok(());
         }
+        // First: what other programs make while this one's data is stored is theirs to sync.
+        let newest = self.session.newest_streamed();
         self.publish_inode(inode).await?;
-        self.session.sync().await?;
+        self.session.sync_until(newest).await?;
         // Who has it open hears of all that is lost by that.
         self.pages.check_lost(inode)?;
         self.session.tell_lost_answers()

@@ -1,5 +1,6 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
+mod synced;
 pub(crate) mod visited;
 
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
@@ -821,6 +822,36 @@ fn a_directory_is_delegated_again_soon_after_others_have_made_one_beside_it() {
             maker.become_alone_in_place().await;
         }
         assert_eq!(names_of(&other, maker.directory).await, maker.names);
+        maker.client.close().await.unwrap();
+        other.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if the directory above counted as wanted by others for long because one has wanted it once: what is made
+/// beside a new directory would keep that from being delegated.
+#[test]
+fn a_new_directory_is_delegated_soon_although_others_have_just_made_one_beside_it() {
+    run(9_991, |world, node| async move {
+        let (client, way) = far(&world, &node).await;
+        let (other, _) = far(&world, &node).await;
+        let directory = make(&client, ROOT, "d", new_directory()).await;
+        client.lookup_to_keep(ROOT, name("d")).await.unwrap();
+        let mut maker = Maker::at(&world, (client, way), "d", directory);
+        // Fewer than make it worthwhile.
+        for _ in 0..6 {
+            assert!(maker.make_in_place().await > 0);
+        }
+        let begun = world.now();
+        make(&other, ROOT, "beside", new_directory()).await;
+        while maker.make_in_place().await > 0 {
+            world.sleep(Duration::from_millis(5)).await;
+            let took = world.now().since(begun);
+            assert!(took < Duration::from_millis(300), "{took:?}");
+        }
+        maker.until_sent().await;
+        maker.make_some(20).await;
+        assert_eq!(names_of(&other, directory).await, maker.names);
         maker.client.close().await.unwrap();
         other.close().await.unwrap();
         node.check_and_close().await;

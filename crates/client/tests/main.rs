@@ -21,6 +21,7 @@ mod near;
 mod owner;
 mod pieces;
 mod planted;
+mod privileges;
 mod random;
 mod renewed;
 mod returning;

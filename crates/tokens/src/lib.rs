@@ -13,6 +13,7 @@
 //! loses its session once its tokens have run out ([`granter::Action::End`]); after a take-over
 //! holders say what they have ([`Granter::reclaim`]).
 
+mod contention;
 pub mod granter;
 pub mod holder;
 pub mod needs;
@@ -20,6 +21,7 @@ mod pieces;
 mod planted;
 mod widen;
 
+pub use contention::Contention;
 pub use granter::Granter;
 pub use holder::Holder;
 pub use pieces::{Piece, Pieces};

@@ -22,6 +22,14 @@ impl Plain {
         }
     }
 
+    /// Of an inode whose mode nobody has asked for.
+    pub(crate) fn of_any_mode(has_capabilities: bool) -> Self {
+        Self {
+            bits: false,
+            capabilities: !has_capabilities,
+        }
+    }
+
     /// Whether a change of bytes has nothing to drop.
     pub(crate) fn loses_nothing_to(self, privileges: Privileges) -> bool {
         match privileges {

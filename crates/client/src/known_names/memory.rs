@@ -15,12 +15,9 @@ use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, TokenMode, TokenObject};
 use std::collections::BTreeSet;
-use std::time::Duration;
-use tokens::Moment;
+use tokens::{Contention, Moment};
 use world::Map;
 
-/// How long a token isn't asked for that others wanted: as long as the owner calls it contended.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Most tokens of which that is remembered.
 const REFUSED_MAX: usize = 4_096;
 /// Most tokens that are asked for while no operation waits for them.
@@ -109,8 +106,8 @@ pub(super) struct Memory {
     places: Places,
     /// Of which inodes kernels may keep attributes.
     shown: Shown,
-    /// Until when a token isn't asked for.
-    refused: Map<TokenObject, Moment>,
+    /// Tokens that others wanted: they aren't asked for about as long as the owner calls them contended.
+    refused: Map<TokenObject, Contention>,
     /// Tokens that are asked for while no operation waits for them.
     asked_later: BTreeSet<TokenObject>,
 }
@@ -146,7 +143,7 @@ impl Memory {
             + self.attributes * size_of::<KnownAttributes>()
             + self.directories.capacity() * place(size_of::<(InodeId, Directory)>())
             + self.inodes.capacity() * place(size_of::<(InodeId, Inode)>())
-            + self.refused.capacity() * place(size_of::<(TokenObject, Moment)>())
+            + self.refused.capacity() * place(size_of::<(TokenObject, Contention)>())
             + self.places.bytes()
             + self.shown.bytes()
     }
@@ -229,7 +226,8 @@ impl Memory {
 
     /// Whether others have wanted a token a moment ago, or more of it than they may have beside this client.
     fn is_refused(&self, object: TokenObject, now: Moment) -> bool {
-        self.refused.get(&object).is_some_and(|until| now < *until)
+        let refused = self.refused.get(&object);
+        refused.is_some_and(|refused| refused.is_on(now))
     }
 
     pub(super) fn list(
@@ -597,12 +595,17 @@ impl Memory {
 
     pub(super) fn refuse(&mut self, object: TokenObject, now: Moment) {
         if self.refused.len() >= REFUSED_MAX {
-            self.refused.retain(|_, until| now < *until);
+            self.refused.retain(|_, refused| now < refused.fades());
         }
         if self.refused.len() >= REFUSED_MAX {
             self.refused.clear();
         }
-        self.refused.insert(object, now.plus(PAUSE));
+        let refused = self.refused.entry(object).or_default();
+        // Several operations that have waited for the same answer are refused once.
+        match refused.is_on(now) {
+            true => refused.go_on(now),
+            false => refused.begin(now),
+        }
     }
 
     /// False if it is asked for already, or as many are as may be.

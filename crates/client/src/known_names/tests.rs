@@ -651,17 +651,65 @@ fn names_take_no_more_bytes_than_they_may() {
     assert!(forgotten < 100, "{forgotten} forgotten at once");
 }
 
+/// For how long a token isn't asked for from then on, in milliseconds.
+fn rest(memory: &Memory, object: TokenObject, now: u64) -> u64 {
+    let at = |millis| Moment(Duration::from_millis(millis));
+    let rest = (0..10_000).find(|rest: &u64| memory.wants(object, at(now + rest)));
+    rest.expect("it is asked for again")
+}
+
 #[test]
 fn a_token_that_others_wanted_is_not_asked_for_at_once() {
     let mut memory = Memory::new(1 << 20);
     let object = TokenObject::Directory(ROOT);
-    let at = |seconds| Moment(Duration::from_secs(seconds));
+    let at = |millis| Moment(Duration::from_millis(millis));
     assert!(memory.wants(object, at(10)));
     memory.show(object, Some(TokenMode::Shared), at(10));
     assert!(!memory.wants(object, at(10)));
-    memory.show(object, None, at(20));
-    assert!(!memory.wants(object, at(20)));
-    assert!(memory.wants(object, at(21)));
+    memory.show(object, None, at(2_000));
+    assert_eq!(rest(&memory, object, 2_000), 50);
+    // It was lost once, however often that is said.
+    memory.show(object, None, at(2_001));
+    assert_eq!(rest(&memory, object, 2_000), 50);
+}
+
+#[test]
+fn a_token_that_is_refused_again_and_again_is_asked_for_less_and_less_often() {
+    let mut memory = Memory::new(1 << 20);
+    let object = TokenObject::Directory(ROOT);
+    let at = |millis| Moment(Duration::from_millis(millis));
+    let (mut now, mut pauses) = (0, Vec::new());
+    for _ in 0..8 {
+        // Several operations wait for the same answer.
+        (0..8).for_each(|_| memory.refuse(object, at(now)));
+        let pause = rest(&memory, object, now);
+        pauses.push(pause);
+        now += pause;
+    }
+    assert_eq!(pauses, [50, 100, 200, 400, 800, 1_000, 1_000, 1_000]);
+    // Until nobody has wanted it for a while.
+    now += 4_000;
+    memory.refuse(object, at(now));
+    assert_eq!(rest(&memory, object, now), 50);
+}
+
+#[test]
+fn no_more_refusals_are_remembered_than_may_be() {
+    let mut memory = Memory::new(1 << 20);
+    let at = |millis| Moment(Duration::from_millis(millis));
+    let inode = |number| TokenObject::Inode(InodeId(number));
+    memory.refuse(inode(0), at(0));
+    for number in 1..4_096 {
+        memory.refuse(inode(number), at(200));
+    }
+    let most = memory.bytes();
+    // What has faded makes room.
+    memory.refuse(inode(4_096), at(250));
+    assert_eq!(rest(&memory, inode(1), 200), 50);
+    for number in 4_097..100_000 {
+        memory.refuse(inode(number), at(250));
+        assert!(memory.bytes() <= most);
+    }
 }
 
 /// An owner that contradicts itself.

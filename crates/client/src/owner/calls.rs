@@ -235,10 +235,6 @@ impl Calls {
                 _ => {}
             }
         }
-        // An owner on another node has answered nothing that isn't durable.
-        if matches!(request, OwnerRequest::Sync) && self.is_all_durable() {
-            return Ok(OwnerReply::Done);
-        }
         let mut call = OwnerCall {
             shard: self.shard,
             session: session.unwrap_or_default(),
@@ -278,6 +274,36 @@ impl Calls {
             change.note(operation, &ranked.reply);
         }
         decided
+    }
+
+    /// Makes durable everything that the session was answered, and what was made here up to the `newest` operation of a
+    /// session ([`Calls::newest_streamed`]): nothing that others have made since.
+    ///
+    /// # Errors
+    /// As those of [`Calls::ask`].
+    pub(super) async fn sync(&self, newest: Option<(SessionId, u64)>) -> Result<()> {
+        let deadline = Deadline::after(&self.world, self.patience);
+        let session = self.session.get().copied();
+        // What was made in a session before is durable or lost.
+        let newest = newest.filter(|(maker, _)| Some(*maker) == session);
+        if let Some((_, number)) = newest {
+            self.streamed_by(number, deadline).await?;
+        }
+        // An owner on another node has answered nothing that isn't durable.
+        if self.is_all_durable() {
+            return Ok(());
+        }
+        let mut call = OwnerCall {
+            shard: self.shard,
+            session: session.unwrap_or_default(),
+            tenure: Tenure::default(),
+            order: None,
+            request: OwnerRequest::Sync,
+        };
+        match self.ask_until(&mut call, deadline).await {
+            Outcome::Answered(answer) => answer.map(drop),
+            Outcome::NotRun(error) | Outcome::Unknown(error) => Err(error),
+        }
     }
 
     /// The error for a request that wasn't answered while its program waited.

@@ -138,6 +138,17 @@ impl RemoteOwner {
         self.calls.load().is_streaming()
     }
 
+    /// As [`Calls::newest_streamed`].
+    pub(super) fn newest_streamed(&self) -> Option<(SessionId, u64)> {
+        self.calls.load().newest_streamed()
+    }
+
+    /// As [`Calls::sync`].
+    pub(super) async fn sync(&self, newest: Option<(SessionId, u64)>) -> Result<()> {
+        let calls = self.calls.load_full();
+        calls.sync(newest).await
+    }
+
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
     pub(super) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {
         self.calls.load().ask_for_tokens(inode)

@@ -2,15 +2,13 @@
 
 use super::ClaimNumber;
 use crate::pieces::{contain, joined, overlap};
-use crate::{Moment, Piece, Pieces, Planted};
+use crate::{Contention, Moment, Piece, Pieces, Planted};
 use model::token::{GrantNumber, Ship, TOKEN_RANGES_MAX, TokenRecall, TokenReturn};
 use model::{SessionId, TokenMode, TokenObject, TokenRange};
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::time::Duration;
 
-/// How long after a recall no more is granted than is required.
-const CONTENDED_FOR: Duration = Duration::from_secs(1);
 /// How often a recall is said.
 const SAY_EVERY: Duration = Duration::from_millis(500);
 /// How long a session may be silent after it was recalled, although its tokens have run out: a machine
@@ -159,7 +157,8 @@ pub(super) struct Object {
     /// Operations of the owner that are running.
     running: Vec<Waiting>,
     recalls: BTreeMap<SessionId, Recalling>,
-    contended_until: Moment,
+    /// Recalls until now: for a while after one no more is granted than is required.
+    contention: Contention,
     planted: Option<Planted>,
 }
 
@@ -176,13 +175,13 @@ impl Object {
         self.held.is_empty()
             && self.queue.is_empty()
             && self.running.is_empty()
-            && self.contended_until <= now
+            && self.contention.fades() <= now
     }
 
     /// When an object of which only contention is remembered can be forgotten.
     pub(super) fn fades(&self) -> Option<Moment> {
         let is_free = self.held.is_empty() && self.queue.is_empty() && self.running.is_empty();
-        is_free.then_some(self.contended_until)
+        is_free.then(|| self.contention.fades())
     }
 
     /// What a session holds.
@@ -233,9 +232,9 @@ impl Object {
         !self.queue.is_empty()
     }
 
-    /// Whether others have waited for something of it lately.
+    /// Whether others wait until something of it is given back, or have lately.
     pub(super) fn is_contended(&self, now: Moment) -> bool {
-        self.contended_until > now
+        self.contention.is_on(now) || self.recalled().next().is_some()
     }
 
     /// Whether the owner runs an operation rather than grant a token for it.
@@ -403,14 +402,13 @@ impl Object {
         now: Moment,
     ) -> Vec<(SessionId, TokenRecall)> {
         let needed = self.needed();
-        if !needed.is_empty() {
-            self.contended_until = now.plus(CONTENDED_FOR);
-        }
+        let goes_on = self.recalled().next().is_some();
         self.pause_recalls(&needed, now);
-        let mut out = Vec::new();
+        let (mut begins, mut out) = (false, Vec::new());
         for (session, needed) in needed {
             let recall = self.recalls.entry(session);
             let mut is_due = matches!(recall, Entry::Vacant(_));
+            begins |= is_due;
             let recall = recall.or_insert_with(|| Recalling {
                 needed: needed.clone(),
                 first: needed.ranges.clone(),
@@ -419,10 +417,12 @@ impl Object {
                 said: now,
                 paused: None,
             });
+            begins |= recall.paused.is_some();
             recall.go_on(now);
             is_due |= recall.said.plus(SAY_EVERY) <= now || !recall.needed.contains(&needed);
             recall.needed = needed;
             if !overlap(&recall.first, &recall.needed.ranges) {
+                begins = true;
                 recall.first = recall.needed.ranges.clone();
                 recall.since = now;
                 recall.moved = now;
@@ -437,6 +437,12 @@ impl Object {
                 };
                 out.push((session, said));
             }
+        }
+        if begins {
+            self.contention.begin(now);
+        } else if goes_on {
+            // Also if it has ended just now.
+            self.contention.go_on(now);
         }
         out
     }

@@ -1,5 +1,6 @@
 //! Tests of the rules of one owner.
 
+mod contended;
 mod known;
 mod made;
 
@@ -149,10 +150,10 @@ fn as_much_is_granted_as_is_free_and_only_what_is_required_after_a_recall() {
         Some((B, &[range(500, 600)][..]))
     );
     owner.returned(A, &back(BYTES, range(600, u64::MAX), None), at(0));
-    let actions = owner.asked(B, 2, wants(BYTES, Exclusive, range(700, 800)), at(999));
+    let actions = owner.asked(B, 2, wants(BYTES, Exclusive, range(700, 800)), at(49));
     assert_eq!(granted(&actions), Some((B, &[range(700, 800)][..])));
-    // A second after the recall the object counts as quiet again.
-    let actions = owner.asked(B, 3, wants(BYTES, Exclusive, range(800, 900)), at(1000));
+    // A moment after the recall the object counts as quiet again.
+    let actions = owner.asked(B, 3, wants(BYTES, Exclusive, range(800, 900)), at(50));
     assert_eq!(granted(&actions), Some((B, &[range(500, u64::MAX)][..])));
 }
 
@@ -459,10 +460,10 @@ fn operations_go_to_the_owner_where_others_want_the_object() {
     owner.end_claim(claim, at(3));
     // The delegation isn't granted again for a while.
     assert_eq!(
-        owner.asked(A, 2, shippable(Exclusive), at(900)),
+        owner.asked(A, 2, shippable(Exclusive), at(50)),
         [ship(A, 2)]
     );
-    let actions = owner.asked(A, 3, shippable(Exclusive), at(1002));
+    let actions = owner.asked(A, 3, shippable(Exclusive), at(51));
     assert_eq!(granted(&actions), Some((A, &[TokenRange::ALL][..])));
 }
 
@@ -500,8 +501,8 @@ fn a_directory_that_another_has_alone_is_shared_with_who_looks_into_it() {
         request: 2,
         reply: TokenReply::Ship,
     };
-    assert_eq!(owner.asked(B, 2, look(), at(1_002)), [ship]);
-    let actions = owner.asked(B, 3, look(), at(1_003));
+    assert_eq!(owner.asked(B, 2, look(), at(102)), [ship]);
+    let actions = owner.asked(B, 3, look(), at(103));
     assert_eq!(granted(&actions), Some((B, whole)));
     // Others that wait have their turn first.
     let claim = owner

@@ -125,13 +125,15 @@ impl Memory {
         if !known.is_some_and(|known| known.note_had_made(now)) {
             return false;
         }
-        let Some(needed) = self.needed(directory) else {
+        let Some([above, own @ ..]) = self.needed(directory) else {
             return false;
         };
-        needed.into_iter().flatten().all(|object| {
-            let is_held = self.is_held(object) && !self.is_refused(object, now);
-            is_held || self.wants(object, now)
-        })
+        // Others may look into the one above: that is shared.
+        above.is_none_or(|above| self.is_held(above) || self.wants(above, now))
+            && own.into_iter().flatten().all(|object| {
+                let is_free = self.is_held(object) && !self.is_refused(object, now);
+                is_free || self.wants(object, now)
+            })
     }
 
     /// The client has asked for a delegation at this time, and has it or not.

@@ -115,12 +115,12 @@ fn a_delegation_is_asked_for_once_the_token_of_the_directory_above_may_be() {
     let mut memory = knowing_child(5_000);
     let (above, name) = (TokenObject::Directory(ROOT), text(0));
     memory.show(above, None, at(5_000));
-    for millis in 5_000..6_000 {
+    for millis in 5_000..5_050 {
         assert!(!memory.wants_delegation(CHILD, at(millis)));
     }
-    assert!(memory.wants_delegation(CHILD, at(6_000)));
+    assert!(memory.wants_delegation(CHILD, at(5_050)));
     assert_eq!(memory.to_learn(CHILD), Some(ToLearn::Under(above)));
-    memory.show(above, SHARED, at(6_000));
+    memory.show(above, SHARED, at(5_050));
     let looked_up = ToLearn::Name(ROOT, name.clone());
     assert_eq!(memory.to_learn(CHILD), Some(looked_up));
     let asked = memory.begin();
@@ -147,14 +147,25 @@ fn a_delegation_is_not_asked_for_again_just_after_others_wanted_a_part_of_it() {
         assert!(memory.wants_delegation(CHILD, at(2_000)));
         // They only look.
         memory.show(object, SHARED, at(2_000));
-        assert!(!memory.wants_delegation(CHILD, at(2_999)));
-        assert!(memory.wants_delegation(CHILD, at(3_000)));
+        assert!(!memory.wants_delegation(CHILD, at(2_049)));
+        assert!(memory.wants_delegation(CHILD, at(2_050)));
         memory.note_tried(CHILD, false, at(3_000)..at(3_000));
         assert!(!memory.wants_delegation(CHILD, at(3_049)));
         assert!(memory.wants_delegation(CHILD, at(3_050)));
         memory.note_tried(CHILD, true, at(3_050)..at(3_050));
         assert!(!memory.wants_delegation(CHILD, at(60_000)), "it has it");
     }
+}
+
+/// Would be broken if who had the directory above alone, and shares it now, waited until nobody looks into that.
+#[test]
+fn a_delegation_is_asked_for_although_others_look_into_the_directory_above() {
+    let mut memory = knowing_child(1_000);
+    let above = TokenObject::Directory(ROOT);
+    memory.show(above, EXCLUSIVE, at(2_000));
+    memory.show(above, SHARED, at(2_000));
+    assert!(memory.wants_delegation(CHILD, at(2_000)));
+    assert_eq!(memory.to_learn(CHILD), Some(ToLearn::Nothing));
 }
 
 /// A program has come to it by another way than its name.

@@ -43,7 +43,7 @@ pub(super) struct Streaming {
 /// Who waits for what became of a publish, and the change that it is until then.
 struct Publishing {
     tell: oneshot::Sender<Result<StreamDone>>,
-    _change: Option<OwnChange>,
+    change: Option<OwnChange>,
 }
 
 /// Nothing is answered any more.
@@ -193,7 +193,7 @@ impl Calls {
             let (tell, told) = oneshot::channel();
             let publishing = Publishing {
                 tell,
-                _change: change.take(),
+                change: change.take(),
             };
             self.streaming.publishes.lock().insert(number, publishing);
             let begins = stream.begin_sending();
@@ -226,6 +226,13 @@ impl Calls {
     /// Whether the owner has yet to answer something of the stream.
     pub(in crate::owner) fn is_streaming(&self) -> bool {
         self.streaming.is_busy.load(Ordering::Acquire)
+    }
+
+    /// The newest operation of the stream, and its session; `None` if the owner has answered all.
+    pub(in crate::owner) fn newest_streamed(&self) -> Option<(SessionId, u64)> {
+        let session = self.session.get().copied()?;
+        let stream = self.is_streaming().then(|| self.streaming.stream.lock())?;
+        Some((session, stream.newest()?))
     }
 
     /// A program is about to use a file that was made here: its attributes, if its operation brings the tokens for it.
@@ -272,12 +279,17 @@ impl Calls {
         request: &OwnerRequest,
         deadline: Deadline,
     ) -> Result<()> {
-        if let Some(number) = self.streaming.needs(request) {
-            let waiting = self.until_streamed(number);
-            let in_time = deadline.bound(&self.world, waiting).await;
-            in_time.unwrap_or_else(|_| Err(self.late(ErrorKind::Unavailable)))?;
+        match self.streaming.needs(request) {
+            Some(number) => self.streamed_by(number, deadline).await,
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Waits until the owner has answered up to a number.
+    pub(super) async fn streamed_by(&self, number: u64, deadline: Deadline) -> Result<()> {
+        let waiting = self.until_streamed(number);
+        let in_time = deadline.bound(&self.world, waiting).await;
+        in_time.unwrap_or_else(|_| Err(self.late(ErrorKind::Unavailable)))
     }
 
     /// Whether the owner has refused what a program was told is done, since this was last asked.
@@ -402,13 +414,12 @@ impl Calls {
             .chain(std::iter::repeat(&left_out))
             .take(operations.len())
             .collect();
+        let mut published = Vec::new();
         for (operation, done) in operations.iter().zip(&done) {
             let waiting = self.streaming.publishes.lock().remove(&operation.number);
             if matches!(operation.operation, Operation::Publish(_)) {
-                // Nobody may wait any more: it is tried again later.
-                if let Some(publishing) = waiting {
-                    let _told = publishing.tell.send((*done).clone());
-                }
+                let waiting = waiting.map(|publishing| (publishing, (*done).clone()));
+                published.extend(waiting);
             } else if let Err(error) = done {
                 let inode = operation.made();
                 tracing::error!(?inode, %error, "the owner has refused to make a file that a program was told is made");
@@ -441,5 +452,11 @@ impl Calls {
             is_news
         });
         self.streaming.unlock(stream);
+        // Last, and with nothing locked: a quick thread that syncs goes on at once, and finds nothing left to wait for.
+        for (publishing, done) in published {
+            drop(publishing.change);
+            // Nobody may wait any more: it is tried again later.
+            let _told = publishing.tell.send(done);
+        }
     }
 }

@@ -66,8 +66,8 @@ fn what_others_change_or_wait_for_is_not_granted_and_nobody_gives_it_back() {
     owner.returned(A, &back(INODE, TokenRange::ALL, None), at(2));
     assert!(granted(&owner.take_actions()).is_some());
     owner.returned(B, &back(INODE, TokenRange::ALL, None), at(3));
-    assert_eq!(owner.gives(C, at(1000)), None);
-    assert!(owner.gives(C, at(1001)).is_some());
+    assert_eq!(owner.gives(C, at(50)), None);
+    assert!(owner.gives(C, at(51)).is_some());
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn what_is_recalled_is_not_recalled_for_a_listing_again_at_once() {
     owner.returned(B, &back(INODE, TokenRange::ALL, None), at(4));
     assert!(granted(&owner.take_actions()).is_some());
     assert_eq!(owner.ask_to_list(B, FILE, at(5)), Listed::Refused);
-    assert_eq!(owner.ask_to_list(B, FILE, at(1_002)), Listed::Refused);
+    assert_eq!(owner.ask_to_list(B, FILE, at(102)), Listed::Refused);
     assert_eq!(owner.take_actions(), []);
-    waits(owner.ask_to_list(B, FILE, at(1_003)));
+    waits(owner.ask_to_list(B, FILE, at(103)));
 }
 
 #[test]
