@@ -2,6 +2,7 @@
 //!
 //! A client on another node than the owner looks first at what it knows of names (`known_names.rs`).
 
+mod ahead;
 mod delegated;
 mod preparing;
 mod under_tokens;
@@ -17,6 +18,7 @@ use crate::session::{Session, unexpected_reply};
 use crate::tokens::Tokens;
 use crate::types::Listing;
 use crate::write_behind::WriteBehind;
+use ahead::Ahead;
 use bytes::Bytes;
 use model::operation::{DirectoryEntry, NewInode, RenameMode};
 use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result};
@@ -36,6 +38,7 @@ pub(crate) struct Names {
     opens: Arc<Opens>,
     tokens: Arc<Tokens>,
     preparing: Preparing,
+    ahead: Ahead,
 }
 
 impl Names {
@@ -57,6 +60,7 @@ impl Names {
             opens,
             tokens,
             preparing: Preparing::default(),
+            ahead: Ahead::default(),
         }
     }
 
@@ -279,7 +283,7 @@ impl Names {
         let Some(known) = self.known() else {
             let look = self.attributes.look();
             let asked = self.session.standing().asked();
-            let (entries, end) = self.list_part(part).await?;
+            let (entries, end) = list_part(&self.session, part).await?;
             let listing = self.listing(entries, end, look).await?;
             let valid = self.session.standing().valid_since(asked);
             let valid = Validity {
@@ -290,26 +294,6 @@ impl Names {
         };
         // Boxed: a client that asks by a function call pays nothing for it.
         Box::pin(self.list_known(known, part)).await
-    }
-
-    async fn list_part(
-        &self,
-        (directory, after, limit, with_attributes): Part,
-    ) -> Result<(Vec<DirectoryEntry>, bool)> {
-        let operation = Operation::ReadDirectory {
-            directory,
-            after,
-            limit,
-            with_attributes,
-        };
-        self.list_at_owner(operation).await
-    }
-
-    async fn list_at_owner(&self, operation: Operation) -> Result<(Vec<DirectoryEntry>, bool)> {
-        match self.session.execute(operation).await? {
-            Reply::Listing { entries, end } => Ok((entries, end)),
-            other => unexpected_reply(&other),
-        }
     }
 
     /// Attributes include unpublished writes.
@@ -329,5 +313,22 @@ impl Names {
             entries,
             end,
         })
+    }
+}
+
+/// A part of a directory, as its owner says, and whether it is the last one.
+async fn list_part(
+    session: &Session,
+    (directory, after, limit, with_attributes): Part,
+) -> Result<(Vec<DirectoryEntry>, bool)> {
+    let list = Operation::ReadDirectory {
+        directory,
+        after,
+        limit,
+        with_attributes,
+    };
+    match session.execute(list).await? {
+        Reply::Listing { entries, end } => Ok((entries, end)),
+        other => unexpected_reply(&other),
     }
 }

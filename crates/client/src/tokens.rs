@@ -57,8 +57,17 @@ const REFUSALS_MAX: usize = 8;
 /// lets a session hold, so that files in use always find room.
 const OBJECTS_MAX: usize = 32_768;
 
+/// Above so many, what nobody uses is given back, so that there is room for what is used next.
+const RELEASED_ABOVE: usize = OBJECTS_MAX / 8 * 7;
+
 /// Most returns on the way of what nobody uses.
-const RETURNS_MAX: usize = 1_024;
+const RETURNS_MAX: usize = 2_048;
+
+/// Most objects that are looked at in turn for those that nobody uses. The state is locked meanwhile.
+const SWEPT_MAX: usize = 2_048;
+/// How often they are looked at, and how soon again after all of them were in use: those get another round.
+const SWEEP_EVERY: Duration = Duration::from_millis(10);
+const SWEEP_AGAIN: Duration = Duration::from_millis(50);
 
 /// Pause after the owner couldn't be asked.
 const ASK_PAUSE: Duration = Duration::from_millis(100);
@@ -96,6 +105,8 @@ struct State {
     asking: BTreeSet<u64>,
     /// Objects of which something may be held.
     kept: Kept,
+    /// When objects may be looked at again for those that nobody uses.
+    sweep_at: Moment,
     /// Inodes whose tokens are being asked for in messages of many.
     asked_to_know: usize,
     /// The session has ended, and no other one has begun.
@@ -140,6 +151,7 @@ impl Tokens {
                 waits: BTreeMap::new(),
                 asking: BTreeSet::new(),
                 kept: Kept::default(),
+                sweep_at: Moment::default(),
                 asked_to_know: 0,
                 is_over: false,
                 gives_all_up: false,
@@ -282,7 +294,7 @@ impl Tokens {
                 Some(Go::Begin(begun)) => return Ok(begun),
                 Some(Go::Again) => {
                     refusals += 1;
-                    self.release_unused(usize::MAX);
+                    self.release_unused(usize::MAX, usize::MAX);
                 }
                 // The session has ended: the next one is asked.
                 None => {}
@@ -548,17 +560,34 @@ impl Tokens {
         }
     }
 
-    /// Gives back some of what nobody uses, unless much of it is on its way already.
-    fn release_some(&self) {
+    /// Gives back some of what nobody uses if there is much, unless enough of it is on its way already.
+    fn make_room(&self) {
+        let mut state = self.state.lock();
+        let now = self.session.standing().now();
+        if state.kept.len() <= RELEASED_ABOVE || now < state.sweep_at {
+            return;
+        }
+        state.sweep_at = now.plus(SWEEP_EVERY);
+        drop(state);
         let on_the_way = self.returns.lock().len();
-        self.release_unused(RETURNS_MAX.saturating_sub(on_the_way));
+        let room = RETURNS_MAX.saturating_sub(on_the_way);
+        if self.release_unused(SWEPT_MAX, room) == 0 {
+            self.state.lock().sweep_at = now.plus(SWEEP_AGAIN);
+        }
     }
 
-    /// Looks at most at so many objects, the oldest ones, and gives back those that nobody uses.
-    pub(crate) fn release_unused(&self, most: usize) {
+    /// Looks at most at so many objects, the oldest ones, and gives back `most` of those that nobody has used since they were last
+    /// looked at. Returns how many that were.
+    pub(crate) fn release_unused(&self, looks: usize, most: usize) -> usize {
         let mut state = self.state.lock();
-        let unused = state.kept.oldest(most);
-        for object in unused {
+        let mut released = 0;
+        for _ in 0..looks.min(state.kept.len()) {
+            if released == most {
+                break;
+            }
+            let Some(object) = state.kept.next_oldest() else {
+                break;
+            };
             let is_used = matches!(
                 object,
                 TokenObject::Inode(inode) | TokenObject::Bytes(inode)
@@ -566,9 +595,11 @@ impl Tokens {
             ) || self.are_names_used(object);
             if !is_used && let Some(holder) = &mut state.holder {
                 holder.release(object, TokenRange::ALL);
+                released += 1;
             }
         }
         self.act(state);
+        released
     }
 
     fn give_back(&self, returns: Vec<TokenReturn>) {

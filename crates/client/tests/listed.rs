@@ -133,6 +133,33 @@ fn what_another_client_has_made_alone_is_listed_in_few_messages_and_shared() {
     });
 }
 
+/// Would be broken if what nobody looks at any more kept others from being known: then each look would be sent to the owner.
+#[test]
+fn who_has_listed_more_files_than_a_client_keeps_goes_on_to_know_what_it_lists() {
+    run(9_387, |world, node| async move {
+        let (far, way) = far(&world, &node).await;
+        let large = make(&node.client, ROOT, "large", new_directory()).await;
+        for number in 0..36_000 {
+            make(&node.client, large, &format!("f{number}"), new_file()).await;
+        }
+        let small = make(&node.client, ROOT, "small", new_directory()).await;
+        for number in 0..100 {
+            make(&node.client, small, &format!("f{number}"), new_file()).await;
+        }
+        assert_eq!(list(&far, large).await.len(), 36_000);
+        let known = far.usable().len();
+        assert!(known <= 32_768, "{known}");
+        list(&far, small).await;
+        for number in 0..100 {
+            let look = far.lookup(small, name(&format!("f{number}")));
+            let (found, asked) = messages(&way, look).await;
+            assert_eq!((found.unwrap().links, asked), (1, 0));
+        }
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
 /// Would be broken if what an owner granted to a session counted for the one that has followed it: nobody would recall it.
 #[test]
 fn what_was_granted_to_a_session_that_has_ended_meanwhile_is_not_kept() {

@@ -252,7 +252,8 @@ impl Memory {
         let is_end = listed.next().is_none() && is_whole;
         drop(listed);
         let entries = entries.into_iter().map(|(position, name, named)| {
-            let attributes = with_attributes.then(|| self.attributes(&named));
+            // Listing it isn't use of it: who goes through all there is would keep nothing else.
+            let attributes = with_attributes.then(|| self.known_attributes(&named));
             if attributes == Some(None) {
                 return None;
             }

@@ -2,11 +2,13 @@
 //! kernels may keep it.
 
 use super::preparing::QUIET_MAX;
-use super::{Names, Part};
+use super::{Names, Part, list_part};
 use crate::kernels::{Found, Validity};
 use crate::known_names::{KnownNames, Learned, Looked, LookedAt};
-use crate::session::unexpected_reply;
+use crate::session::{Session, unexpected_reply};
+use crate::tokens::Tokens;
 use crate::types::Listing;
+use model::operation::DirectoryEntry;
 use model::token::Ship;
 use model::{Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
 use std::sync::Arc;
@@ -21,6 +23,19 @@ const LEARN_MAX: Duration = Duration::from_secs(1);
 
 /// So many entries are asked for at least, if they can be kept for the next part of the listing.
 const LISTED_MIN: u32 = 256;
+/// So many are asked for ahead.
+const LISTED_AHEAD: u32 = 1_024;
+/// What was asked for ahead is waited for no longer. Then the part is asked for again.
+const AHEAD_WAIT_MAX: Duration = Duration::from_secs(2);
+
+/// A part of a directory that the owner has listed.
+struct Fetched {
+    entries: Vec<DirectoryEntry>,
+    /// Nothing is behind it.
+    end: bool,
+    /// Where the next part begins, if there is one and all up to there is kept.
+    next: Option<u64>,
+}
 
 impl Names {
     /// Finds a name, in what is known if that is enough, and says for how long a kernel may use the answer.
@@ -112,10 +127,17 @@ impl Names {
         let look = self.attributes.look();
         self.session.check_open()?;
         let standing = self.session.standing();
-        let listed = known.list(directory, after, limit, with_attributes);
+        let list = || known.list(directory, after, limit, with_attributes);
+        let mut listed = list();
+        if listed.is_none() && with_attributes && self.comes(directory, after).await {
+            listed = list();
+        }
         if let Some((entries, end)) = listed
             && standing.is_current()
         {
+            if let Some(next) = self.ahead.enter(directory, after) {
+                self.list_ahead(known, directory, next);
+            }
             let learned = known.learned(directory, &entries);
             let listing = self.listing(entries, end, look).await?;
             return Ok(self.valid_listing(known, directory, listing, &learned));
@@ -130,26 +152,41 @@ impl Names {
             false => limit,
         };
         let part = (directory, after, asked_for, with_attributes);
-        let asked = known.begin();
-        let (mut entries, mut end) = self.list_part(part).await?;
-        known.learn_listing(directory, after, (&entries, end), asked);
-        if with_attributes {
-            let inodes = known.listed_without_token(directory, &entries, standing.now());
-            if inodes.len() > 1 && self.tokens.ask_to_know(known, inodes).await {
-                let asked = known.begin();
-                // If that fails, the first answer is as good as without the tokens.
-                if let Ok(again) = self.list_part(part).await {
-                    (entries, end) = again;
-                    known.learn_listing(directory, after, (&entries, end), asked);
-                }
-            }
+        let fetched = fetch(&self.session, &self.tokens, known, part).await?;
+        // Who has come this far reads the rest.
+        if let Some(next) = fetched.next.filter(|_| with_attributes && after > 0) {
+            self.list_ahead(known, directory, next);
         }
+        let (mut entries, mut end) = (fetched.entries, fetched.end);
         let limit = (limit as usize).max(1);
         end &= entries.len() <= limit;
         entries.truncate(limit);
         let learned = known.learned(directory, &entries);
         let listing = self.listing(entries, end, look).await?;
         Ok(self.valid_listing(known, directory, listing, &learned))
+    }
+
+    /// Waits for a part that was asked for ahead, for a while. Whether it was under way.
+    async fn comes(&self, directory: InodeId, after: u64) -> bool {
+        let world = self.session.world();
+        let deadline = Deadline::after(world, AHEAD_WAIT_MAX);
+        let comes = self.ahead.until_here(directory, after);
+        deadline.bound(world, comes).await.is_ok_and(|came| came)
+    }
+
+    /// Asks for a part of a directory that programs are about to come to.
+    fn list_ahead(&self, known: &Arc<KnownNames>, directory: InodeId, after: u64) {
+        let Some(coming) = self.ahead.begin(directory, after) else {
+            return;
+        };
+        let (session, tokens) = (self.session.clone(), self.tokens.clone());
+        let known = known.clone();
+        self.session.spawn("lists a part ahead", async move {
+            let part = (directory, after, LISTED_AHEAD, true);
+            if let Ok(fetched) = fetch(&session, &tokens, &known, part).await {
+                coming.is_here(fetched.next);
+            }
+        });
     }
 
     /// Says how long a kernel may use each entry of a listing, of which this was learned.
@@ -193,14 +230,9 @@ impl Names {
         let deadline = Deadline::after(world, LEARN_MAX);
         let mut after = 0;
         for _ in 0..parts {
-            let list = Operation::ReadDirectory {
-                directory,
-                after,
-                limit: NAMES_MAX,
-                with_attributes: false,
-            };
+            let part = (directory, after, NAMES_MAX, false);
             let asked = known.begin();
-            let Ok((entries, is_end)) = self.list_at_owner(list).await else {
+            let Ok((entries, is_end)) = list_part(&self.session, part).await else {
                 return;
             };
             let goes_on = known.learn_listing(directory, after, (&entries, is_end), asked);
@@ -241,4 +273,35 @@ impl Names {
             _ => Duration::ZERO,
         }
     }
+}
+
+/// Asks for a part of a directory, and for the tokens under which it can be kept.
+async fn fetch(
+    session: &Session,
+    tokens: &Tokens,
+    known: &Arc<KnownNames>,
+    part: Part,
+) -> Result<Fetched> {
+    let (directory, after, _, with_attributes) = part;
+    let asked = known.begin();
+    let (mut entries, mut end) = list_part(session, part).await?;
+    let mut is_kept = known.learn_listing(directory, after, (&entries, end), asked);
+    if with_attributes {
+        let now = session.standing().now();
+        let inodes = known.listed_without_token(directory, &entries, now);
+        if inodes.len() > 1 && tokens.ask_to_know(known, inodes).await {
+            let asked = known.begin();
+            // If that fails, the first answer is as good as without the tokens.
+            if let Ok(again) = list_part(session, part).await {
+                (entries, end) = again;
+                is_kept = known.learn_listing(directory, after, (&entries, end), asked);
+            }
+        }
+    }
+    let last = entries.last().filter(|_| is_kept && !end);
+    Ok(Fetched {
+        next: last.map(|last| last.position),
+        entries,
+        end,
+    })
 }

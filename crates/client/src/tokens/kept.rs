@@ -32,15 +32,12 @@ impl Kept {
         self.since.len()
     }
 
-    /// The oldest ones, at most so many. They count as the newest from now on: who asks again gets
-    /// others.
-    pub(super) fn oldest(&mut self, most: usize) -> Vec<TokenObject> {
-        let oldest: Vec<TokenObject> = self.order.values().take(most).copied().collect();
-        for object in &oldest {
-            self.note(*object, false);
-            self.note(*object, true);
-        }
-        oldest
+    /// The oldest one. It counts as the newest from now on: who asks again gets another one.
+    pub(super) fn next_oldest(&mut self) -> Option<TokenObject> {
+        let (_, object) = self.order.pop_first()?;
+        self.since.remove(&object);
+        self.note(object, true);
+        Some(object)
     }
 }
 
@@ -59,8 +56,8 @@ mod tests {
         kept.note(object(1), false);
         kept.note(object(9), false);
         assert_eq!(kept.len(), 2);
-        assert_eq!(kept.oldest(1), [object(3)]);
-        assert_eq!(kept.oldest(1), [object(2)]);
-        assert_eq!(kept.oldest(9), [object(3), object(2)]);
+        let oldest: Vec<_> = (0..4).filter_map(|_| kept.next_oldest()).collect();
+        assert_eq!(oldest, [object(3), object(2), object(3), object(2)]);
+        assert_eq!(kept.len(), 2);
     }
 }

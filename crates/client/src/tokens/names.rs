@@ -117,13 +117,14 @@ impl Tokens {
     /// the client has had it: it isn't in use now, or a recall and the owner's answer would wait for
     /// each other.
     ///
-    /// A client that has as many as it keeps asks for none: they would be given back at once.
+    /// A client that has as many as it keeps, although it gives back what nobody uses, asks for none.
     pub(crate) async fn claim_to_know(
         &self,
         known: &Arc<KnownNames>,
         object: TokenObject,
         ship: Ship,
     ) -> bool {
+        self.make_room();
         if self.state.lock().kept.len() >= OBJECTS_MAX {
             return false;
         }
@@ -198,21 +199,14 @@ impl Tokens {
     pub(crate) async fn ask_to_know(&self, known: &Arc<KnownNames>, inodes: Vec<InodeId>) -> bool {
         let world = self.session.world();
         let deadline = Deadline::after(world, CLAIM_MAX);
+        self.make_room();
+        // All messages at once: who lists waits for one way there and back.
+        let all = inodes.chunks(KNOWN_MAX);
+        let all = all.map_while(|inodes| self.begin_to_know(known, inodes));
+        let all: Vec<_> = all.map(|asking| self.spawn_asking(asking)).collect();
         let mut any = false;
-        for inodes in inodes.chunks(KNOWN_MAX) {
-            let Some(asking) = self.begin_to_know(known, inodes) else {
-                break;
-            };
-            let inode = asking.requests[0].1;
+        for (inode, told) in all {
             let work = Work::Ask(inode);
-            let (tell, told) = oneshot::channel();
-            // A task of its own: what the owner grants to somebody who has stopped waiting would be held by the
-            // session and known to nobody.
-            let asks = async move {
-                let _nobody = tell.send(asking.ask().await);
-            };
-            self.session
-                .spawn_work("asks for tokens of what is listed", work, asks);
             let waiting = self.session.wait_for_work(TOKEN_WAIT, inode, work, told);
             match deadline.bound(world, waiting).await {
                 Ok(Ok(Ok(Some(granted)))) => any |= granted > 0,
@@ -220,6 +214,19 @@ impl Tokens {
             }
         }
         any
+    }
+
+    /// Asks in a task of its own: what the owner grants to somebody who has stopped waiting would be held by the session and
+    /// known to nobody. Returns one of the inodes, and what says how many were granted.
+    fn spawn_asking(&self, asking: AskingToKnow) -> (InodeId, oneshot::Receiver<Option<usize>>) {
+        let inode = asking.requests[0].1;
+        let (tell, told) = oneshot::channel();
+        let asks = async move {
+            let _nobody = tell.send(asking.ask().await);
+        };
+        let what = "asks for tokens of what is listed";
+        self.session.spawn_work(what, Work::Ask(inode), asks);
+        (inode, told)
     }
 
     fn begin_to_know(&self, known: &Arc<KnownNames>, inodes: &[InodeId]) -> Option<AskingToKnow> {
@@ -236,9 +243,6 @@ impl Tokens {
         let count = requests.len();
         state.asked_to_know += count;
         self.act(state);
-        if room < 2 * KNOWN_MAX {
-            self.release_some();
-        }
         (count > 0).then(|| AskingToKnow {
             tokens,
             known: known.clone(),

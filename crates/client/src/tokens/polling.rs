@@ -1,7 +1,7 @@
 //! Listens to the owner: one request is under way all the time, whose answers renew the tokens and say
 //! what others want back.
 
-use super::{ASK_PAUSE, OBJECTS_MAX, State, Tokens};
+use super::{ASK_PAUSE, State, Tokens};
 use crate::session::{Session, unexpected_answer};
 use model::ErrorKind;
 use model::owner::{OwnerReply, OwnerRequest, Renewal, Tenure};
@@ -15,8 +15,6 @@ use world::{Instant, Task};
 const LOOK_AGAIN: Duration = Duration::from_millis(101);
 /// How often the owner is asked again while it mustn't hear yet that the session hasn't everything.
 const EMPTYING_PAUSE: Duration = Duration::from_millis(200);
-/// Above so many objects, those without cached bytes or users are given back, some at a time.
-const RELEASED_ABOVE: usize = OBJECTS_MAX / 8 * 7;
 
 /// Until the session ends or nobody uses the tokens any more.
 pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
@@ -42,14 +40,12 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
             }) => {
                 known = renewal.tenure;
                 let any = !recalls.is_empty();
-                let is_full = tokens.hear(recalls, renewal, sent);
+                tokens.hear(recalls, renewal, sent);
                 if any {
                     let later = tick_later(Arc::downgrade(&tokens), session.clone());
                     session.spawn("looks at early recalls", later);
                 }
-                if is_full {
-                    tokens.release_some();
-                }
+                tokens.make_room();
                 has_all = match (has_all, has_all_now) {
                     (false, true) => tokens.begin_all(renewal.tenure),
                     (true, false) => {
@@ -100,8 +96,8 @@ impl Tokens {
         is_given
     }
 
-    /// The owner has answered. Returns whether the session holds so much that some should go back.
-    fn hear(&self, recalls: Vec<TokenRecall>, renewal: Renewal, sent: Instant) -> bool {
+    /// The owner has answered.
+    fn hear(&self, recalls: Vec<TokenRecall>, renewal: Renewal, sent: Instant) {
         let mut state = self.state.lock();
         let State {
             holder,
@@ -133,12 +129,10 @@ impl Tokens {
         }
         holder.tick(now);
         self.renewed(&mut state, renewal, sent);
-        let is_full = state.kept.len() > RELEASED_ABOVE;
         self.act(state);
         for inode in dropping {
             self.drop_pages_first(inode);
         }
-        is_full
     }
 }
 

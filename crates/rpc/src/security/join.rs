@@ -367,7 +367,7 @@ impl ServerCertVerifier for TokenVerifier {
 
 /// The next frame, if its header is allowed.
 async fn read_frame(
-    stream: &mut impl Stream,
+    stream: &mut (impl AsyncRead + Unpin),
     allow: impl Fn(&Header) -> std::result::Result<(), Fault>,
 ) -> std::result::Result<Frame, Fault> {
     let mut receiver = Receiver::new(None);

@@ -38,7 +38,9 @@ impl Granter {
                 && standing.waiting < LISTED_WAITING_MAX
                 && !standing.is_leaving()
         };
-        let is_calm = |known: &super::Object| !known.is_contended(now) && !known.has_waiting();
+        let is_calm = |known: &super::Object| {
+            !known.is_contended_by_others(session, now) && !known.has_waiting()
+        };
         let standing = self.sessions.get(&session);
         let known = self.objects.get(&object);
         if !standing.is_some_and(may_wait) || !known.is_some_and(is_calm) || self.grace.is_some() {

@@ -159,6 +159,8 @@ pub(super) struct Object {
     recalls: BTreeMap<SessionId, Recalling>,
     /// Recalls until now: for a while after one no more is granted than is required.
     contention: Contention,
+    /// For whom alone all of that was; `None`: for several.
+    wanted_by: Option<SessionId>,
     planted: Option<Planted>,
 }
 
@@ -232,23 +234,43 @@ impl Object {
         !self.queue.is_empty()
     }
 
-    /// Whether others wait until something of it is given back, or have lately.
+    /// Whether anybody waits until something of it is given back, or has lately.
     pub(super) fn is_contended(&self, now: Moment) -> bool {
         self.contention.is_on(now) || self.recalled().next().is_some()
+    }
+
+    /// The same of others than this session: what it has just got back for one thing, it may have for the next.
+    pub(super) fn is_contended_by_others(&self, session: SessionId, now: Moment) -> bool {
+        self.wanted_by != Some(session) && self.is_contended(now)
+    }
+
+    /// Somebody begins to wait for something that is to be given back.
+    fn begin_contention(&mut self, now: Moment) {
+        let mut waiting = self.queue.iter().map(|waiting| waiting.session);
+        let first = waiting.next();
+        let sole = first.filter(|first| waiting.all(|other| other == *first));
+        self.wanted_by = match now < self.contention.fades() {
+            true => self.wanted_by.filter(|before| Some(*before) == sole),
+            false => sole,
+        };
+        self.contention.begin(now);
     }
 
     /// Whether the owner runs an operation rather than grant a token for it.
     pub(super) fn ships(&self, waiting: &Waiting, ship: Ship, now: Moment) -> bool {
         match ship {
             Ship::Never => false,
-            Ship::IfContended if !self.has_waiting() => self.is_contended(now),
+            Ship::IfContended if !self.has_waiting() => {
+                self.is_contended_by_others(waiting.session, now)
+            }
             Ship::IfContended | Ship::IfHeld => self.is_wanted_by_others(waiting, now),
         }
     }
 
     /// Whether others have or want what doesn't go with this, or have waited for something of it lately.
     pub(super) fn is_wanted_by_others(&self, waiting: &Waiting, now: Moment) -> bool {
-        self.is_contended(now) || self.must_wait(waiting, self.queue.iter())
+        self.is_contended_by_others(waiting.session, now)
+            || self.must_wait(waiting, self.queue.iter())
     }
 
     /// Whether the session holds all that is asked for, so that the answer changes nothing.
@@ -439,7 +461,7 @@ impl Object {
             }
         }
         if begins {
-            self.contention.begin(now);
+            self.begin_contention(now);
         } else if goes_on {
             // Also if it has ended just now.
             self.contention.go_on(now);

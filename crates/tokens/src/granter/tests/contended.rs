@@ -121,3 +121,32 @@ fn a_directory_that_one_session_changes_while_another_one_looks_goes_round_once_
     }
     assert!((10..20).contains(&recalls), "{recalls} in ten seconds");
 }
+
+/// Would be broken if a look by name, which needs the attributes of a directory and so its names, kept the looks into it out.
+#[test]
+fn what_a_session_has_just_waited_for_it_may_have_for_something_else() {
+    let mut owner = owner();
+    owner.asked(A, 1, TokenRequest::to_have_alone(INODE), at(0));
+    let claim = owner.claim(B, vec![needs::inode_shared(InodeId(7))], at(1));
+    let claim = claim.expect("nothing waits");
+    assert_eq!(recalled(&owner.take_actions()).len(), 1);
+    owner.returned(A, &back(INODE, TokenRange::ALL, Some(Shared)), at(2));
+    owner.end_claim(claim, at(3));
+    owner.take_actions();
+    let is_granted = |owner: &mut Granter, session, request, now| {
+        let actions = owner.asked(session, request, TokenRequest::to_look_at(INODE), at(now));
+        granted(&actions).is_some()
+    };
+    // Whoever it was taken from waits, and any other one.
+    assert!(!is_granted(&mut owner, C, 1, 4));
+    assert!(is_granted(&mut owner, B, 1, 4));
+    // Once others have waited for it as well, it is nobody's.
+    let claim = owner
+        .claim(A, vec![needs_alone(INODE)], at(5))
+        .expect("nothing waits");
+    owner.returned(B, &back(INODE, TokenRange::ALL, None), at(6));
+    owner.end_claim(claim, at(7));
+    owner.take_actions();
+    assert!(!is_granted(&mut owner, B, 2, 8));
+    assert!(!is_granted(&mut owner, C, 2, 8));
+}
