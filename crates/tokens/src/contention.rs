@@ -11,8 +11,10 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest: what several use in turn goes round no more often than that.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A next time belongs to the ones before within so many times the last pause after its end.
-const SOON: u32 = 4;
+/// A next time belongs to the ones before within so many times the last pause after its end. More would keep the pause long
+/// where several want something in turn now and then, as those do that each make a directory in one: a few wants at once would
+/// count for all that follow.
+const SOON: u32 = 1;
 
 /// Whether others have wanted something lately, and how often.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -89,11 +91,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_short_again_once_nobody_has_wanted_it_for_four_times_the_last_one() {
+    fn a_pause_is_short_again_once_nobody_has_wanted_it_for_as_long_as_the_last_one() {
         for (times, pause) in [(1, 50), (3, 200), (9, 1_000)] {
             let mut contention = Contention::default();
             let end = wanted_in_turn(&mut contention, times);
-            let fades = end + 4 * pause;
+            let fades = end + pause;
             assert_eq!(contention.fades(), at(fades));
             let mut late = contention;
             late.begin(at(fades));
@@ -116,7 +118,7 @@ mod tests {
         }
         let end = end + 9_999;
         assert_eq!(rest(contention, end), 100);
-        contention.begin(at(end + 800));
-        assert_eq!(rest(contention, end + 800), 400);
+        contention.begin(at(end + 299));
+        assert_eq!(rest(contention, end + 299), 400);
     }
 }

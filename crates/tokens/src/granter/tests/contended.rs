@@ -41,14 +41,14 @@ fn what_goes_round_is_contended_for_longer_each_time() {
     let (rests, holder, now) = go_round(&mut owner, 8);
     assert_eq!(rests, [50, 100, 200, 400, 800, 1_000, 1_000, 1_000]);
     // Until nobody has wanted it for a while.
-    let late = now + 4_000;
+    let late = now + 1_000;
     passes(&mut owner, [holder, C], at(late));
     assert_eq!(rest(&owner, late), 50);
 }
 
 #[test]
 fn nothing_is_remembered_of_what_nobody_holds_once_a_next_recall_would_be_a_first_one() {
-    for (times, memory) in [(1, 200), (20, 4_000)] {
+    for (times, memory) in [(1, 50), (20, 1_000)] {
         let mut owner = owner();
         let (_, holder, now) = go_round(&mut owner, times);
         owner.returned(holder, &back(INODE, TokenRange::ALL, None), at(now));
