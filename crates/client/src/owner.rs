@@ -12,6 +12,7 @@ mod owners;
 mod remote;
 mod slots;
 mod stream;
+mod undecided;
 mod under_way;
 
 pub(crate) use book::Book;

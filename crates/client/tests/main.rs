@@ -32,3 +32,4 @@ mod sharing;
 mod space;
 mod stuck;
 mod together;
+mod undecided;

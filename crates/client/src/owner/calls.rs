@@ -10,7 +10,7 @@
 //! free: a task goes on asking until the owner says what became of it, since the slot's next number
 //! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
 //! as many such tasks; they end with the session. What the operation changes isn't known by name until
-//! then ([`KnownNames::begin_change`]).
+//! then ([`KnownNames::begin_change`]), and of a file of which it publishes bytes nothing more is published (`undecided`).
 
 mod at_once;
 mod streaming;
@@ -19,6 +19,7 @@ use super::book::{Book, held_by};
 use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
+use super::undecided::Undecided;
 use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
 use futures::future::{BoxFuture, Either, select};
@@ -100,6 +101,8 @@ pub(super) struct Calls {
     /// Counts the reclaims that were wanted: requests that share `reclaiming` give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
+    /// Publishes that nobody waits for any more.
+    undecided: Undecided,
     under_way: UnderWay,
     /// What the client has done itself and the owner has yet to hear of.
     streaming: Streaming,
@@ -162,6 +165,7 @@ impl Calls {
             attempts: AtomicU64::new(0),
             wanted: watch::Sender::new(0),
             slots: Slots::new(),
+            undecided: Undecided::new(),
             under_way: UnderWay::new(),
             streaming: Streaming::default(),
             tokens,
@@ -215,6 +219,10 @@ impl Calls {
             return Ok(OwnerReply::Done);
         }
         let deadline = Deadline::after(&self.world, self.patience);
+        if let Some(inode) = self.undecided.before(request) {
+            // Boxed because it is rare: otherwise every request's future would contain it.
+            Box::pin(self.until_decided(inode, deadline)).await?;
+        }
         // Before it is looked what must go first: nothing is made here any more that the request would overtake.
         let begin = || match request {
             OwnerRequest::Execute { operation, .. } => self.names.begin_change(operation),
@@ -597,6 +605,14 @@ impl Calls {
         Ok(())
     }
 
+    /// Waits until it is known what became of a file's publishes for which nobody waits any more.
+    async fn until_decided(&self, inode: InodeId, deadline: Deadline) -> Result<()> {
+        let _listed = self.list();
+        let over = self.undecided.over(inode);
+        let in_time = deadline.bound(&self.world, over).await;
+        in_time.map_err(|_| self.late(ErrorKind::Unavailable))
+    }
+
     /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
     /// answer any more: a file that it tells of as open is let go first, in the same slot.
     async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
@@ -701,9 +717,11 @@ impl Drop for Taken {
         };
         let owner = self.owner.clone();
         let change = self.change.take();
+        // Before whoever asked goes on.
+        let publish = owner.undecided.begin(&call.request);
         let deciding = async move {
             owner.decide(call, slot).await;
-            drop(change);
+            drop((change, publish));
         };
         let world = &self.owner.world;
         world.spawn("an undecided request", deciding).detach();

@@ -42,7 +42,7 @@ impl Calls {
             true => self.begin(request),
             false => None,
         };
-        if self.is_behind_stream(request) {
+        if self.is_behind_stream(request) || self.undecided.before(request).is_some() {
             return None;
         }
         match request {
