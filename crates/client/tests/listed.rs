@@ -160,6 +160,48 @@ fn who_has_listed_more_files_than_a_client_keeps_goes_on_to_know_what_it_lists()
     });
 }
 
+/// Would be broken if more were asked for ahead than an owner asks others for at a time: the rest would come without attributes.
+#[test]
+fn what_another_client_has_written_is_listed_with_attributes_also_a_part_ahead() {
+    run(9_389, |world, node| async move {
+        let (writer, _) = far(&world, &node).await;
+        let (lister, _) = far(&world, &node).await;
+        let large = make(&node.client, ROOT, "large", new_directory()).await;
+        for number in 0..1_300 {
+            let file = make(&node.client, large, &format!("f{number}"), new_file()).await;
+            writer.write(file, 0, b"x").await.unwrap();
+            writer.fsync(file, false).await.unwrap();
+        }
+        let listed = list(&lister, large).await;
+        assert_eq!(listed.len(), 1_300);
+        let unknown = listed.iter().filter(|(entry, _)| entry.attributes.is_none());
+        assert_eq!(unknown.count(), 0);
+        for client in [writer, lister] {
+            client.close().await.unwrap();
+        }
+        node.close().await;
+    });
+}
+
+/// Would be broken if parts were asked for ahead of what can't be known: each would be asked for once more, and each part of
+/// a program brought another thousand entries.
+#[test]
+fn a_listing_of_directories_asks_for_nothing_ahead() {
+    run(9_388, |world, node| async move {
+        let (far, way) = far(&world, &node).await;
+        let large = make(&node.client, ROOT, "large", new_directory()).await;
+        for number in 0..1_000 {
+            make(&node.client, large, &format!("d{number}"), new_directory()).await;
+        }
+        let (listed, asked) = messages(&way, list(&far, large)).await;
+        // The token of the directory, and each of 50 parts.
+        assert_eq!(listed.len(), 1_000);
+        assert!(asked <= 52, "{asked}");
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
 /// Would be broken if what an owner granted to a session counted for the one that has followed it: nobody would recall it.
 #[test]
 fn what_was_granted_to_a_session_that_has_ended_meanwhile_is_not_kept() {

@@ -202,12 +202,12 @@ impl Directory {
         self.tries.note_made_here();
     }
 
-    /// Takes a part of a listing down whose names are known.
+    /// Takes a part of a listing down whose names are known. What is known of its rest is as true: a change forgets all of it.
     pub(super) fn put_listing(&mut self, after: u64, entries: &[DirectoryEntry], is_end: bool) {
         if self.is_too_large {
             return;
         }
-        if after == 0 {
+        if after == 0 && self.listing.is_none() {
             self.listing = Some(Listing::default());
         }
         let Some(listing) = &mut self.listing else {

@@ -729,6 +729,29 @@ fn a_listed_name_that_is_found_missing_ends_the_listing() {
     assert_eq!(missing, Looked::Missing);
 }
 
+/// Would be broken if who begins at the start, and asks because something there can't be known, took away what others read ahead.
+#[test]
+fn a_listing_from_the_start_leaves_what_is_known_of_its_rest() {
+    let mut memory = Memory::new(1 << 20);
+    let now = Moment::default();
+    memory.show(TokenObject::Directory(ROOT), Some(TokenMode::Shared), now);
+    let learn = |memory: &mut Memory, after, numbers, is_end| {
+        let asked = memory.begin();
+        let entries = entries(numbers);
+        let is_kept = memory.learn_listing(ROOT, after, &entries, is_end, asked);
+        assert!(is_kept, "{after}");
+    };
+    learn(&mut memory, 0, 1..5, false);
+    learn(&mut memory, 4, 5..9, false);
+    learn(&mut memory, 0, 1..3, false);
+    let (listed, is_end) = memory.list(ROOT, 2, 20, false).expect("it is known");
+    assert_eq!((listed.len(), is_end), (6, false));
+    learn(&mut memory, 8, 9..11, true);
+    learn(&mut memory, 0, 1..3, false);
+    let (listed, is_end) = memory.list(ROOT, 0, 20, false).expect("it is known");
+    assert_eq!((listed.len(), is_end), (10, true));
+}
+
 /// Would be broken if an answer were kept that lacks a change which was under way when tokens came into use again.
 #[test]
 fn a_client_that_has_everything_learns_nothing_nor_beside_a_change_of_that_time() {

@@ -23,8 +23,11 @@ const LEARN_MAX: Duration = Duration::from_secs(1);
 
 /// So many entries are asked for at least, if they can be kept for the next part of the listing.
 const LISTED_MIN: u32 = 256;
-/// So many are asked for ahead.
-const LISTED_AHEAD: u32 = 1_024;
+/// So many are asked for ahead: of as many files that one client has written an owner asks for a share at a time, and what is
+/// left out would be listed without attributes.
+const LISTED_AHEAD: u32 = 512;
+/// No more than one of so many entries may be of unknown attributes where the next part is asked for ahead.
+const UNKNOWN_SHARE: usize = 8;
 /// What was asked for ahead is waited for no longer. Then the part is asked for again.
 const AHEAD_WAIT_MAX: Duration = Duration::from_secs(2);
 
@@ -33,7 +36,7 @@ struct Fetched {
     entries: Vec<DirectoryEntry>,
     /// Nothing is behind it.
     end: bool,
-    /// Where the next part begins, if there is one and all up to there is kept.
+    /// Where the next part begins, if there is one, all up to there is kept, and so are nearly all attributes.
     next: Option<u64>,
 }
 
@@ -174,8 +177,11 @@ impl Names {
         deadline.bound(world, comes).await.is_ok_and(|came| came)
     }
 
-    /// Asks for a part of a directory that programs are about to come to.
+    /// Asks for a part of a directory that programs are about to come to, unless it is known.
     fn list_ahead(&self, known: &Arc<KnownNames>, directory: InodeId, after: u64) {
+        if known.list(directory, after, 1, true).is_some() {
+            return;
+        }
         let Some(coming) = self.ahead.begin(directory, after) else {
             return;
         };
@@ -298,7 +304,11 @@ async fn fetch(
             }
         }
     }
-    let last = entries.last().filter(|_| is_kept && !end);
+    let learned = known.learned(directory, &entries);
+    let unknown = learned.iter().filter(|learned| learned.is_none()).count();
+    // Who lists what can't be known, as many directories, asks for each part when it comes to it.
+    let is_of_use = is_kept && unknown <= entries.len() / UNKNOWN_SHARE;
+    let last = entries.last().filter(|_| is_of_use && !end);
     Ok(Fetched {
         next: last.map(|last| last.position),
         entries,

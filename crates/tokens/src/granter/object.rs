@@ -159,7 +159,7 @@ pub(super) struct Object {
     recalls: BTreeMap<SessionId, Recalling>,
     /// Recalls until now: for a while after one no more is granted than is required.
     contention: Contention,
-    /// For whom alone all of that was; `None`: for several.
+    /// For whom alone it was, if it was one recall; `None`: for several, or for several times.
     wanted_by: Option<SessionId>,
     planted: Option<Planted>,
 }
@@ -239,7 +239,7 @@ impl Object {
         self.contention.is_on(now) || self.recalled().next().is_some()
     }
 
-    /// The same of others than this session: what it has just got back for one thing, it may have for the next.
+    /// The same of others than this session: what it has just got back for one thing, it may have for the next, once.
     pub(super) fn is_contended_by_others(&self, session: SessionId, now: Moment) -> bool {
         self.wanted_by != Some(session) && self.is_contended(now)
     }
@@ -249,10 +249,8 @@ impl Object {
         let mut waiting = self.queue.iter().map(|waiting| waiting.session);
         let first = waiting.next();
         let sole = first.filter(|first| waiting.all(|other| other == *first));
-        self.wanted_by = match now < self.contention.fades() {
-            true => self.wanted_by.filter(|before| Some(*before) == sole),
-            false => sole,
-        };
+        // Who wants it back once more has had it, and left it to others: it goes round, as often as its pauses allow.
+        self.wanted_by = sole.filter(|_| self.contention.fades() <= now);
         self.contention.begin(now);
     }
 

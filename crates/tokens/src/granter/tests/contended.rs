@@ -150,3 +150,25 @@ fn what_a_session_has_just_waited_for_it_may_have_for_something_else() {
     assert!(!is_granted(&mut owner, B, 2, 8));
     assert!(!is_granted(&mut owner, C, 2, 8));
 }
+
+/// Would be broken if who gives back at once what it lists took it from its writer each time: nothing is ever recalled from it,
+/// so that nobody else seems to want it.
+#[test]
+fn who_lists_again_and_again_what_another_one_writes_and_keeps_nothing_slows_it_once_a_second() {
+    let (mut owner, mut recalls) = (owner(), 0);
+    for now in (0..10_000).step_by(10) {
+        let now = at(now);
+        owner.asked(A, 1, wants(INODE, Exclusive, TokenRange::ALL), now);
+        assert_eq!(
+            owner.knows(A, INODE, TokenRange::ALL, Exclusive),
+            Some(true)
+        );
+        if let Listed::Waits(_) = owner.ask_to_list(B, FILE, now) {
+            recalls += recalled(&owner.take_actions()).len();
+            owner.returned(A, &back(INODE, TokenRange::ALL, Some(Shared)), now);
+            owner.returned(B, &back(INODE, TokenRange::ALL, None), now);
+        }
+        owner.take_actions();
+    }
+    assert!((10..20).contains(&recalls), "{recalls} in ten seconds");
+}
