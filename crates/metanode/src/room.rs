@@ -86,20 +86,29 @@ impl Room {
         self.waiters.list(self.host.world().now())
     }
 
+    /// Whether nothing need be looked at for an operation: it adds no metadata, or there is plenty.
+    pub(crate) fn has_plenty_for(&self, operation: &Operation) -> bool {
+        if !grows(operation) {
+            return true;
+        }
+        match needed(operation) {
+            1 => self.measure(),
+            // What others have reserved since the last measurement isn't there any more: together they can use up plenty at
+            // once.
+            _ => self.measure_at(self.host.world().now()),
+        }
+    }
+
     /// Refuses an operation that adds metadata if the pool is full. First frees removed data with
     /// steps of `free`, each of which says whether it freed something.
     pub(crate) async fn check<F>(&self, operation: &Operation, free: impl Fn() -> F) -> Result<()>
     where
         F: Future<Output = Result<bool>>,
     {
-        if !grows(operation) || self.measure() {
+        if self.has_plenty_for(operation) {
             return Ok(());
         }
         let needed = needed(operation);
-        if needed > 1 {
-            // What others have reserved since the last measurement isn't there any more.
-            self.measure_at(self.host.world().now());
-        }
         if self.host.pool().usage().available_to_users < needed {
             self.host.pool().refresh();
         }
@@ -232,7 +241,7 @@ fn needed(operation: &Operation) -> u64 {
 /// Whether an operation adds records. Publishes don't count: their space was reserved when the data
 /// was written. Who reserves numbers makes files with them, which are answered before the owner hears of them: a full
 /// pool refuses the reservation.
-pub(crate) fn grows(operation: &Operation) -> bool {
+fn grows(operation: &Operation) -> bool {
     matches!(
         operation,
         Operation::Create { .. }

@@ -147,6 +147,44 @@ fn numbers_are_reserved_as_long_as_there_is_room_for_what_is_made_with_them() {
         .finished();
 }
 
+/// Would be broken if what was reserved counted only from the next measurement on: many clients may begin at the same time.
+#[test]
+fn numbers_that_are_reserved_in_one_moment_count_at_once() {
+    let simulation = Simulation::new(12);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            let reserve = Operation::Reserve {
+                inode: ROOT,
+                inodes: RESERVED_MAX,
+                data: 0,
+            };
+            // More than fit.
+            let mut sessions = Vec::new();
+            for _ in 0..24 {
+                sessions.push(rig.metanode.open_session().await.unwrap());
+            }
+            world.sleep(Duration::from_secs(1)).await;
+            let mut refused = None;
+            'full: for session in &sessions {
+                for _ in 0..RESERVED_RUNS_MAX {
+                    let stamp = Stamp::own(world.wall(), *session);
+                    if let Err(error) = rig.metanode.execute(&reserve, &stamp).await {
+                        refused = Some(error.kind());
+                        break 'full;
+                    }
+                }
+            }
+            assert_eq!(refused, Some(ErrorKind::NoSpace));
+            for session in sessions {
+                rig.metanode.close_session(session).await.unwrap();
+            }
+            rig.must_be_clean("after the sessions' end").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
 #[test]
 fn what_is_overwritten_in_parts_comes_back_without_a_whole_segment_dying() {
     let simulation = Simulation::new(1);

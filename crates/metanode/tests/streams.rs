@@ -14,7 +14,8 @@ use model::{
     CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, GroupId, InodeId, InodeNumber,
     Operation, Reply, Result, Scheme, SegmentId, SessionId, TokenMode, TokenObject, TokenRange,
 };
-use namespace::{Key, Table};
+use namespace::{Key, Record, Reserved, Run, Table};
+use std::sync::Arc;
 use std::time::Duration;
 use world::sim::{Cluster, Simulation};
 use world::{Interruption, Point, World};
@@ -577,6 +578,30 @@ fn room_for_a_file_is_kept_from_when_its_number_is_reserved_until_it_is_stored()
         rig.metanode.close_session(session).await.unwrap();
         assert_eq!(rig.metanode.hosted().reserved_numbers(), 0);
         rig.must_be_clean("after the session's end").await;
+    });
+}
+
+/// Would be broken if what an owner has left of a session, because it died between two commits, kept room for ever.
+#[test]
+fn numbers_of_a_session_that_has_ended_keep_no_room() {
+    run(12, |rig| async move {
+        let session = opened(&rig).await;
+        let first = reserved(&rig, session).await;
+        rig.metanode.close_session(session).await.unwrap();
+        let key = Key::Reserved {
+            session,
+            fileset: ROOT.fileset(),
+        };
+        let left = Reserved {
+            inodes: vec![Run {
+                next: first,
+                end: first + 300,
+            }],
+            data: Vec::new(),
+        };
+        let left = Record::Reserved(Arc::new(left));
+        rig.forge(vec![(key, Some(left))]).await;
+        assert_eq!(rig.metanode.hosted().reserved_numbers(), 0);
     });
 }
 

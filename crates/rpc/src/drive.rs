@@ -6,7 +6,6 @@ use crate::frame::{Frame, Header};
 use crate::outlet::{Next, Outlet};
 use crate::pulse::{Beat, SILENCE_MAX};
 use crate::receive::Receiver;
-use crate::seal::Opener;
 use futures::future::{BoxFuture, Either, select};
 use std::pin::pin;
 use std::time::Duration;
@@ -35,14 +34,12 @@ pub(crate) trait Side: Send + Sync {
 }
 
 /// Waits for the first frame of a side that sends nothing before it. Gives what has been received.
-/// `opener` opens frames, if they are sealed.
 pub(crate) async fn hear_first<S: Stream>(
     world: &World,
     stream: &mut S,
-    opener: Option<Opener>,
+    mut receiver: Receiver,
     side: &impl Side,
 ) -> Result<Receiver, Fault> {
-    let mut receiver = Receiver::new(opener);
     let first = async {
         loop {
             if let Some(frame) = next_frame(&mut receiver, side)? {

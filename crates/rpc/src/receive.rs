@@ -4,6 +4,8 @@ use crate::Fault;
 use crate::frame::{Frame, HEADER_BYTES, Header};
 use crate::seal::{Opener, SEALED_HEADER_BYTES, TAG_BYTES};
 use bytes::Bytes;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use world::AlignedBuffer;
 
 /// Bytes that are received together; small frames share one receive. A part of a frame that misses
@@ -18,6 +20,10 @@ const INBOX_BYTES_MAX: usize = 64 * 1024;
 /// second; on one that isn't idle a new inbox costs less than so many receives.
 const LITTLE_MAX: u32 = 32;
 
+/// Most connections that others have opened whose inboxes are large at the same time: 32 MiB. All that a node may have
+/// would take 256 MiB, and whoever fills one every 32 receives keeps it.
+pub(crate) const LARGE_INBOXES_MAX: usize = 512;
+
 /// Collects bytes and cuts them into frames. Holds one frame at most, and takes memory for it only
 /// after its header was allowed.
 pub(crate) struct Receiver {
@@ -29,6 +35,10 @@ pub(crate) struct Receiver {
     end: usize,
     /// Receives in a row for which [`INBOX_BYTES`] would have done, or did.
     little: u32,
+    /// Where there may be so many large inboxes, if that is bounded.
+    room: Option<Arc<Semaphore>>,
+    /// What this one takes of it while it is large.
+    own_room: Option<OwnedSemaphorePermit>,
     partial: Option<Partial>,
     /// Whether the space that was last given is the partial frame's.
     is_direct: bool,
@@ -87,8 +97,19 @@ impl Receiver {
             start: 0,
             end: 0,
             little: LITTLE_MAX,
+            room: None,
+            own_room: None,
             partial: None,
             is_direct: false,
+        }
+    }
+
+    /// As [`Receiver::new`], for a connection that another node opened: its inbox is large only while `room` has a permit
+    /// for it.
+    pub(crate) fn with_room(opener: Option<Opener>, room: &Arc<Semaphore>) -> Self {
+        Self {
+            room: Some(room.clone()),
+            ..Self::new(opener)
         }
     }
 
@@ -114,8 +135,9 @@ impl Receiver {
     /// Moves what is there to the front of an inbox that is as large as it should be now.
     fn make_room(&mut self) {
         let here = self.start..self.end;
-        let bytes = match self.little {
-            0 => INBOX_BYTES_MAX,
+        let little = self.little;
+        let bytes = match little {
+            0 if self.may_be_large() => INBOX_BYTES_MAX,
             LITTLE_MAX.. if here.is_empty() => INBOX_BYTES,
             _ => self.inbox.len(),
         };
@@ -127,7 +149,21 @@ impl Receiver {
             let mut inbox: Box<[u8]> = vec![0; bytes].into();
             inbox[..here.len()].copy_from_slice(&self.inbox[here]);
             self.inbox = inbox;
+            if bytes == INBOX_BYTES {
+                self.own_room = None;
+            }
         }
+    }
+
+    /// Takes room for a large inbox, unless it has that. Whoever gets none receives more often.
+    fn may_be_large(&mut self) -> bool {
+        let Some(room) = &self.room else {
+            return true;
+        };
+        if self.own_room.is_none() {
+            self.own_room = room.clone().try_acquire_owned().ok();
+        }
+        self.own_room.is_some()
     }
 
     /// That many bytes are now in the space that was given.

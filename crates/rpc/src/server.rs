@@ -20,7 +20,7 @@ use crate::gate::Gate;
 use crate::hello::Identity;
 use crate::lanes::{Connections, Lane};
 use crate::outlet::{Next, Outlet};
-use crate::receive::Receiver;
+use crate::receive::{LARGE_INBOXES_MAX, Receiver};
 use crate::registry::{Going, Registry};
 use crate::seal::Sealer;
 use crate::security::{Admit, Proof, RefusalKind, Security};
@@ -80,6 +80,8 @@ struct Shared {
     lease_shares: Shares,
     /// Counted connections that this node wants.
     connections: AtomicU8,
+    /// For the large inboxes of all connections.
+    inbox_room: Arc<Semaphore>,
     state: Mutex<State>,
     /// Notified when a connection has ended.
     ended: Notify,
@@ -141,6 +143,7 @@ impl Server {
                 room: admission.running.map(Semaphore::new),
                 lease_shares: Shares::of(admission.running[class_index(Class::Lease)]),
                 connections: AtomicU8::new(Connections::default().max),
+                inbox_room: Arc::new(Semaphore::new(LARGE_INBOXES_MAX)),
                 state: Mutex::new(State {
                     registry: Registry::new(admission.connections),
                     connections: Map::default(),
@@ -582,7 +585,8 @@ async fn greet(end: LinkEnd, channel: Channel) {
     let server = &link.server;
     let (mut stream, protection) = channel.into_parts();
     let (sealer, opener) = protection.unzip();
-    let receiver = match hear_first(&server.urgent, &mut stream, opener, &link).await {
+    let receiver = Receiver::with_room(opener, &server.inbox_room);
+    let receiver = match hear_first(&server.urgent, &mut stream, receiver, &link).await {
         Ok(receiver) => receiver,
         Err(why) => {
             tracing::debug!(%why, "a connection ended before its hello");

@@ -621,6 +621,12 @@ impl Shard {
             from = successor(last);
             let mut state = self.state.lock();
             for (key, record) in &page {
+                // The end of a session can be durable without that of its last records (`end_session`).
+                if let Key::Reserved { session, .. } = key
+                    && state.sessions.standing(*session) == Standing::Ended
+                {
+                    continue;
+                }
                 state.reserved.note(key, Some(record));
             }
         }

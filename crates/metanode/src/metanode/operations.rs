@@ -3,7 +3,6 @@
 use crate::host::{has_cuts, is_of_given_up};
 use crate::metanode::Metanode;
 use crate::metanode::granting::Shown;
-use crate::room::grows;
 use crate::tokens::{Claim, Claiming};
 use model::operation::{Ranked, Stamp, Turn};
 use model::{InodeId, Operation, Reply, Result, TokenMode, TokenObject};
@@ -155,7 +154,7 @@ impl Metanode {
         let is_local = matches!(stamp.turn, Turn::Read | Turn::Own);
         // What others may be changing is looked at more closely.
         let looks = !claim.is_all() && needs::shows(operation);
-        if is_local && !in_grace && !looks && (!grows(operation) || self.room.measure()) {
+        if is_local && !in_grace && !looks && self.room.has_plenty_for(operation) {
             let shard = self.host.load();
             match shard.execute_now(operation, stamp) {
                 Some(Err(error)) if is_of_given_up(&shard, &error) => {}

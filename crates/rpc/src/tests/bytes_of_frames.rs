@@ -11,7 +11,9 @@ use model::checksum::crc32c;
 use model::{NodeId, NodeRun};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 
 fn whole(frame: Frame) -> Vec<u8> {
     let Outgoing {
@@ -385,6 +387,33 @@ fn an_inbox_is_large_while_small_frames_fill_it() {
         assert_eq!(take_in(&mut receiver, &alive), 1);
     }
     assert_eq!(receiver.space().len(), small, "it is idle");
+}
+
+/// Would be broken if all thousands of connections of a node could have a large inbox at the same time.
+#[test]
+fn so_many_inboxes_are_large_at_the_same_time_and_not_more() {
+    let alive = whole(Frame::Alive);
+    let room = Arc::new(Semaphore::new(1));
+    let new = || Receiver::with_room(None, &room);
+    let (mut one, mut other) = (new(), new());
+    let small = one.space().len();
+    let size_after_filling = |receiver: &mut Receiver| {
+        let count = receiver.space().len() / alive.len();
+        assert_eq!(take_in(receiver, &alive.repeat(count)), count);
+        receiver.space().len()
+    };
+    let large = size_after_filling(&mut one);
+    assert_eq!(large, 4 * small);
+    assert_eq!(size_after_filling(&mut other), small, "there is no room");
+    assert_eq!(size_after_filling(&mut one), large, "it has its room");
+    for _ in 0..32 {
+        assert_eq!(take_in(&mut one, &alive), 1);
+    }
+    assert_eq!(one.space().len(), small);
+    assert_eq!(size_after_filling(&mut other), large, "the other is idle");
+    assert_eq!(size_after_filling(&mut one), small);
+    drop(other);
+    assert_eq!(size_after_filling(&mut one), large, "its connection ended");
 }
 
 /// Would be broken if a large inbox took bytes that have another place.

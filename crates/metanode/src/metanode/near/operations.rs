@@ -3,7 +3,6 @@
 use super::left;
 use crate::host::has_cuts;
 use crate::metanode::Metanode;
-use crate::room::grows;
 use crate::tokens::Claiming;
 use model::operation::{Ranked, Stamp, Turn};
 use model::owner::{NearAnswer, OwnerReply};
@@ -21,7 +20,7 @@ impl Metanode {
         stamp: &Stamp,
     ) -> Option<Asked<'static, NearAnswer>> {
         let in_grace = self.in_grace.load(Ordering::Relaxed);
-        if in_grace || !is_one_step(operation) || (grows(operation) && !self.room.measure()) {
+        if in_grace || !is_one_step(operation) || !self.room.has_plenty_for(operation) {
             return None;
         }
         let claiming = self.tokens.claim(stamp.session, || needs::needs(operation));

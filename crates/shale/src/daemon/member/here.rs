@@ -259,7 +259,7 @@ impl InCluster {
     }
 
     async fn close_open(&self) -> Result<()> {
-        self.openings.give_up();
+        self.openings.give_up().await;
         let clients = self.clients.lock().take_all();
         let close = |open: Arc<OpenFileSystem>| -> BoxFuture<'static, Result<()>> {
             Box::pin(async move { open.close().await })

@@ -115,13 +115,16 @@ impl<T: Clone + Send + Sync + 'static> Openings<T> {
     }
 
     /// From now on none is begun, and those that are under way are given up: sessions that they have opened end with this run
-    /// of the node.
-    pub(super) fn give_up(&self) {
-        let mut state = self.state.lock();
-        state.is_over = true;
-        let given_up = std::mem::take(&mut state.under_way);
-        drop(state);
-        drop(given_up);
+    /// of the node. Returns once none of them goes on: what has been opened is found then.
+    pub(super) async fn give_up(&self) {
+        let given_up = {
+            let mut state = self.state.lock();
+            state.is_over = true;
+            std::mem::take(&mut state.under_way)
+        };
+        for opening in given_up.into_values() {
+            opening.task.stop().await;
+        }
     }
 }
 
@@ -185,7 +188,7 @@ mod tests {
             let again = node.openings.get(&world, &far, none, pending);
             let mut again = pin!(again);
             assert!(again.as_mut().now_or_never().is_none());
-            node.openings.give_up();
+            node.openings.give_up().await;
             let ends: [Result<usize>; 2] = join(hangs, again).await.into();
             for end in ends {
                 assert_eq!(end.unwrap_err().kind(), ErrorKind::ShuttingDown);
@@ -221,6 +224,27 @@ mod tests {
             let refused = refused.await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Unavailable);
             assert_eq!(node.get(&world, "a").await, Ok(0));
+        });
+        run.finished();
+    }
+
+    /// Would be broken if a client could still come after all that are open were taken out to be closed.
+    #[test]
+    fn once_those_under_way_are_given_up_none_of_them_goes_on() {
+        let run = Simulation::new(5).run(async |world: World| {
+            let openings = Openings::<usize>::default();
+            let (name, held) = (name("a"), Arc::new(()));
+            let open = || {
+                let held = held.clone();
+                async move {
+                    let _held = held;
+                    pending().await
+                }
+            };
+            let asked = openings.get(&world, &name, || None, open);
+            assert!(asked.now_or_never().is_none());
+            openings.give_up().await;
+            assert_eq!(Arc::strong_count(&held), 1);
         });
         run.finished();
     }
