@@ -119,7 +119,7 @@ impl InodeAttributes {
             return Err(ErrorKind::FileTooLarge.into());
         }
         let state = self.pages.inode(inode);
-        let exclusive = state.exclude_writers(&self.session).await?;
+        let exclusive = state.exclude_writers(&self.session, &self.pages).await?;
         // Data that the truncate will cut is published first too: left dirty, the client's task or
         // an fsync could freeze it meanwhile, and it would come back after the cut; dropped, it
         // would be lost if the cut fails.
@@ -131,20 +131,11 @@ impl InodeAttributes {
             inner.held_state()
         };
         let done = self.set_published(inode, set).await;
-        {
+        if let Ok(attributes) = &done {
             let mut inner = state.lock();
-            match &done {
-                Ok(attributes) => {
-                    self.pages.cut(inode, &mut inner, size, asked);
-                    inner.learn(attributes, asked);
-                }
-                // It may have been done all the same.
-                Err(_) => {
-                    self.pages.uncache(inode, &mut inner, 0, u64::MAX);
-                    inner.forget_all_extents();
-                    inner.void_known();
-                }
-            }
+            self.pages.cut(inode, &mut inner, size, asked);
+            inner.learn(attributes, asked);
+            inner.end_change();
         }
         drop(exclusive);
         done
@@ -154,15 +145,18 @@ impl InodeAttributes {
     async fn set_published(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
         let sets_mode = set.mode.is_some();
         let operation = Operation::SetAttributes { inode, set };
-        let attributes = self.change(inode, operation).await?;
+        let done = self.change(inode, operation).await;
+        // Without an answer it may have been done all the same.
         if sets_mode {
             self.rights.note_grant(inode);
         }
-        Ok(attributes)
+        done
     }
 
-    /// Changes an inode, unless something that programs did before is lost.
+    /// Changes an inode, unless something that programs did before is lost. What may still come of changes before comes
+    /// first: it could take this one back.
     async fn change(&self, inode: InodeId, operation: Operation) -> Result<Attributes> {
+        self.session.until_decided(inode).await?;
         let may = || self.pages.check_lost(inode);
         self.session.attributes_after_if(operation, may).await
     }
@@ -204,9 +198,10 @@ impl InodeAttributes {
             mode,
             drop_setgid,
         };
-        self.change(inode, operation).await?;
+        let done = self.change(inode, operation).await;
+        // Without an answer it may have been done all the same.
         self.rights.note_grant(inode);
-        Ok(())
+        done.map(drop)
     }
 
     /// Removes an extended attribute.

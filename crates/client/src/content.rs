@@ -97,7 +97,7 @@ impl Content {
             Allocate::Zero { keep_size } => (RangeChange::Zero, keep_size),
         };
         let state = self.pages.inode(inode);
-        let exclusive = state.exclude_writers(&self.session).await?;
+        let exclusive = state.exclude_writers(&self.session, &self.pages).await?;
         self.write_behind.publish(&state).await?;
         if change != RangeChange::Punch {
             self.check_reservable(inode, offset, end).await?;
@@ -120,13 +120,11 @@ impl Content {
                 self.pages.uncache(inode, &mut inner, offset, end);
             }
             inner.forget_extents(offset, end);
-            if result.is_err() {
-                inner.void_known();
-            }
             let (attributes, more) = result?;
             inner.learn(&attributes, asked);
             next = more;
         }
+        state.lock().end_change();
         drop(exclusive);
         Ok(())
     }
@@ -276,7 +274,7 @@ impl Content {
         length: u64,
     ) -> Result<u64> {
         let to = target.id();
-        let exclusive = target.exclude_writers(&self.session).await?;
+        let exclusive = target.exclude_writers(&self.session, &self.pages).await?;
         self.write_behind.publish(target).await?;
         let end = from_offset + length;
         let mut at = from_offset;
@@ -296,9 +294,6 @@ impl Content {
             self.pages
                 .uncache(to, &mut inner, to_offset, to_offset + length);
             inner.forget_extents(to_offset, to_offset + length);
-            if result.is_err() {
-                inner.void_known();
-            }
             let (attributes, next) = match result {
                 // Extents shared so far stay; the program asks for the rest.
                 Err(_) if at > from_offset => break,
@@ -306,14 +301,16 @@ impl Content {
             };
             inner.learn(&attributes, asked);
             match next {
-                Some(next) if next > at => at = next,
-                // The source was truncated meanwhile and ends here.
-                Some(_) => break,
-                None => {
-                    at = end;
-                    break;
+                Some(next) if next > at => {
+                    at = next;
+                    continue;
                 }
+                // The source was truncated meanwhile and ends here.
+                Some(_) => {}
+                None => at = end,
             }
+            inner.end_change();
+            break;
         }
         drop(exclusive);
         Ok(at - from_offset)

@@ -20,8 +20,10 @@ pub(crate) use calls::Reclaims;
 pub use owners::{NearOwner, OwnerWay, Owners};
 pub use remote::RemoteOwner;
 pub(crate) use stream::Made;
+pub(crate) use undecided::Late;
 
 use crate::known_names::{KnownNames, Making};
+use futures::future::BoxFuture;
 use model::lock::HeldLock;
 use model::operation::{NewInode, Stamp};
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
@@ -135,6 +137,19 @@ impl Owner {
             Asked::Ready(Ok(_)) => Ok(()),
             Asked::Ready(Err(error)) => Err(error),
             Asked::Waits(rest) => rest.await.map(drop),
+        }
+    }
+
+    /// Until it is known what became of such requests of an inode for which nobody waits any more; `None` if there are none.
+    pub(crate) fn undecided(
+        &self,
+        inode: InodeId,
+        kinds: &'static [Late],
+    ) -> Option<BoxFuture<'static, ()>> {
+        match self {
+            // Nothing that isn't driven is done.
+            Self::Here(_) => None,
+            Self::There(owner) => owner.undecided(inode, kinds),
         }
     }
 

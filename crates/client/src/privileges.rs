@@ -55,6 +55,8 @@ impl Rights {
         state: &InodeRef,
         privileges: Privileges,
     ) -> Result<bool> {
+        // What may still come of a chmod isn't seen before.
+        self.session.until_decided(state.id()).await?;
         let grants = self.grants();
         let asked = state.lock().held_state();
         let plain = self.ask(state.id(), privileges).await?;

@@ -20,7 +20,7 @@ pub(crate) use segments::Mark;
 pub(crate) use standing::Standing;
 
 use crate::known_names::KnownNames;
-use crate::owner::Owner;
+use crate::owner::{Late, Owner};
 use doors::Doors;
 use model::lock::HeldLock;
 use model::operation::{Stamp, Turn};
@@ -43,6 +43,8 @@ use world::{Instant, Part, WAITERS_MAX, Wait, Waiter, Waiters, Work, World};
 
 /// The cause by which waits for another session are listed.
 const SESSION_WAIT: &str = "a new session, because the owner didn't hear from this client in time";
+/// The cause by which waits are listed for what became of a change that was given up.
+const UNDECIDED_WAIT: &str = "a change of the same file that was given up";
 
 /// A session with the owner, and after its end the next one.
 pub(crate) struct Session {
@@ -145,6 +147,17 @@ impl Session {
     }
 
     // What is said to the owner.
+
+    /// Waits until it is known what became of changes of an inode for which nobody waits any more: they could run after one
+    /// that is asked for now.
+    pub(crate) async fn until_decided(&self, inode: InodeId) -> Result<()> {
+        let changes = &[Late::Bytes, Late::Attributes];
+        match self.owner.undecided(inode, changes) {
+            // Boxed because it is rare: otherwise every change's future would contain it.
+            Some(decided) => Box::pin(self.wait(UNDECIDED_WAIT, Some(inode), decided)).await,
+            None => Ok(()),
+        }
+    }
 
     fn stamp_of(&self, session: SessionId) -> Stamp {
         Stamp::own(self.world.wall(), session)

@@ -1,9 +1,12 @@
-//! A publish that nobody waits for any more may still run. It must not run after what was published later.
+//! What nobody waits for any more may still run. It must not run after what was done later.
 
-use crate::rig::way::{Way, client_through};
+use crate::rig::way::{Way, Which, client_through};
 use crate::rig::{self, Node, run_patient as run};
-use client::{Client, OpenFlags};
-use model::{ErrorKind, InodeId};
+use client::{Allocate, Client, OpenFlags};
+use futures::future::{Either, select};
+use model::operation::XattrMode;
+use model::{ErrorKind, InodeId, Operation, SetAttributes};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,10 +25,11 @@ async fn cut_off(node: &Node) -> (Arc<Way>, Arc<Client>, InodeId) {
     (way, far, file)
 }
 
-/// The publish is asked for once more, which is lost, and again after a while. Before that others of the file arrive.
+/// The request is asked for once more, which is lost, and again after a while. Before that others of the file arrive.
 async fn go_on(world: &World, node: Node, way: &Way, far: &Client, file: InodeId) {
     world.sleep(MS).await;
     way.no_publishes.store(false, Ordering::Relaxed);
+    *way.loses.lock() = None;
     far.fsync(file, false).await.unwrap();
     far.write(file, 0, b"new").await.unwrap();
     far.fsync(file, false).await.unwrap();
@@ -34,6 +38,56 @@ async fn go_on(world: &World, node: Node, way: &Way, far: &Client, file: InodeId
     far.release(file).await;
     far.close().await.unwrap();
     node.check_and_close().await;
+}
+
+/// A client on another node has synced what it wrote to a file, and none of these requests of it arrives.
+async fn unheard(node: &Node, which: Which) -> (Arc<Way>, Arc<Client>, InodeId) {
+    let way = Way::new(&node.world, &node.metanode, 0);
+    let far = client_through(node, &way).await;
+    let file = rig::file(&node.client, "f").await;
+    far.open(file, OpenFlags::default()).await.unwrap();
+    far.write(file, 0, b"old").await.unwrap();
+    far.fsync(file, false).await.unwrap();
+    *way.loses.lock() = Some(which);
+    (way, far, file)
+}
+
+/// A program gives up what it asks for, when that is under way.
+async fn give_up<T>(way: &Way, asking: impl Future<Output = T>) {
+    let asking = pin!(asking);
+    let lost = pin!(way.until_lost());
+    let given_up = select(asking, lost).await;
+    assert!(matches!(given_up, Either::Right(_)), "it was answered");
+}
+
+fn sets_attributes(operation: &Operation) -> bool {
+    matches!(operation, Operation::SetAttributes { .. })
+}
+
+fn sets_xattrs(operation: &Operation) -> bool {
+    matches!(operation, Operation::SetXattr { .. })
+}
+
+fn changes_ranges(operation: &Operation) -> bool {
+    matches!(operation, Operation::ChangeRange { .. })
+}
+
+fn shares(operation: &Operation) -> bool {
+    matches!(operation, Operation::Share { .. })
+}
+
+fn empty() -> SetAttributes {
+    SetAttributes {
+        size: Some(0),
+        ..SetAttributes::default()
+    }
+}
+
+fn mode(mode: u32) -> SetAttributes {
+    SetAttributes {
+        mode: Some(mode),
+        ..SetAttributes::default()
+    }
 }
 
 #[test]
@@ -53,5 +107,89 @@ fn a_publish_that_took_too_long_replaces_nothing_newer() {
         let unknown = far.fsync(file, false).await.unwrap_err();
         assert_eq!(unknown.kind(), ErrorKind::Unknown);
         go_on(&world, node, &way, &far, file).await;
+    });
+}
+
+#[test]
+fn a_truncate_that_nobody_waits_for_cuts_nothing_newer() {
+    run(9_572, |world, node| async move {
+        let (way, far, file) = unheard(&node, sets_attributes).await;
+        give_up(&way, far.set_attributes(file, empty())).await;
+        go_on(&world, node, &way, &far, file).await;
+    });
+}
+
+#[test]
+fn a_truncate_that_took_too_long_cuts_nothing_newer() {
+    run(9_573, |world, node| async move {
+        let (way, far, file) = unheard(&node, sets_attributes).await;
+        let unknown = far.set_attributes(file, empty()).await.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unknown);
+        go_on(&world, node, &way, &far, file).await;
+    });
+}
+
+#[test]
+fn a_punch_that_nobody_waits_for_removes_nothing_newer() {
+    run(9_574, |world, node| async move {
+        let (way, far, file) = unheard(&node, changes_ranges).await;
+        give_up(&way, far.allocate(file, Allocate::Punch, 0, 3)).await;
+        go_on(&world, node, &way, &far, file).await;
+    });
+}
+
+#[test]
+fn a_copy_that_took_too_long_replaces_nothing_newer() {
+    run(9_575, |world, node| async move {
+        let source = rig::file(&node.client, "source").await;
+        node.client.write(source, 0, b"src").await.unwrap();
+        node.client.fsync(source, false).await.unwrap();
+        let (way, far, file) = unheard(&node, shares).await;
+        let unknown = far.copy_range(source, 0, file, 0, 3).await.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unknown);
+        go_on(&world, node, &way, &far, file).await;
+    });
+}
+
+#[test]
+fn others_get_a_file_whose_truncate_is_undecided_and_its_own_programs_wait() {
+    run(9_576, |world, node| async move {
+        let (way, far, file) = unheard(&node, sets_attributes).await;
+        give_up(&way, far.set_attributes(file, empty())).await;
+        let written = world.timeout(10 * MS, far.write(file, 0, b"far")).await;
+        assert!(written.is_err(), "it would be cut");
+        let read = world.timeout(10 * MS, far.read(file, 0, 3)).await;
+        assert!(read.is_err(), "nobody knows what is there");
+        let again = world.timeout(10 * MS, far.set_attributes(file, empty()));
+        assert!(again.await.is_err(), "it could run first");
+        node.client.write(file, 0, b"near").await.unwrap();
+        node.client.fsync(file, false).await.unwrap();
+        go_on(&world, node, &way, &far, file).await;
+    });
+}
+
+#[test]
+fn attributes_that_nobody_waits_for_replace_no_newer_ones() {
+    run(9_577, |world, node| async move {
+        let (way, far, file) = unheard(&node, sets_attributes).await;
+        give_up(&way, far.set_attributes(file, mode(0o600))).await;
+        *way.loses.lock() = None;
+        far.set_attributes(file, mode(0o640)).await.unwrap();
+        way.lost.store(0, Ordering::Relaxed);
+        *way.loses.lock() = Some(sets_xattrs);
+        let name = b"user.a";
+        give_up(&way, far.set_xattr(file, name, b"old", XattrMode::Set)).await;
+        *way.loses.lock() = None;
+        far.set_xattr(file, name, b"new", XattrMode::Set)
+            .await
+            .unwrap();
+        world.sleep(Duration::from_secs(60)).await;
+        let attributes = node.client.get_attributes(file).await.unwrap();
+        assert_eq!(attributes.mode & 0o7777, 0o640);
+        let value = node.client.get_xattr(file, name).await.unwrap();
+        assert_eq!(&value[..], b"new");
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
     });
 }

@@ -45,9 +45,9 @@ pub(crate) struct Inner {
     /// Privileges that the inode is known not to have, and how often it may have got some.
     plain: Plain,
     grants: u64,
-    /// A truncate or the like runs: no write may begin, and size and extents may change.
+    /// A truncate or the like runs, or may still run: no write may begin, and size and extents may change.
     exclusive: bool,
-    /// Bytes that a change of this client concerns that is under way at the owner.
+    /// Bytes that a change of this client concerns that is under way at the owner, or whose outcome isn't known.
     changing: Option<(u64, u64)>,
     dirty: Dirty,
     pending: Option<Pending>,
@@ -434,14 +434,19 @@ impl Inner {
         }
     }
 
-    /// Whether a truncate or the like runs.
+    /// Whether a truncate or the like runs, or may still run.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    pub(super) fn set_exclusive(&mut self, exclusive: bool) {
-        self.exclusive = exclusive;
-        self.changing = None;
+    pub(super) fn begin_exclusive(&mut self) {
+        self.exclusive = true;
+    }
+
+    /// Returns the bytes of a change that was begun, if what came of it wasn't taken in.
+    pub(super) fn end_exclusive(&mut self) -> Option<(u64, u64)> {
+        self.exclusive = false;
+        self.changing.take()
     }
 
     /// Who excludes writers sends the owner a change of these bytes. Until that ends nobody knows which bytes
@@ -458,6 +463,11 @@ impl Inner {
             true => self.begin_change(size.min(from), u64::MAX),
             false => self.begin_change(from, to),
         }
+    }
+
+    /// What came of the change is taken in.
+    pub(crate) fn end_change(&mut self) {
+        self.changing = None;
     }
 
     /// Whether a change of these bytes is under way at the owner.

@@ -10,7 +10,8 @@
 //! free: a task goes on asking until the owner says what became of it, since the slot's next number
 //! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
 //! as many such tasks; they end with the session. What the operation changes isn't known by name until
-//! then ([`KnownNames::begin_change`]), and of a file of which it publishes bytes nothing more is published (`undecided`).
+//! then ([`KnownNames::begin_change`]), of a file of which it publishes bytes nothing more is published, and who changes
+//! what it changes waits (`undecided`).
 
 mod at_once;
 mod streaming;
@@ -19,7 +20,7 @@ use super::book::{Book, held_by};
 use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
-use super::undecided::Undecided;
+use super::undecided::{Late, Undecided};
 use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
 use futures::future::{BoxFuture, Either, select};
@@ -101,7 +102,7 @@ pub(super) struct Calls {
     /// Counts the reclaims that were wanted: requests that share `reclaiming` give way to them.
     wanted: watch::Sender<u64>,
     slots: Slots,
-    /// Publishes that nobody waits for any more.
+    /// Requests that nobody waits for any more.
     undecided: Undecided,
     under_way: UnderWay,
     /// What the client has done itself and the owner has yet to hear of.
@@ -605,6 +606,15 @@ impl Calls {
         Ok(())
     }
 
+    /// Until it is known what became of such requests of an inode for which nobody waits any more; `None` if there are none.
+    pub(super) fn undecided(
+        &self,
+        inode: InodeId,
+        kinds: &'static [Late],
+    ) -> Option<BoxFuture<'static, ()>> {
+        self.undecided.until(inode, kinds)
+    }
+
     /// Waits until it is known what became of a file's publishes for which nobody waits any more.
     async fn until_decided(&self, inode: InodeId, deadline: Deadline) -> Result<()> {
         let _listed = self.list();
@@ -718,10 +728,10 @@ impl Drop for Taken {
         let owner = self.owner.clone();
         let change = self.change.take();
         // Before whoever asked goes on.
-        let publish = owner.undecided.begin(&call.request);
+        let undecided = owner.undecided.begin(&call.request);
         let deciding = async move {
             owner.decide(call, slot).await;
-            drop((change, publish));
+            drop((change, undecided));
         };
         let world = &self.owner.world;
         world.spawn("an undecided request", deciding).detach();

@@ -4,8 +4,10 @@
 use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
 use super::stream::Made;
+use super::undecided::Late;
 use crate::known_names::{KnownNames, Making};
 use arc_swap::ArcSwap;
+use futures::future::BoxFuture;
 use model::operation::NewInode;
 use model::owner::{OwnerReply, OwnerRequest};
 use model::{Attributes, FileName, InodeId, Result, SessionId, ShardId};
@@ -83,6 +85,15 @@ impl RemoteOwner {
     pub(super) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
         let calls = self.calls.load_full();
         calls.ask(request).await
+    }
+
+    /// As [`Calls::undecided`]: what a session before has asked isn't done any more.
+    pub(super) fn undecided(
+        &self,
+        inode: InodeId,
+        kinds: &'static [Late],
+    ) -> Option<BoxFuture<'static, ()>> {
+        self.calls.load().undecided(inode, kinds)
     }
 
     /// New owners are told of these tokens.

@@ -1,23 +1,38 @@
-//! Publishes for which nobody waits any more, and which may run all the same. Pure, but for the wait for their end.
+//! Requests for which nobody waits any more, and which may run all the same. Pure, but for the wait for their end.
 //!
-//! Until it is known what became of one, nothing more of its file is published: in its slot it could run after a later
-//! publish, and its bytes, which are older, would replace newer ones that programs were told are durable. What it names
-//! could even be deleted by then, when its bytes were published once more and replaced.
+//! *A publish*: until it is known what became of it, nothing more of its file is published. In its slot it could run
+//! after a later publish, and its bytes, which are older, would replace newer ones that programs were told are durable.
+//! What it names could even be deleted by then, when its bytes were published once more and replaced. *Nothing waits for
+//! another client by that*: a publish needs no tokens, so the owner decides it as soon as it is heard.
 //!
-//! *Nothing waits for another client by that*: a publish needs no tokens, so the owner decides it as soon as it is heard.
+//! *Another change*: a truncate that runs late would cut what was written and synced after it. A publish can't wait for
+//! that: the owner may be waiting for another client, which waits for this very publish. So who changes a file waits,
+//! before there is anything to publish ([`Undecided::until`]; `inode/exclusive.rs`).
 
+use futures::future::BoxFuture;
 use model::owner::OwnerRequest;
 use model::{InodeId, Operation};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// The files of a session's undecided publishes: at most as many as there are slots.
-pub(super) struct Undecided(Arc<watch::Sender<Vec<InodeId>>>);
+/// What a request may still do for which nobody waits any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Late {
+    /// It publishes bytes of a file.
+    Publish,
+    /// It changes which bytes a file has, and perhaps its attributes.
+    Bytes,
+    /// It changes other attributes of an inode.
+    Attributes,
+}
+
+/// A session's undecided requests: at most as many as there are slots.
+pub(super) struct Undecided(Arc<watch::Sender<Vec<(InodeId, Late)>>>);
 
 /// One of them, until this is dropped.
-pub(super) struct UndecidedPublish {
-    all: Arc<watch::Sender<Vec<InodeId>>>,
-    inode: InodeId,
+pub(super) struct UndecidedRequest {
+    all: Arc<watch::Sender<Vec<(InodeId, Late)>>>,
+    it: (InodeId, Late),
 }
 
 impl Undecided {
@@ -25,45 +40,78 @@ impl Undecided {
         Self(Arc::new(watch::Sender::new(Vec::new())))
     }
 
-    /// Nobody waits for this request any more. `None` if it doesn't publish.
-    pub(super) fn begin(&self, request: &OwnerRequest) -> Option<UndecidedPublish> {
-        let inode = published(request)?;
-        self.0.send_modify(|inodes| inodes.push(inode));
-        Some(UndecidedPublish {
+    /// Nobody waits for this request any more. `None` if nothing must wait for its end.
+    pub(super) fn begin(&self, request: &OwnerRequest) -> Option<UndecidedRequest> {
+        let it = late(request)?;
+        self.0.send_modify(|all| all.push(it));
+        Some(UndecidedRequest {
             all: self.0.clone(),
-            inode,
+            it,
         })
     }
 
     /// The file that a request publishes, if another publish of it must be decided before.
     pub(super) fn before(&self, request: &OwnerRequest) -> Option<InodeId> {
-        published(request).filter(|inode| self.0.borrow().contains(inode))
+        let it = late(request).filter(|(_, late)| *late == Late::Publish)?;
+        self.0.borrow().contains(&it).then_some(it.0)
     }
 
     /// Waits until all publishes of a file are decided.
     pub(super) async fn over(&self, inode: InodeId) {
-        let mut inodes = self.0.subscribe();
-        let over = inodes.wait_for(|inodes| !inodes.contains(&inode)).await;
+        let mut all = self.0.subscribe();
+        let publish = (inode, Late::Publish);
+        let over = all.wait_for(|all| !all.contains(&publish)).await;
         drop(over.expect("the sender is in the same place"));
+    }
+
+    /// Until all such requests of an inode are decided; `None` if there are none.
+    pub(super) fn until(
+        &self,
+        inode: InodeId,
+        kinds: &'static [Late],
+    ) -> Option<BoxFuture<'static, ()>> {
+        if !has(&self.0.borrow(), inode, kinds) {
+            return None;
+        }
+        let mut all = self.0.subscribe();
+        Some(Box::pin(async move {
+            // Without its sender the session is over.
+            let over = all.wait_for(|all| !has(all, inode, kinds)).await;
+            drop(over);
+        }))
     }
 }
 
-impl Drop for UndecidedPublish {
+impl Drop for UndecidedRequest {
     fn drop(&mut self) {
-        self.all.send_modify(|inodes| {
-            let at = inodes.iter().position(|inode| *inode == self.inode);
-            inodes.swap_remove(at.expect("it was put there"));
+        self.all.send_modify(|all| {
+            let at = all.iter().position(|it| *it == self.it);
+            all.swap_remove(at.expect("it was put there"));
         });
     }
 }
 
-/// The file that a request publishes.
-fn published(request: &OwnerRequest) -> Option<InodeId> {
-    match request {
-        OwnerRequest::Execute {
-            operation: Operation::Publish(publish),
-            ..
-        } => Some(publish.inode),
+fn has(all: &[(InodeId, Late)], inode: InodeId, kinds: &[Late]) -> bool {
+    all.iter()
+        .any(|(of, late)| *of == inode && kinds.contains(late))
+}
+
+/// What a request may do late, and of which inode.
+fn late(request: &OwnerRequest) -> Option<(InodeId, Late)> {
+    let OwnerRequest::Execute { operation, .. } = request else {
+        return None;
+    };
+    match operation {
+        Operation::Publish(publish) => Some((publish.inode, Late::Publish)),
+        Operation::SetAttributes { inode, set } if set.size.is_some() => {
+            Some((*inode, Late::Bytes))
+        }
+        Operation::ChangeRange { inode, .. } | Operation::Share { to: inode, .. } => {
+            Some((*inode, Late::Bytes))
+        }
+        Operation::SetAttributes { inode, .. }
+        | Operation::SetXattr { inode, .. }
+        | Operation::RemoveXattr { inode, .. } => Some((*inode, Late::Attributes)),
         _ => None,
     }
 }

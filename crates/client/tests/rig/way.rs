@@ -50,6 +50,10 @@ pub struct Way {
     pub no_sessions: AtomicBool,
     /// Nothing that publishes arrives.
     pub no_publishes: AtomicBool,
+    /// These operations don't arrive.
+    pub loses: Mutex<Option<Which>>,
+    /// How many of them didn't.
+    pub lost: AtomicU64,
     /// These operations are refused.
     pub refuses: Mutex<Option<Which>>,
     /// Nothing arrives that says what is held.
@@ -86,6 +90,8 @@ impl Way {
             listed_late: AtomicBool::new(false),
             no_sessions: AtomicBool::new(false),
             no_publishes: AtomicBool::new(false),
+            loses: Mutex::new(None),
+            lost: AtomicU64::new(0),
             refuses: Mutex::new(None),
             no_reclaims: AtomicBool::new(false),
             refuses_streams: AtomicBool::new(false),
@@ -178,6 +184,13 @@ impl Way {
     /// Waits until an answer is late.
     pub async fn until_late(&self) {
         while self.late_answers.swap(0, Ordering::Relaxed) == 0 {
+            self.world.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Waits until an operation was lost.
+    pub async fn until_lost(&self) {
+        while self.lost.load(Ordering::Relaxed) == 0 {
             self.world.sleep(Duration::from_millis(1)).await;
         }
     }
@@ -279,6 +292,14 @@ impl Remote for Way {
             if publishes && self.no_publishes.load(Ordering::Relaxed) {
                 silence.await;
                 return Err(NoAnswer::unknown("publishes are lost"));
+            }
+            let loses = *self.loses.lock();
+            if let (Some(loses), Some(operation)) = (loses, &operation)
+                && loses(operation)
+            {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                silence.await;
+                return Err(NoAnswer::unknown("such operations are lost"));
             }
             let serving = async {
                 self.travel().await;
