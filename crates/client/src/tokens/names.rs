@@ -202,7 +202,7 @@ impl Tokens {
         self.make_room();
         // All messages at once: who lists waits for one way there and back.
         let all = inodes.chunks(KNOWN_MAX);
-        let all = all.map_while(|inodes| self.begin_to_know(known, inodes));
+        let all = all.filter_map(|inodes| self.begin_to_know(known, inodes));
         let all: Vec<_> = all.map(|asking| self.spawn_asking(asking)).collect();
         let mut any = false;
         for (inode, told) in all {
