@@ -26,7 +26,7 @@ pub const PIECES_OF_SESSION_MAX: usize = 262_144;
 /// A session that splits its pieces until it has more than this, ends.
 const PIECES_HARD_MAX: usize = 2 * PIECES_OF_SESSION_MAX;
 /// Most requests of a session, and operations run for it, that wait at the same time.
-pub const WAITING_OF_SESSION_MAX: usize = 1024;
+pub const WAITING_OF_SESSION_MAX: usize = 2_048;
 /// How long a request waits without being asked again. Longer than the deadline of a call, so that it
 /// keeps its turn.
 const ASKED_AGAIN_WITHIN: Duration = Duration::from_secs(10);

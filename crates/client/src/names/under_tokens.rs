@@ -25,7 +25,7 @@ const LEARN_MAX: Duration = Duration::from_secs(1);
 const LISTED_MIN: u32 = 256;
 /// So many are asked for ahead: of as many files that one client has written an owner asks for a share at a time, and what is
 /// left out would be listed without attributes.
-const LISTED_AHEAD: u32 = 512;
+const LISTED_AHEAD: u32 = 1_024;
 /// No more than one of so many entries may be of unknown attributes where the next part is asked for ahead.
 const UNKNOWN_SHARE: usize = 8;
 /// What was asked for ahead is waited for no longer. Then the part is asked for again.
