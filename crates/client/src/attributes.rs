@@ -143,13 +143,10 @@ impl InodeAttributes {
 
     /// Sets attributes of an inode whose data is published.
     async fn set_published(&self, inode: InodeId, set: SetAttributes) -> Result<Attributes> {
-        let sets_mode = set.mode.is_some();
+        let granting = set.mode.map(|_| self.rights.begin_grant(inode));
         let operation = Operation::SetAttributes { inode, set };
         let done = self.change(inode, operation).await;
-        // Without an answer it may have been done all the same.
-        if sets_mode {
-            self.rights.note_grant(inode);
-        }
+        drop(granting);
         done
     }
 
@@ -198,9 +195,9 @@ impl InodeAttributes {
             mode,
             drop_setgid,
         };
+        let granting = self.rights.begin_grant(inode);
         let done = self.change(inode, operation).await;
-        // Without an answer it may have been done all the same.
-        self.rights.note_grant(inode);
+        drop(granting);
         done.map(drop)
     }
 

@@ -25,6 +25,19 @@ pub(crate) struct Rights {
     grants: AtomicU64,
 }
 
+/// A change that may give an inode privileges, until it is answered. Without an answer it may have been done all the same,
+/// and a program that gives it up doesn't hear of one: so the end of this counts, however it comes.
+pub(crate) struct Granting<'a> {
+    rights: &'a Rights,
+    inode: InodeId,
+}
+
+impl Drop for Granting<'_> {
+    fn drop(&mut self) {
+        self.rights.note_grant(self.inode);
+    }
+}
+
 impl Rights {
     pub(crate) fn new(session: Arc<Session>, pages: Arc<PagePool>) -> Arc<Self> {
         Arc::new(Self {
@@ -112,9 +125,16 @@ impl Rights {
         }
     }
 
-    /// An answered change may have given the inode privileges. Must be called before the answer is
-    /// passed on.
-    pub(crate) fn note_grant(&self, inode: InodeId) {
+    /// A change is about to be asked for that may give the inode privileges. The result must be dropped before the answer is
+    /// passed on, and after what is left undecided is listed.
+    pub(crate) fn begin_grant(&self, inode: InodeId) -> Granting<'_> {
+        Granting {
+            rights: self,
+            inode,
+        }
+    }
+
+    fn note_grant(&self, inode: InodeId) {
         // In this order: a task that asked before the change either sees the new count, or has
         // already stored its result, which is cleared here.
         self.grants.fetch_add(1, Ordering::SeqCst);

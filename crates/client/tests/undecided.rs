@@ -5,7 +5,7 @@ use crate::rig::{self, Node, run_patient as run};
 use client::{Allocate, Client, OpenFlags};
 use futures::future::{Either, select};
 use model::operation::XattrMode;
-use model::{ErrorKind, InodeId, Operation, SetAttributes};
+use model::{ErrorKind, InodeId, Operation, Privileges, SetAttributes};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -188,6 +188,24 @@ fn attributes_that_nobody_waits_for_replace_no_newer_ones() {
         assert_eq!(attributes.mode & 0o7777, 0o640);
         let value = node.client.get_xattr(file, name).await.unwrap();
         assert_eq!(&value[..], b"new");
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if the file were still known to have no privileges: who writes next would leave them.
+#[test]
+fn a_write_takes_the_privileges_that_a_given_up_chmod_grants() {
+    run(9_578, |_world, node| async move {
+        let (way, far, file) = unheard(&node, sets_attributes).await;
+        let by_others = Privileges::Drop { group: None };
+        assert!(!far.drop_privileges(file, by_others).await.unwrap());
+        give_up(&way, far.set_attributes(file, mode(0o4755))).await;
+        *way.loses.lock() = None;
+        assert!(far.drop_privileges(file, by_others).await.unwrap());
+        let attributes = node.client.get_attributes(file).await.unwrap();
+        assert_eq!(attributes.mode & 0o7777, 0o755);
         far.release(file).await;
         far.close().await.unwrap();
         node.check_and_close().await;
