@@ -12,7 +12,6 @@ use model::{
     TokenRange, limits,
 };
 use std::sync::Arc;
-use tokio::sync::futures::Notified;
 use world::{Instant, SPACE_WAIT};
 
 /// The cause of waiting for room that the cluster's manager gives.
@@ -32,7 +31,7 @@ struct Right {
     shown: Option<Known>,
 }
 
-enum Attempt<'a> {
+enum Attempt {
     /// Done at this offset.
     Done(u64),
     /// Size and generation must be requested first; what is held now.
@@ -41,8 +40,8 @@ enum Attempt<'a> {
     NotHeld,
     /// The inode may have privileges that this write must drop.
     MayLose,
-    /// A truncate or the like is running.
-    Excluded(Notified<'a>),
+    /// A truncate or the like is running, or may still run.
+    Excluded(u64),
 }
 
 /// Writes to files.
@@ -178,12 +177,15 @@ impl Writer {
                     // Privileges granted from now on count as concurrent with this write.
                     privileges = Privileges::Keep;
                 }
-                Attempt::Excluded(over) => {
+                Attempt::Excluded(by) => {
                     drop(uses.take());
                     right.claimed = None;
-                    self.session
-                        .wait("a truncate of the same file", Some(state.id()), over)
-                        .await?;
+                    // As one wait, whatever else happens to the file meanwhile: it may last.
+                    let over = state.until_not_excluded(by, right.is_kernels);
+                    let cause = "a truncate of the same file";
+                    let waiting = self.session.wait(cause, Some(state.id()), over);
+                    // Boxed because it is rare: otherwise every write's future would contain it.
+                    Box::pin(waiting).await?;
                 }
             }
         }
@@ -312,23 +314,21 @@ impl Writer {
         }
     }
 
-    fn try_write<'a>(
+    fn try_write(
         &self,
-        state: &'a InodeRef,
+        state: &InodeRef,
         at: Option<u64>,
         data: &[u8],
         privileges: Privileges,
         claim: &mut Claim<'_>,
         right: Right,
-    ) -> Result<Attempt<'a>> {
+    ) -> Result<Attempt> {
         let now = self.session.wall();
         let mut inner = state.lock();
         inner.check_lost()?;
         let (from, to) = at.map_or((0, u64::MAX), |at| (at, at + data.len() as u64));
-        // Such a change may be waiting for others that want these very pages.
-        let may_have_to_go = right.is_kernels && !inner.has_all();
-        if inner.is_exclusive() && !may_have_to_go {
-            return Ok(Attempt::Excluded(state.changed()));
+        if let Some(by) = inner.excluded_by(right.is_kernels) {
+            return Ok(Attempt::Excluded(by));
         }
         let is_claimed = right.claimed == Some(inner.losses());
         let may_write = match right.is_kernels {

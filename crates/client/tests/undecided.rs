@@ -211,3 +211,25 @@ fn a_write_takes_the_privileges_that_a_given_up_chmod_grants() {
         node.check_and_close().await;
     });
 }
+
+/// Would be broken if each of the file's other events let the wait begin anew.
+#[test]
+fn a_write_waits_for_an_undecided_truncate_as_long_as_programs_do() {
+    run(9_579, |world, node| async move {
+        let (way, far, file) = unheard(&node, sets_attributes).await;
+        give_up(&way, far.set_attributes(file, empty())).await;
+        let pages = pin!(async {
+            for _ in 0..20 {
+                world.sleep(Duration::from_secs(40)).await;
+                far.write_back(file, 0, b"ker").await.unwrap();
+                far.fsync(file, false).await.unwrap();
+            }
+        });
+        let writing = pin!(far.write(file, 0, b"new"));
+        let Either::Left((written, _)) = select(writing, pages).await else {
+            panic!("it waits for ever");
+        };
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::Unavailable);
+        go_on(&world, node, &way, &far, file).await;
+    });
+}

@@ -67,6 +67,21 @@ impl InodeState {
         Turn { _gate: gate }
     }
 
+    /// Waits until a write isn't kept from beginning any more by this exclusive use of the inode, or hears of a loss.
+    pub(crate) async fn until_not_excluded(&self, by: u64, is_kernels: bool) {
+        loop {
+            // First: an end that follows isn't missed.
+            let changed = self.changed();
+            {
+                let inner = self.lock();
+                if inner.excluded_by(is_kernels) != Some(by) || inner.check_lost().is_err() {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
     /// Who has passed the gate waits until what was begun before is decided.
     async fn until_decided(&self) {
         loop {

@@ -47,6 +47,8 @@ pub(crate) struct Inner {
     grants: u64,
     /// A truncate or the like runs, or may still run: no write may begin, and size and extents may change.
     exclusive: bool,
+    /// Counts these.
+    exclusives: u64,
     /// Bytes that a change of this client concerns that is under way at the owner, or whose outcome isn't known.
     changing: Option<(u64, u64)>,
     dirty: Dirty,
@@ -86,6 +88,7 @@ impl Inner {
             plain: Plain::default(),
             grants: 0,
             exclusive: false,
+            exclusives: 0,
             changing: None,
             _charge: StateCharge::new(&blocks),
             extents: Extents::new(&blocks),
@@ -435,12 +438,20 @@ impl Inner {
     }
 
     /// Whether a truncate or the like runs, or may still run.
-    pub(crate) fn is_exclusive(&self) -> bool {
+    pub(super) fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
     pub(super) fn begin_exclusive(&mut self) {
         self.exclusive = true;
+        self.exclusives += 1;
+    }
+
+    /// The exclusive use that keeps a write from beginning, if one does. The change may be waiting for others that want the
+    /// very pages that a kernel writes back (`is_kernels`).
+    pub(crate) fn excluded_by(&self, is_kernels: bool) -> Option<u64> {
+        let may_have_to_go = is_kernels && !self.has_all();
+        (self.exclusive && !may_have_to_go).then_some(self.exclusives)
     }
 
     /// Returns the bytes of a change that was begun, if what came of it wasn't taken in.
