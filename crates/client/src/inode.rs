@@ -1,7 +1,6 @@
 //! State of the inodes that are open, dirty or cached here.
 
 mod batch;
-mod exclusive;
 mod held;
 mod inner;
 mod kernel_pages;
@@ -52,6 +51,11 @@ pub(crate) struct InodeState {
 impl InodeState {
     pub(crate) fn id(&self) -> InodeId {
         self.id
+    }
+
+    /// For who needs the inode alone, and for who waits for those (`exclusive.rs`).
+    pub(crate) fn gate(&self) -> &tokio::sync::RwLock<()> {
+        &self.gate
     }
 
     /// Must not be held across a wait.

@@ -10,6 +10,7 @@ mod attributes;
 mod background;
 mod client;
 mod content;
+mod exclusive;
 mod inode;
 mod kernels;
 mod known_names;

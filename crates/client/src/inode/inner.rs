@@ -438,11 +438,11 @@ impl Inner {
     }
 
     /// Whether a truncate or the like runs, or may still run.
-    pub(super) fn is_exclusive(&self) -> bool {
+    pub(crate) fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
-    pub(super) fn begin_exclusive(&mut self) {
+    pub(crate) fn begin_exclusive(&mut self) {
         self.exclusive = true;
         self.exclusives += 1;
     }
@@ -455,7 +455,7 @@ impl Inner {
     }
 
     /// Returns the bytes of a change that was begun, if what came of it wasn't taken in.
-    pub(super) fn end_exclusive(&mut self) -> Option<(u64, u64)> {
+    pub(crate) fn end_exclusive(&mut self) -> Option<(u64, u64)> {
         self.exclusive = false;
         self.changing.take()
     }

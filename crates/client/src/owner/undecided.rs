@@ -7,7 +7,7 @@
 //!
 //! *Another change*: a truncate that runs late would cut what was written and synced after it. A publish can't wait for
 //! that: the owner may be waiting for another client, which waits for this very publish. So who changes a file waits,
-//! before there is anything to publish ([`Undecided::until`]; `inode/exclusive.rs`).
+//! before there is anything to publish ([`Undecided::until`]; `exclusive.rs`).
 
 use futures::future::BoxFuture;
 use model::owner::OwnerRequest;

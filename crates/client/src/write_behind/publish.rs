@@ -10,7 +10,8 @@
 //! later one. Parts of several would not be what was written first: they are cut by places.
 //!
 //! *An owner that doesn't answer* refuses nothing. The front batch fails at once, because who waits for it has waited for
-//! as long as programs do. Also then each is tried again by itself: one whose records can't be had isn't answered either.
+//! as long as programs do. Also then each is tried again by itself, once it is known what became of the request for all of
+//! them (`owner/undecided.rs`): one whose records can't be had isn't answered either.
 
 use super::dirty_inodes::DirtyInodes;
 use super::job::Job;

@@ -5,7 +5,7 @@
 //! writes, truncates or reads what it changes waits, for as long as programs do. It holds no token: other clients get what
 //! they want meanwhile.
 
-use super::{InodeRef, InodeState};
+use crate::inode::{InodeRef, InodeState};
 use crate::owner::Late;
 use crate::page_pool::PagePool;
 use crate::session::Session;
@@ -28,17 +28,17 @@ impl InodeRef {
         session: &'a Session,
         pages: &'a Arc<PagePool>,
     ) -> Result<Exclusive<'a>> {
-        let free = self.gate.try_write().ok();
+        let free = self.gate().try_write().ok();
         let gate = match free.filter(|_| !self.lock().is_exclusive()) {
             Some(gate) => gate,
             None => {
                 let turn = async {
-                    let gate = self.gate.write().await;
+                    let gate = self.gate().write().await;
                     self.until_decided().await;
                     gate
                 };
                 session
-                    .wait("a truncate of the same file", Some(self.id), turn)
+                    .wait("a truncate of the same file", Some(self.id()), turn)
                     .await?
             }
         };
@@ -62,7 +62,7 @@ impl InodeState {
     /// the time doesn't keep readers waiting for ever. Readers that follow each other go on together. Who has a turn
     /// must give it up before it waits for another one.
     pub(crate) async fn turn(&self) -> Turn<'_> {
-        let gate = self.gate.read().await;
+        let gate = self.gate().read().await;
         self.until_decided().await;
         Turn { _gate: gate }
     }
@@ -99,7 +99,7 @@ impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         // Whoever was asking is gone by now: what it leaves undecided is listed.
         let owner = self.session.owner();
-        let Some(decided) = owner.undecided(self.state.id, &[Late::Bytes]) else {
+        let Some(decided) = owner.undecided(self.state.id(), &[Late::Bytes]) else {
             end(self.state, self.pages);
             return;
         };
@@ -118,7 +118,7 @@ fn end(state: &InodeRef, pages: &PagePool) {
         let mut inner = state.lock();
         // It may have been done all the same.
         if let Some((from, to)) = inner.end_exclusive() {
-            pages.uncache(state.id, &mut inner, from, to);
+            pages.uncache(state.id(), &mut inner, from, to);
             inner.forget_extents(from, to);
             inner.void_known();
         }
