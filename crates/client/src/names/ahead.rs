@@ -98,7 +98,7 @@ impl Ahead {
 
 impl Coming {
     /// It has come. `next`: where the one behind it begins.
-    pub(super) fn is_here(mut self, next: Option<u64>) {
+    pub(super) fn end(mut self, next: Option<u64>) {
         self.next = next;
     }
 }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(ahead.enter(DIRECTORY, 5), None);
         let mut waiting = pin!(ahead.until_here(DIRECTORY, 5));
         assert_eq!(waiting.as_mut().now_or_never(), None);
-        coming.is_here(Some(9));
+        coming.end(Some(9));
         assert_eq!(waiting.now_or_never(), Some(true));
         assert_eq!(ahead.enter(DIRECTORY, 4), None);
         assert_eq!(ahead.enter(DIRECTORY, 6), Some(9));

@@ -190,7 +190,7 @@ impl Names {
         self.session.spawn("lists a part ahead", async move {
             let part = (directory, after, LISTED_AHEAD, true);
             if let Ok(fetched) = fetch(&session, &tokens, &known, part).await {
-                coming.is_here(fetched.next);
+                coming.end(fetched.next);
             }
         });
     }

@@ -47,7 +47,9 @@ impl<'a> Gone<'a> {
                 *durable = rank.max(*durable);
             }
         }
+        // What wasn't answered may have been done in the session that followed, by another owner.
         let proofs = history.events.iter();
+        let proofs = proofs.filter(|event| event.answer != Answer::Unknown);
         let proofs = proofs.filter(|event| event.rank.is_some_and(|rank| gone.is_durable(rank)));
         let proofs: Vec<&Event> = proofs.collect();
         proofs
