@@ -18,6 +18,8 @@ pub(super) struct Gone<'a> {
     certain: BTreeMap<ClientNumber, Tick>,
     /// When each client began what it was answered first by an owner in its own process.
     near_since: BTreeMap<ClientNumber, Tick>,
+    /// The last epoch in which it was.
+    near_in: BTreeMap<ClientNumber, ShardEpoch>,
 }
 
 impl<'a> Gone<'a> {
@@ -27,11 +29,16 @@ impl<'a> Gone<'a> {
             durable: BTreeMap::new(),
             certain: BTreeMap::new(),
             near_since: BTreeMap::new(),
+            near_in: BTreeMap::new(),
         };
         for event in &history.events {
             if event.is_near {
                 let since = gone.near_since.entry(event.client).or_insert(event.begun);
                 *since = event.begun.min(*since);
+                if let Some(rank) = event.rank {
+                    let near_in = gone.near_in.entry(event.client).or_insert(rank.epoch);
+                    *near_in = rank.epoch.max(*near_in);
+                }
             }
             if is_synced(event) {
                 gone.note_certain(event);
@@ -47,10 +54,16 @@ impl<'a> Gone<'a> {
                 *durable = rank.max(*durable);
             }
         }
-        // What wasn't answered may have been done in the session that followed, by another owner.
+        // What a later owner did for a client that was lost may have been done in the session that followed.
         let proofs = history.events.iter();
-        let proofs = proofs.filter(|event| event.answer != Answer::Unknown);
-        let proofs = proofs.filter(|event| event.rank.is_some_and(|rank| gone.is_durable(rank)));
+        let proofs = proofs.filter(|event| {
+            let is_durable = |rank: Rank| {
+                let near = gone.near_in.get(&event.client);
+                let is_later = near.is_some_and(|near| *near < rank.epoch);
+                gone.is_durable(rank) && !(is_later && gone.is_of_lost(event))
+            };
+            event.rank.is_some_and(is_durable)
+        });
         let proofs: Vec<&Event> = proofs.collect();
         proofs
             .into_iter()

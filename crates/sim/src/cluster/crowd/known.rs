@@ -369,6 +369,13 @@ impl Known {
                 continue;
             }
             event.rank = heard.rank(number, verb, inode);
+            // Its number may have been answered and lost with an owner before: then others use it without a look.
+            if event.answer == Answer::Unknown
+                && let Some(made) = heard.made(number)
+            {
+                event.answer = Answer::Leads(made);
+                continue;
+            }
             if let Some(made) = made_by_client(&heard, number, &event.call, &event.answer) {
                 event.is_delegated = true;
                 event.rank = heard.streamed(made);

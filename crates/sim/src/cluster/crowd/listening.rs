@@ -9,7 +9,7 @@ use model::operation::{Rank, Turn};
 use model::owner::{
     NearAnswer, OWNER, OwnerCall, OwnerReply, OwnerRequest, StreamDone, Streamed, Tenure,
 };
-use model::{CommitNumber, InodeId, Operation, Result as Outcome, SessionId};
+use model::{CommitNumber, InodeId, Operation, Reply, Result as Outcome, SessionId};
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -111,6 +111,8 @@ impl<F: Future> Future for Of<F> {
 #[derive(Default)]
 pub(super) struct Heard {
     answers: BTreeMap<usize, Vec<(Verb, InodeId, Rank)>>,
+    /// What creates made, also if their programs weren't told.
+    made: BTreeMap<usize, InodeId>,
     /// The events of operations that may be asked again by another task.
     asked: BTreeMap<(SessionId, u8, u64), usize>,
     /// Those of which an owner in their client's process has answered something.
@@ -125,6 +127,11 @@ impl Heard {
         let answers = self.answers.get(&event)?.iter().rev();
         let mut of_verb = answers.filter(|it| (it.0, it.1) == (verb, inode));
         of_verb.next().map(|it| it.2)
+    }
+
+    /// What an event's create has made.
+    pub(super) fn made(&self, event: usize) -> Option<InodeId> {
+        self.made.get(&event).copied()
     }
 
     /// Whether an owner in its client's process has answered something of an event.
@@ -189,6 +196,9 @@ impl Heard {
         {
             let answers = self.answers.entry(event).or_default();
             answers.push((verb, inode, ranked.rank));
+            if let (Verb::Create, Reply::Entry { attributes, .. }) = (verb, &ranked.reply) {
+                self.made.insert(event, attributes.inode);
+            }
         }
     }
 

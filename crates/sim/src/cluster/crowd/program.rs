@@ -317,13 +317,13 @@ impl Programs {
         let event = lock(&self.known).begin(self.number, is_held, call.clone());
         let answer = Of::event(event, work).await;
         self.check_mapping()?;
-        // What was done in the session that has followed a lost one proves nothing of what the program saw before.
-        if answer.is_ok() && self.has_lost() {
-            return Err(Lost);
-        }
         if let Ok(answer) = answer {
             lock(&self.known).end(event, answer.clone());
-            return Ok(answer);
+            // It may have been done in the session that has followed a lost one.
+            return match self.has_lost() {
+                true => Err(Lost),
+                false => Ok(answer),
+            };
         }
         self.note_error(Some(event), &call, answer)
     }
