@@ -183,7 +183,8 @@ async fn must_be_spread(world: World, member: Arc<Member>, tolerance: usize) {
 async fn shares(member: &Member, tolerance: usize) -> (f64, BTreeMap<NsdId, u64>) {
     let pool = member.pool();
     let (map, homes) = (pool.map(), member.roster().homes.clone());
-    let mut bytes: BTreeMap<NsdId, u64> = BTreeMap::new();
+    // One that has just come has nothing yet.
+    let mut bytes: BTreeMap<NsdId, u64> = map.nsds.iter().map(|entry| (entry.nsd, 0)).collect();
     for group in map.all_groups() {
         let survey = pool.survey(group, None, 100_000).await.expect("surveyed");
         assert_eq!(survey.unreachable, [], "group {group}");

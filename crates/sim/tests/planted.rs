@@ -160,19 +160,19 @@ fn look(seed: u64, planted: Planted, plant: bool) {
 /// the program may move it.
 fn first_seed(planted: Planted) -> u64 {
     match planted {
-        Planted::IgnoreSeal => 13,
+        Planted::IgnoreSeal => 15,
         Planted::ForgetSeal => 18,
         Planted::AcknowledgeEarly => 34,
-        Planted::ReplayShort => 2,
-        Planted::PublishEarly => 12,
+        Planted::ReplayShort => 5,
+        Planted::PublishEarly => 18,
         Planted::ApplyTwice => 17,
-        Planted::DiscardUnfenced => 56,
-        Planted::GrantInGrace => 8,
-        Planted::ArriveEarly => 7,
+        Planted::DiscardUnfenced => 63,
+        Planted::GrantInGrace => 9,
+        Planted::ArriveEarly => 11,
         Planted::KeepAttributes => 61,
         Planted::AnswerUndurable => 5,
-        Planted::KeepLost => 3,
-        Planted::ShowUndurable => 18,
+        Planted::KeepLost => 4,
+        Planted::ShowUndurable => 62,
         Planted::SkipFailed => 25,
         _ => 0,
     }
