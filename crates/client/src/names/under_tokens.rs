@@ -36,6 +36,8 @@ struct Fetched {
     entries: Vec<DirectoryEntry>,
     /// Nothing is behind it.
     end: bool,
+    /// When each was learned as it is, with its attributes.
+    learned: Vec<Option<Learned>>,
     /// Where the next part begins, if there is one, all up to there is kept, and so are nearly all attributes.
     next: Option<u64>,
 }
@@ -155,16 +157,19 @@ impl Names {
             false => limit,
         };
         let part = (directory, after, asked_for, with_attributes);
-        let fetched = fetch(&self.session, &self.tokens, known, part).await?;
+        let Fetched {
+            mut entries,
+            mut end,
+            learned,
+            next,
+        } = fetch(&self.session, &self.tokens, known, part).await?;
         // Who has come this far reads the rest.
-        if let Some(next) = fetched.next.filter(|_| with_attributes && after > 0) {
+        if let Some(next) = next.filter(|_| after > 0) {
             self.list_ahead(known, directory, next);
         }
-        let (mut entries, mut end) = (fetched.entries, fetched.end);
         let limit = (limit as usize).max(1);
         end &= entries.len() <= limit;
         entries.truncate(limit);
-        let learned = known.learned(directory, &entries);
         let listing = self.listing(entries, end, look).await?;
         Ok(self.valid_listing(known, directory, listing, &learned))
     }
@@ -313,5 +318,6 @@ async fn fetch(
         next: last.map(|last| last.position),
         entries,
         end,
+        learned,
     })
 }
