@@ -188,6 +188,59 @@ fn what_another_client_has_written_is_listed_with_attributes_also_a_part_ahead()
     });
 }
 
+/// Would be broken if a program waited for each part when it comes to it, or for one that comes without being listed.
+#[test]
+fn while_a_program_looks_at_a_part_the_next_one_comes() {
+    run(9_391, |world, node| async move {
+        let (far, way) = far(&world, &node).await;
+        let large = make(&node.client, ROOT, "large", new_directory()).await;
+        for number in 0..4_000 {
+            make(&node.client, large, &format!("f{number}"), new_file()).await;
+        }
+        let part = async |after: u64| {
+            let part = far.read_directory(large, after, 256, true).await.unwrap();
+            let all = part.valid.iter();
+            assert!(all.copied().all(|valid| !valid.attributes.is_zero()));
+            (part.entries.len(), part.entries.last().unwrap().position)
+        };
+        let (_, first) = part(0).await;
+        let (_, mut after) = part(first).await;
+        // All of it comes that way, but for what the first two parts have.
+        for _ in 2..4_000 / 256 {
+            until(&world, || far.waiters().is_empty()).await;
+            world.sleep(10 * MS).await;
+            let ((count, last), asked) = messages(&way, part(after)).await;
+            assert_eq!((count, asked), (256, 0));
+            after = last;
+        }
+        // One that takes long is waited for, and seen.
+        let slow = make(&node.client, ROOT, "slow", new_directory()).await;
+        for number in 0..2_000 {
+            make(&node.client, slow, &format!("f{number}"), new_file()).await;
+        }
+        let part = async |after: u64| {
+            let part = far.read_directory(slow, after, 256, true).await.unwrap();
+            part.entries.last().unwrap().position
+        };
+        let after = part(part(0).await).await;
+        way.tokens_ms.store(700, Ordering::Relaxed);
+        let lists = {
+            let far = Arc::clone(&far);
+            async move { far.read_directory(slow, after, 256, true).await.unwrap() }
+        };
+        let lists = world.spawn("a program", lists);
+        let is_ahead = |cause: &str| cause.contains("asked for ahead");
+        until(&world, || {
+            far.waiters().iter().any(|it| is_ahead(&it.cause))
+        })
+        .await;
+        assert_eq!(lists.await.entries.len(), 256);
+        way.tokens_ms.store(0, Ordering::Relaxed);
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
 /// Would be broken if parts were asked for ahead of what can't be known: each would be asked for once more, and each part of
 /// a program brought another thousand entries.
 #[test]

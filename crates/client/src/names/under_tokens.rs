@@ -13,7 +13,7 @@ use model::token::Ship;
 use model::{Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
 use std::sync::Arc;
 use std::time::Duration;
-use world::Deadline;
+use world::{Deadline, Work};
 
 /// Names of a directory that are learned at once because several others are missing: what fits into a small answer.
 const NAMES_MAX: u32 = 1_000;
@@ -30,6 +30,8 @@ const LISTED_AHEAD: u32 = 1_024;
 const UNKNOWN_SHARE: usize = 8;
 /// What was asked for ahead is waited for no longer. Then the part is asked for again.
 const AHEAD_WAIT_MAX: Duration = Duration::from_secs(2);
+/// The cause by which waits for that are listed.
+const AHEAD_WAIT: &str = "a part of the directory that was asked for ahead";
 
 /// A part of a directory that the owner has listed.
 struct Fetched {
@@ -178,8 +180,12 @@ impl Names {
     async fn comes(&self, directory: InodeId, after: u64) -> bool {
         let world = self.session.world();
         let deadline = Deadline::after(world, AHEAD_WAIT_MAX);
-        let comes = self.ahead.until_here(directory, after);
-        deadline.bound(world, comes).await.is_ok_and(|came| came)
+        let here = self.ahead.until_here(directory, after);
+        let work = Work::Ask(directory);
+        let waiting = self
+            .session
+            .wait_for_work(AHEAD_WAIT, directory, work, here);
+        matches!(deadline.bound(world, waiting).await, Ok(Ok(true)))
     }
 
     /// Asks for a part of a directory that programs are about to come to, unless it is known.
@@ -192,12 +198,14 @@ impl Names {
         };
         let (session, tokens) = (self.session.clone(), self.tokens.clone());
         let known = known.clone();
-        self.session.spawn("lists a part ahead", async move {
+        let lists = async move {
             let part = (directory, after, LISTED_AHEAD, true);
             if let Ok(fetched) = fetch(&session, &tokens, &known, part).await {
                 coming.end(fetched.next);
             }
-        });
+        };
+        let work = Work::Ask(directory);
+        self.session.spawn_work("lists a part ahead", work, lists);
     }
 
     /// Says how long a kernel may use each entry of a listing, of which this was learned.
