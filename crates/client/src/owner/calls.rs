@@ -220,9 +220,9 @@ impl Calls {
             return Ok(OwnerReply::Done);
         }
         let deadline = Deadline::after(&self.world, self.patience);
-        if let Some(inode) = self.undecided.before(request) {
+        if let Some(decided) = self.undecided.before(request) {
             // Boxed because it is rare: otherwise every request's future would contain it.
-            Box::pin(self.until_decided(inode, deadline)).await?;
+            Box::pin(self.until_decided(decided, deadline)).await?;
         }
         // Before it is looked what must go first: nothing is made here any more that the request would overtake.
         let begin = || match request {
@@ -615,11 +615,14 @@ impl Calls {
         self.undecided.until(inode, kinds)
     }
 
-    /// Waits until it is known what became of a file's publishes for which nobody waits any more.
-    async fn until_decided(&self, inode: InodeId, deadline: Deadline) -> Result<()> {
+    /// Waits until requests are `decided` for which nobody waits any more.
+    async fn until_decided(
+        &self,
+        decided: BoxFuture<'static, ()>,
+        deadline: Deadline,
+    ) -> Result<()> {
         let _listed = self.list();
-        let over = self.undecided.over(inode);
-        let in_time = deadline.bound(&self.world, over).await;
+        let in_time = deadline.bound(&self.world, decided).await;
         in_time.map_err(|_| self.late(ErrorKind::Unavailable))
     }
 

@@ -50,18 +50,12 @@ impl Undecided {
         })
     }
 
-    /// The file that a request publishes, if another publish of it must be decided before.
-    pub(super) fn before(&self, request: &OwnerRequest) -> Option<InodeId> {
-        let it = late(request).filter(|(_, late)| *late == Late::Publish)?;
-        self.0.borrow().contains(&it).then_some(it.0)
-    }
-
-    /// Waits until all publishes of a file are decided.
-    pub(super) async fn over(&self, inode: InodeId) {
-        let mut all = self.0.subscribe();
-        let publish = (inode, Late::Publish);
-        let over = all.wait_for(|all| !all.contains(&publish)).await;
-        drop(over.expect("the sender is in the same place"));
+    /// Until all publishes of the file are decided that a request publishes; `None` if nothing must be decided before it.
+    pub(super) fn before(&self, request: &OwnerRequest) -> Option<BoxFuture<'static, ()>> {
+        match late(request)? {
+            (inode, Late::Publish) => self.until(inode, &[Late::Publish]),
+            _ => None,
+        }
     }
 
     /// Until all such requests of an inode are decided; `None` if there are none.
