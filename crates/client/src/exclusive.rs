@@ -5,7 +5,7 @@
 //! writes, truncates or reads what it changes waits, for as long as programs do. It holds no token: other clients get what
 //! they want meanwhile.
 
-use crate::inode::{InodeRef, InodeState};
+use crate::inode::{Inner, InodeRef, InodeState};
 use crate::owner::Late;
 use crate::page_pool::PagePool;
 use crate::session::Session;
@@ -69,25 +69,21 @@ impl InodeState {
 
     /// Waits until a write isn't kept from beginning any more by this exclusive use of the inode, or hears of a loss.
     pub(crate) async fn until_not_excluded(&self, by: u64, is_kernels: bool) {
-        loop {
-            // First: an end that follows isn't missed.
-            let changed = self.changed();
-            {
-                let inner = self.lock();
-                if inner.excluded_by(is_kernels) != Some(by) || inner.check_lost().is_err() {
-                    return;
-                }
-            }
-            changed.await;
-        }
+        let goes_on = |inner: &Inner| inner.excluded_by(is_kernels) == Some(by);
+        self.while_it(|inner| goes_on(inner) && inner.check_lost().is_ok())
+            .await;
     }
 
     /// Who has passed the gate waits until what was begun before is decided.
     async fn until_decided(&self) {
+        self.while_it(Inner::is_exclusive).await;
+    }
+
+    async fn while_it(&self, is_so: impl Fn(&Inner) -> bool) {
         loop {
             // First: an end that follows isn't missed.
             let changed = self.changed();
-            if !self.lock().is_exclusive() {
+            if !is_so(&self.lock()) {
                 return;
             }
             changed.await;
