@@ -560,20 +560,28 @@ impl Tokens {
         }
     }
 
-    /// Gives back some of what nobody uses if there is much, unless enough of it is on its way already.
-    fn make_room(&self) {
+    /// Gives back some of what nobody uses if there is much, unless enough of it is on its way already. Returns whether there
+    /// is room for one more.
+    fn make_room(&self) -> bool {
         let mut state = self.state.lock();
+        let count = state.kept.len();
+        if count <= RELEASED_ABOVE {
+            return true;
+        }
         let now = self.session.standing().now();
-        if state.kept.len() <= RELEASED_ABOVE || now < state.sweep_at {
-            return;
+        if now < state.sweep_at {
+            return count < OBJECTS_MAX;
         }
         state.sweep_at = now.plus(SWEEP_EVERY);
         drop(state);
         let on_the_way = self.returns.lock().len();
         let room = RETURNS_MAX.saturating_sub(on_the_way);
-        if self.release_unused(SWEPT_MAX, room) == 0 {
-            self.state.lock().sweep_at = now.plus(SWEEP_AGAIN);
+        let released = self.release_unused(SWEPT_MAX, room);
+        let mut state = self.state.lock();
+        if released == 0 {
+            state.sweep_at = now.plus(SWEEP_AGAIN);
         }
+        state.kept.len() < OBJECTS_MAX
     }
 
     /// Looks at most at so many objects, the oldest ones, and gives back `most` of those that nobody has used since they were last

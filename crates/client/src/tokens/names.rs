@@ -124,8 +124,7 @@ impl Tokens {
         object: TokenObject,
         ship: Ship,
     ) -> bool {
-        self.make_room();
-        if self.state.lock().kept.len() >= OBJECTS_MAX {
+        if !self.make_room() {
             return false;
         }
         let want = Want {
