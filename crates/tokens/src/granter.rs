@@ -290,23 +290,16 @@ impl Granter {
         };
         let (pieces, waits) = (standing.pieces, standing.waiting);
         let object = wants.object;
-        let waiting = Waiting {
-            session,
-            who: Who::Request {
-                number: request,
-                desired: wants.desired,
-                until: now.plus(ASKED_AGAIN_WITHIN),
-            },
-            mode: wants.mode,
-            ranges: wants.required,
-        };
+        let ship = wants.ship;
+        let until = now.plus(ASKED_AGAIN_WITHIN);
+        let waiting = Waiting::request(session, request, wants, until);
         let known = self.known(object);
         // Who waits already, or has it already, costs nothing more.
         let is_new = !known.has_all(&waiting) && !known.is_waiting(session, request);
         let has_room = pieces < PIECES_OF_SESSION_MAX && waits < WAITING_OF_SESSION_MAX;
         let refusal = match is_new {
             true if !has_room => Some(TokenReply::TooMany),
-            true if known.ships(&waiting, wants.ship, now) => Some(TokenReply::Ship),
+            true if known.ships(&waiting, ship, now) => Some(TokenReply::Ship),
             _ => None,
         };
         if let Some(reply) = refusal {
@@ -314,11 +307,17 @@ impl Granter {
             self.answer_with(session, request, reply);
             return Ok(());
         }
-        if known.wait(waiting) {
+        self.wait(object, waiting, now);
+        Ok(())
+    }
+
+    /// A request waits for its turn, which may have come.
+    fn wait(&mut self, object: TokenObject, waiting: Waiting, now: Moment) {
+        let session = waiting.session;
+        if self.known(object).wait(waiting) {
             self.count_waiting(session, 1);
         }
         self.settle(object, now);
-        Ok(())
     }
 
     /// A session gives something back, because it was asked to or because it needs it no more.

@@ -1,6 +1,6 @@
 //! Grants for which no operation waits: what comes of itself with others, at once or within a moment.
 
-use super::object::{Waiting, Who};
+use super::object::Waiting;
 use super::{Action, Granter, PIECES_OF_SESSION_MAX, UNNUMBERED, WAITING_OF_SESSION_MAX};
 use crate::Moment;
 use model::token::{GrantNumber, TokenReply, TokenRequest};
@@ -49,19 +49,8 @@ impl Granter {
         self.newest_listed += 1;
         let number = self.newest_listed;
         let wants = TokenRequest::to_look_at(object);
-        let waiting = Waiting {
-            session,
-            who: Who::Request {
-                number,
-                desired: wants.desired,
-                until: now.plus(LISTED_WAIT_MAX),
-            },
-            mode: wants.mode,
-            ranges: wants.required,
-        };
-        self.known(object).wait(waiting);
-        self.count_waiting(session, 1);
-        self.settle(object, now);
+        let until = now.plus(LISTED_WAIT_MAX);
+        self.wait(object, Waiting::request(session, number, wants, until), now);
         Listed::Waits(number)
     }
 
@@ -70,11 +59,8 @@ impl Granter {
         let Some(known) = self.objects.get_mut(&object) else {
             return;
         };
-        let is_it = |waiting: &Waiting| {
-            let number = matches!(waiting.who, Who::Request { number, .. } if number == request);
-            number && waiting.session == session
-        };
-        if !known.forget(is_it).is_empty() {
+        let withdrawn = known.forget(|waiting| waiting.is_request(session, request));
+        if !withdrawn.is_empty() {
             self.count_waiting(session, -1);
             self.settle(object, now);
         }
@@ -118,16 +104,7 @@ impl Granter {
 
     /// Whether nobody else has or wants what doesn't go with this, as far as is known.
     fn is_free(&self, session: SessionId, wants: &TokenRequest, now: Moment) -> bool {
-        let waiting = Waiting {
-            session,
-            who: Who::Request {
-                number: UNNUMBERED,
-                desired: wants.desired,
-                until: now,
-            },
-            mode: wants.mode,
-            ranges: wants.required.clone(),
-        };
+        let waiting = Waiting::request(session, UNNUMBERED, wants.clone(), now);
         let known = self.objects.get(&wants.object);
         let is_wanted = known.is_some_and(|known| known.is_wanted_by_others(&waiting, now));
         !is_wanted && self.grace.is_none()

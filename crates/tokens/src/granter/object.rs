@@ -3,7 +3,7 @@
 use super::ClaimNumber;
 use crate::pieces::{contain, joined, overlap};
 use crate::{Contention, Moment, Piece, Pieces, Planted};
-use model::token::{GrantNumber, Ship, TOKEN_RANGES_MAX, TokenRecall, TokenReturn};
+use model::token::{GrantNumber, Ship, TOKEN_RANGES_MAX, TokenRecall, TokenRequest, TokenReturn};
 use model::{SessionId, TokenMode, TokenObject, TokenRange};
 use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -53,6 +53,31 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// A session that asks for a token, until then.
+    pub(super) fn request(
+        session: SessionId,
+        number: u64,
+        wants: TokenRequest,
+        until: Moment,
+    ) -> Self {
+        Self {
+            session,
+            who: Who::Request {
+                number,
+                desired: wants.desired,
+                until,
+            },
+            mode: wants.mode,
+            ranges: wants.required,
+        }
+    }
+
+    /// Whether it is this request of a session.
+    pub(super) fn is_request(&self, session: SessionId, request: u64) -> bool {
+        let is_it = matches!(self.who, Who::Request { number, .. } if number == request);
+        is_it && self.session == session
+    }
+
     fn is_claim(&self) -> bool {
         matches!(self.who, Who::Claim(_))
     }
@@ -281,10 +306,8 @@ impl Object {
 
     /// Whether a request waits.
     pub(super) fn is_waiting(&self, session: SessionId, request: u64) -> bool {
-        self.queue.iter().any(|waiting| {
-            let is_it = matches!(waiting.who, Who::Request { number, .. } if number == request);
-            is_it && waiting.session == session
-        })
+        let mut queue = self.queue.iter();
+        queue.any(|waiting| waiting.is_request(session, request))
     }
 
     /// Takes a request or claim into the queue, or notes that it is still wanted. False if it
