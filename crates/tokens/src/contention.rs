@@ -11,10 +11,6 @@ use std::time::Duration;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest: what several use in turn goes round no more often than that.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A next time belongs to the ones before within so many times the last pause after its end. More would keep the pause long
-/// where several want something in turn now and then, as those do that each make a directory in one: a few wants at once would
-/// count for all that follow.
-const SOON: u32 = 1;
 
 /// Whether others have wanted something lately, and how often.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -46,10 +42,12 @@ impl Contention {
         now < self.until
     }
 
-    /// From when on nothing of it need be remembered.
+    /// From when on nothing of it need be remembered: a next time belongs to the ones before within one more pause. More
+    /// would keep the pause long where several want something in turn now and then, as those do that each make a directory
+    /// in one: a few wants at once would count for all that follow.
     #[must_use]
     pub fn fades(&self) -> Moment {
-        self.until.plus(self.pause * SOON)
+        self.until.plus(self.pause)
     }
 }
 
