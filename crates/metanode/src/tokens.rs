@@ -258,27 +258,36 @@ impl Tokens {
         number: u64,
         wants: TokenRequest,
     ) -> Result<Asked<'_>> {
-        let (tell, answer) = oneshot::channel();
-        let key = (session, number);
         let now = self.now();
-        let asking = Asking {
-            tell,
-            object: wants.object,
-            errand: self.world.errand(),
-            since: now,
-        };
         let mut state = self.state.lock();
-        // A request that is sent again takes the answer of the one before.
-        state.asked.insert(key, asking);
+        let waiting = self.wait_for_answer(&mut state, (session, number), wants.object, now);
         let asked = state.granter.ask(session, number, wants, now);
         self.act(state);
-        let waiting = Asked {
+        asked.map(|()| waiting)
+    }
+
+    /// A session waits for the answer to a request. One that is sent again takes the answer of the one before.
+    fn wait_for_answer(
+        &self,
+        state: &mut State,
+        key: (SessionId, u64),
+        object: TokenObject,
+        since: Moment,
+    ) -> Asked<'_> {
+        let (tell, answer) = oneshot::channel();
+        let asking = Asking {
+            tell,
+            object,
+            errand: self.world.errand(),
+            since,
+        };
+        state.asked.insert(key, asking);
+        Asked {
             tokens: self,
             key,
             answer: Some(answer),
             once: None,
-        };
-        asked.map(|()| waiting)
+        }
     }
 
     /// A session asks for shared tokens of inodes that it lists; which it gets, in their order. Those that other sessions are
@@ -310,24 +319,17 @@ impl Tokens {
         let (mut grants, mut waiting) = (vec![None; inodes.len()], Vec::new());
         let mut state = self.state.lock();
         for (at, inode) in inodes.iter().enumerate() {
-            let number = match state.granter.ask_to_list(session, *inode, now) {
-                Listed::Granted(number) => {
-                    grants[at] = Some(number);
-                    continue;
+            match state.granter.ask_to_list(session, *inode, now) {
+                Listed::Granted(number) => grants[at] = Some(number),
+                Listed::Refused => {}
+                Listed::Waits(number) => {
+                    let object = TokenObject::Inode(*inode);
+                    let mut asked =
+                        self.wait_for_answer(&mut state, (session, number), object, now);
+                    asked.once = Some(object);
+                    waiting.push((at, asked));
                 }
-                Listed::Refused => continue,
-                Listed::Waits(number) => number,
-            };
-            let object = TokenObject::Inode(*inode);
-            let (tell, answer) = oneshot::channel();
-            let asking = Asking {
-                tell,
-                object,
-                errand: self.world.errand(),
-                since: now,
-            };
-            state.asked.insert((session, number), asking);
-            waiting.push((at, Asked::once(self, session, number, object, answer)));
+            }
         }
         self.act(state);
         (grants, waiting)
@@ -749,24 +751,6 @@ impl Drop for Claim<'_> {
                 state.granter.end_claim(number, now);
                 self.tokens.act(state);
             }
-        }
-    }
-}
-
-impl<'a> Asked<'a> {
-    /// A request that isn't sent again: its end is the end of this.
-    fn once(
-        tokens: &'a Tokens,
-        session: SessionId,
-        number: u64,
-        object: TokenObject,
-        answer: oneshot::Receiver<TokenReply>,
-    ) -> Self {
-        Self {
-            tokens,
-            key: (session, number),
-            answer: Some(answer),
-            once: Some(object),
         }
     }
 }
