@@ -3,10 +3,7 @@
 use crate::rig::{self, Rig, pattern};
 use model::map::GroupStanding;
 use model::operation::Publish;
-use model::{
-    CommitNumber, ErrorKind, Extent, ExtentKind, GroupId, InodeId, NsdId, Operation, Scheme,
-    SegmentPlace, ShardId,
-};
+use model::{ErrorKind, Extent, GroupId, InodeId, NsdId, Operation, Scheme, SegmentPlace, ShardId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use world::World;
@@ -138,17 +135,7 @@ fn data_that_files_share_is_moved_for_all_of_them() {
 
 fn publish(inode: InodeId, place: SegmentPlace) -> Operation {
     let length = u64::from(place.length);
-    let extent = Extent {
-        offset: 0,
-        length,
-        kind: ExtentKind::Data {
-            place,
-            at: 0,
-            codec: 0,
-            key_id: 0,
-        },
-        birth: CommitNumber(0),
-    };
+    let extent = Extent::of_segment(0, place);
     Operation::Publish(Publish {
         inode,
         extents: vec![extent],

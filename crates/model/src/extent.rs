@@ -39,6 +39,22 @@ pub enum ExtentKind {
 }
 
 impl Extent {
+    /// A whole segment, as it is stored, from this byte of a file on. Its commit is yet to come.
+    #[must_use]
+    pub fn of_segment(offset: u64, place: SegmentPlace) -> Self {
+        Self {
+            offset,
+            length: u64::from(place.length),
+            kind: ExtentKind::Data {
+                place,
+                at: 0,
+                codec: 0,
+                key_id: 0,
+            },
+            birth: CommitNumber(0),
+        }
+    }
+
     /// The first byte after the extent.
     #[must_use]
     pub fn end(&self) -> u64 {

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::session::Mark;
     use bytes::Bytes;
-    use model::{CommitNumber, GroupId, Scheme, SegmentId, SegmentPlace, SessionId, Timestamp};
+    use model::{GroupId, Scheme, SegmentId, SegmentPlace, SessionId, Timestamp};
     use world::Instant;
     use world::sim::Simulation;
 
@@ -97,17 +97,7 @@ mod tests {
             length,
             crc: 0,
         };
-        Extent {
-            offset,
-            length: u64::from(length),
-            kind: ExtentKind::Data {
-                place,
-                at: 0,
-                codec: 0,
-                key_id: 0,
-            },
-            birth: CommitNumber(0),
-        }
+        Extent::of_segment(offset, place)
     }
 
     impl Queue {

@@ -10,9 +10,7 @@ use crate::session::Session;
 use futures::channel::mpsc::UnboundedSender;
 use futures::future::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::{
-    CommitNumber, DataId, Error, ErrorKind, Extent, ExtentKind, InodeNumber, Result, SegmentPlace,
-};
+use model::{DataId, Error, ErrorKind, Extent, InodeNumber, Result, SegmentPlace};
 use pool::{Pool, SegmentOwner};
 use std::sync::Arc;
 use tracing::warn;
@@ -177,17 +175,7 @@ impl Store {
         let written = self.pool.write_parts(segments, owner, run.bytes.clone());
         let mut offset = run.offset;
         let extent = |place: SegmentPlace| {
-            let extent = Extent {
-                offset,
-                length: u64::from(place.length),
-                kind: ExtentKind::Data {
-                    place,
-                    at: 0,
-                    codec: 0,
-                    key_id: 0,
-                },
-                birth: CommitNumber(0),
-            };
+            let extent = Extent::of_segment(offset, place);
             offset = extent.end();
             (part.job, extent)
         };
