@@ -10,7 +10,7 @@ use model::map::NsdState;
 use model::operation::{Publish, Stamp};
 use model::{
     CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, InodeId, NsdId, Operation, Scheme,
-    SegmentPlace,
+    SegmentPlace, SessionId,
 };
 use namespace::Key;
 use pool::SegmentOwner;
@@ -109,6 +109,22 @@ fn a_pool_is_not_called_full_while_it_is_unknown_what_its_nsds_hold() {
         .finished();
 }
 
+/// Reserves as many numbers as one message may.
+const RESERVE: Operation = Operation::Reserve {
+    inode: ROOT,
+    inodes: RESERVED_MAX,
+    data: 0,
+};
+
+/// Reserves as many numbers for a session as it may have.
+async fn reserve_all(world: &World, rig: &Rig, session: SessionId) -> model::Result<()> {
+    for _ in 0..RESERVED_RUNS_MAX {
+        let stamp = Stamp::own(world.wall(), session);
+        rig.metanode.execute(&RESERVE, &stamp).await?;
+    }
+    Ok(())
+}
+
 /// Would be broken if a pool were full before all was stored that clients have answered under delegations.
 #[test]
 fn numbers_are_reserved_as_long_as_there_is_room_for_what_is_made_with_them() {
@@ -116,21 +132,13 @@ fn numbers_are_reserved_as_long_as_there_is_room_for_what_is_made_with_them() {
     simulation
         .run(|world| async move {
             let rig = alone(&world).await;
-            let reserve = Operation::Reserve {
-                inode: ROOT,
-                inodes: RESERVED_MAX,
-                data: 0,
-            };
             let mut sessions = Vec::new();
-            let refused = 'full: loop {
+            let refused = loop {
                 assert!(sessions.len() < 20, "there is room for more than fits");
                 let session = rig.metanode.open_session().await.unwrap();
                 sessions.push(session);
-                for _ in 0..RESERVED_RUNS_MAX {
-                    let stamp = Stamp::own(world.wall(), session);
-                    if let Err(error) = rig.metanode.execute(&reserve, &stamp).await {
-                        break 'full error;
-                    }
+                if let Err(error) = reserve_all(&world, &rig, session).await {
+                    break error;
                 }
                 // There was plenty at the last measurement.
                 world.sleep(Duration::from_secs(1)).await;
@@ -140,7 +148,7 @@ fn numbers_are_reserved_as_long_as_there_is_room_for_what_is_made_with_them() {
             for session in sessions {
                 rig.metanode.close_session(session).await.unwrap();
             }
-            rig.run(reserve).await.unwrap();
+            rig.run(RESERVE).await.unwrap();
             rig.must_be_clean("after the sessions' end").await;
             rig.close().await;
         })
@@ -154,28 +162,20 @@ fn numbers_that_are_reserved_in_one_moment_count_at_once() {
     simulation
         .run(|world| async move {
             let rig = alone(&world).await;
-            let reserve = Operation::Reserve {
-                inode: ROOT,
-                inodes: RESERVED_MAX,
-                data: 0,
-            };
             // More than fit.
             let mut sessions = Vec::new();
             for _ in 0..24 {
                 sessions.push(rig.metanode.open_session().await.unwrap());
             }
             world.sleep(Duration::from_secs(1)).await;
-            let mut refused = None;
-            'full: for session in &sessions {
-                for _ in 0..RESERVED_RUNS_MAX {
-                    let stamp = Stamp::own(world.wall(), *session);
-                    if let Err(error) = rig.metanode.execute(&reserve, &stamp).await {
-                        refused = Some(error.kind());
-                        break 'full;
-                    }
+            let mut reserved = Ok(());
+            for session in &sessions {
+                reserved = reserve_all(&world, &rig, *session).await;
+                if reserved.is_err() {
+                    break;
                 }
             }
-            assert_eq!(refused, Some(ErrorKind::NoSpace));
+            assert_eq!(reserved.unwrap_err().kind(), ErrorKind::NoSpace);
             for session in sessions {
                 rig.metanode.close_session(session).await.unwrap();
             }

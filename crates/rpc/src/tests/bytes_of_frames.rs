@@ -416,17 +416,21 @@ fn so_many_inboxes_are_large_at_the_same_time_and_not_more() {
     assert_eq!(size_after_filling(&mut one), large, "its connection ended");
 }
 
-/// Would be broken if a large inbox took bytes that have another place.
-#[test]
-fn large_payloads_make_no_inbox_large() {
+/// A request with 100,000 bytes beside it.
+fn large_request() -> Frame {
     let mut call = Call::new(Method(1), Class::Bulk, &());
     call.payload = vec![7; 100_000].into();
-    let request = Frame::Request {
+    Frame::Request {
         number: 1,
         budget: Duration::from_millis(1),
         call,
-    };
-    let bytes = whole(request);
+    }
+}
+
+/// Would be broken if a large inbox took bytes that have another place.
+#[test]
+fn large_payloads_make_no_inbox_large() {
+    let bytes = whole(large_request());
     let mut receiver = Receiver::new(None);
     let small = receiver.space().len();
     for _ in 0..3 {
@@ -441,14 +445,7 @@ fn large_payloads_make_no_inbox_large() {
 /// A large payload is received where it stays: aligned, so that a disk can write it.
 #[test]
 fn a_received_payload_is_aligned_for_disks() {
-    let mut call = Call::new(Method(1), Class::Bulk, &());
-    call.payload = vec![7; 100_000].into();
-    let request = Frame::Request {
-        number: 1,
-        budget: Duration::from_millis(1),
-        call,
-    };
-    let frames = received(&whole(request), std::iter::empty()).unwrap();
+    let frames = received(&whole(large_request()), std::iter::empty()).unwrap();
     let Frame::Request { call, .. } = &frames[0] else {
         panic!("{frames:?}");
     };
