@@ -594,21 +594,36 @@ async fn greet(end: LinkEnd, channel: Channel) {
         }
     };
     let known = server.state.lock().registry.known(link.number);
-    let lane = known.and_then(|known| known.lane);
-    match known.map(|known| known.lane) {
+    let lane = known.map(|known| known.lane);
+    match lane {
         Some(Some(Lane::Small | Lane::Bulk) | None) => {
             let mut state = server.state.lock();
             // None: it was dropped meanwhile.
             let Some(connection) = state.connections.get_mut(&link.number) else {
                 return;
             };
-            let serving = serve(server.world.clone(), end, lane, stream, sealer, receiver);
+            let serving = serve(
+                server.world.clone(),
+                end,
+                lane.flatten(),
+                stream,
+                sealer,
+                receiver,
+            );
             let task = server.world.spawn("rpc answers", serving);
             std::mem::replace(&mut connection.task, task).detach();
         }
         // Also one that wasn't let in: it is told why.
         Some(Some(Lane::Lease)) | None => {
-            serve(server.urgent.clone(), end, lane, stream, sealer, receiver).await;
+            serve(
+                server.urgent.clone(),
+                end,
+                lane.flatten(),
+                stream,
+                sealer,
+                receiver,
+            )
+            .await;
         }
     }
 }
