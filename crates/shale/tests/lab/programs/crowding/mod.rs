@@ -15,8 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// No request may wait for longer.
+/// No request may wait for longer where a crowd has the machine for itself.
 const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Nor than this where other tests take the cores: a round of all syncs costs over a second of CPU time.
+const WAIT_MAX_BESIDE_OTHERS: Duration = Duration::from_secs(30);
 /// Pause between two looks at what waits.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The nodes on which the programs are.
@@ -48,13 +50,14 @@ struct Seen {
 impl Seen {
     /// Looks at what waits on all nodes at this moment.
     fn look(&mut self, lab: &Lab) {
+        let wait_max = by_suite(WAIT_MAX_BESIDE_OTHERS, WAIT_MAX);
         let mut held = [0; CROWDED.len()];
         for node in 1..=NODES {
             let waiters = waiters(lab, node);
             for waiter in &waiters {
                 let since = Duration::from_millis(waiter["milliseconds"].as_u64().unwrap());
                 assert!(
-                    since <= WAIT_MAX,
+                    since <= wait_max,
                     "on n{node} it waits for {since:?}: {waiter}"
                 );
                 if since >= self.longest.0 {
