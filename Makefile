@@ -29,8 +29,9 @@ COMPUTING := client_tests manager_tests metanode_tests sim_tests tokens_tests
 # The others wait for daemons, leases, disks and networks more than they compute. A crate's tests are one program, called
 # after the crate.
 WAITING := $(filter-out $(COMPUTING),$(patsubst crates/%/tests/main.rs,%_tests,$(wildcard crates/*/tests/main.rs)))
-# What those that compute have said.
+# What those that compute have said, and the others.
 COMPUTED := $(CURDIR)/target/computed
+WAITED := $(CURDIR)/target/waited
 URING_SWITCH := /sys/module/fuse/parameters/enable_uring
 SHALE := target/release/shale
 # `make run` builds with fewer optimisations: less than half of the time.
@@ -163,6 +164,7 @@ test test-all: test-deps
 		echo "SKIPPED: $$(wc -l < $(SHALE_SKIPPED)) tests or parts of tests can't run on this machine:"; \
 		sort $(SHALE_SKIPPED) | uniq -c; \
 	else echo "no test was skipped"; fi; \
+	scripts/failures.sh $(COMPUTED) $(WAITED); \
 	exit $$result
 
 # The two halves of `make test`.
@@ -170,8 +172,10 @@ test-computing:
 	@mkdir -p target
 	@RUST_TEST_THREADS=2 nice -n 19 $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(COMPUTING)) > $(COMPUTED) 2>&1
 
+# A pipe would last until all daemons that a failed test has left had ended.
 test-waiting:
-	@result=0; \
+	@mkdir -p target
+	@exec > >(tee $(WAITED)) 2>&1; result=0; \
 	$(CARGO) test --workspace --no-fail-fast --lib --bins $(addprefix --test ,$(WAITING)) || result=$$?; \
 	if [ "$$(cat $(URING_SWITCH) 2>/dev/null)" = Y ]; then \
 		SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast --test shale_tests -- \
