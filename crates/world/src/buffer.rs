@@ -38,6 +38,10 @@ const SMALL_MAX: usize = 256;
 /// with small pages takes a tenth of the CPU time of a stream.
 const HUGE_BYTES: usize = 2 << 20;
 
+/// Memory of exactly these sizes is a part of a huge page: pieces of erasure-coded blocks, those that are computed, received
+/// or read. On small pages 1 MiB is in up to 256 places, and a request to many disks has 254 at most: it would be two.
+const PARTS: [usize; 1] = [LARGE_BYTES];
+
 /// Memory of one size kept for reuse.
 struct FreeList {
     capacity: usize,
@@ -57,6 +61,7 @@ static FREE_LISTS: [FreeList; SMALL_PAGES_MAX + 2] = [
 ];
 
 const _: () = assert!(LARGE_BYTES <= BLOCK_BYTES / 2);
+const _: () = assert!(HUGE_BYTES.is_multiple_of(LARGE_BYTES) && LARGE_BYTES < HUGE_BYTES);
 
 impl FreeList {
     const fn of(capacity: usize, most: usize) -> Self {
@@ -202,7 +207,10 @@ unsafe impl Sync for Memory {}
 impl Memory {
     fn fresh(length: usize) -> Self {
         let capacity = length.max(1).next_multiple_of(DISK_ALIGNMENT);
-        if capacity >= HUGE_BYTES {
+        if PARTS.contains(&capacity) {
+            return Self::part_of_huge_page(capacity);
+        }
+        if is_mapped(capacity) {
             return Self {
                 start: map_huge(capacity),
                 capacity,
@@ -215,6 +223,20 @@ impl Memory {
             handle_alloc_error(layout)
         };
         Self { start, capacity }
+    }
+
+    /// The first part of a new huge page; the others are left for those who ask next.
+    fn part_of_huge_page(capacity: usize) -> Self {
+        let page = map_huge(HUGE_BYTES);
+        let part = |at: usize| {
+            // SAFETY: `at` is inside the mapping.
+            let start = unsafe { page.add(at) };
+            Self { start, capacity }
+        };
+        for at in (capacity..HUGE_BYTES).step_by(capacity) {
+            drop(part(at));
+        }
+        part(0)
     }
 
     fn recycled(length: usize) -> Option<Self> {
@@ -234,15 +256,21 @@ impl Drop for Memory {
                 return;
             }
         }
-        if self.capacity >= HUGE_BYTES {
-            // SAFETY: mapped by `fresh` with this length; no reference to it is left. If it
-            // fails (too many mappings), the memory stays.
+        if is_mapped(self.capacity) {
+            // SAFETY: mapped by `fresh`, with this length or as a part of more that has this length and
+            // no other owner; no reference to it is left. If it fails (too many mappings), the memory
+            // stays.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.capacity) };
             return;
         }
         // SAFETY: allocated by `fresh` with exactly this layout, and not handed on above.
         unsafe { dealloc(self.start.as_ptr(), layout_of(self.capacity)) };
     }
+}
+
+/// Whether memory of this capacity is mapped, and not the allocator's.
+fn is_mapped(capacity: usize) -> bool {
+    capacity >= HUGE_BYTES || PARTS.contains(&capacity)
 }
 
 /// Zeroed memory in a mapping of its own. Since 6.7 Linux aligns such mappings to huge pages.
@@ -310,6 +338,33 @@ mod tests {
         }
         let (waiting, most) = recycled_buffer_bytes();
         assert!(waiting > 0 && waiting <= most, "{waiting} of {most}");
+    }
+
+    #[test]
+    fn parts_of_a_huge_page_are_apart_and_end_one_by_one() {
+        for length in PARTS {
+            let list = FreeList::for_length(length).unwrap();
+            // More than are kept, so that some go back to the kernel while their neighbours are in use.
+            let mut buffers: Vec<_> = (0..2 * list.most + 3)
+                .map(|number| {
+                    let mut buffer = AlignedBuffer::with_any_content(length);
+                    buffer.fill(number as u8);
+                    (number as u8, buffer)
+                })
+                .collect();
+            let is_own = |(number, buffer): &(u8, AlignedBuffer)| {
+                let mut some = buffer.iter().step_by(512).chain(buffer.last());
+                is_aligned(buffer) && some.all(|byte| byte == number)
+            };
+            while !buffers.is_empty() {
+                assert!(buffers.iter().all(is_own));
+                let mut goes = false;
+                buffers.retain(|_| {
+                    goes = !goes;
+                    !goes
+                });
+            }
+        }
     }
 
     #[test]
