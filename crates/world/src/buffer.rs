@@ -20,8 +20,17 @@ const LARGE_BYTES: usize = 1 << 20;
 /// Most buffers of `LARGE_BYTES` kept for reuse (64 MiB together).
 const LARGE_MAX: usize = 64;
 
-/// The same for blocks: what a node receives of another one's stream. Fresh memory of this size is a mapping of its own,
-/// whose pages the kernel zeroes for each block anew.
+/// The same for buffers of exactly these sizes: pieces of wide schemes, which have so much of a block if it is in eight or
+/// 16 data pieces.
+const HALF_BYTES: usize = LARGE_BYTES / 2;
+const QUARTER_BYTES: usize = LARGE_BYTES / 4;
+
+/// Most buffers of each of these two sizes kept for reuse (24 MiB together): the parity, with two pieces, of as many blocks
+/// as a client has under way.
+const EXACT_MAX: usize = 32;
+
+/// The same as for `LARGE_BYTES`, for blocks: what a node receives of another one's stream. Fresh memory of this size is a
+/// mapping of its own, whose pages the kernel zeroes for each block anew.
 const BLOCK_BYTES: usize = model::limits::BLOCK_BYTES_DEFAULT as usize;
 
 /// Most buffers of `BLOCK_BYTES` kept for reuse (32 MiB together).
@@ -39,8 +48,10 @@ const SMALL_MAX: usize = 256;
 const HUGE_BYTES: usize = 2 << 20;
 
 /// Memory of exactly these sizes is a part of a huge page: pieces of erasure-coded blocks, those that are computed, received
-/// or read. On small pages 1 MiB is in up to 256 places, and a request to many disks has 254 at most: it would be two.
-const PARTS: [usize; 1] = [LARGE_BYTES];
+/// or read. On small pages 1 MiB is in up to 256 places, and a request to many disks has 254 at most: it would be two. A
+/// part that isn't kept goes back to the kernel, which uses it for others once it is short of memory, or the whole page is
+/// back.
+const PARTS: [usize; 3] = [QUARTER_BYTES, HALF_BYTES, LARGE_BYTES];
 
 /// Memory of one size kept for reuse.
 struct FreeList {
@@ -49,13 +60,18 @@ struct FreeList {
     waiting: Mutex<Vec<Memory>>,
 }
 
-/// Small buffers by number of pages, then those of `LARGE_BYTES` and of `BLOCK_BYTES`.
-static FREE_LISTS: [FreeList; SMALL_PAGES_MAX + 2] = [
+/// Lists for buffers of exactly one size.
+const EXACT: usize = 2;
+
+/// Small buffers by number of pages, then those of exactly a size, then those of `LARGE_BYTES` and of `BLOCK_BYTES`.
+static FREE_LISTS: [FreeList; SMALL_PAGES_MAX + EXACT + 2] = [
     FreeList::of(DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(2 * DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(3 * DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(4 * DISK_ALIGNMENT, SMALL_MAX),
     FreeList::of(SMALL_PAGES_MAX * DISK_ALIGNMENT, SMALL_MAX),
+    FreeList::of(QUARTER_BYTES, EXACT_MAX),
+    FreeList::of(HALF_BYTES, EXACT_MAX),
     FreeList::of(LARGE_BYTES, LARGE_MAX),
     FreeList::of(BLOCK_BYTES, BLOCKS_MAX),
 ];
@@ -75,7 +91,10 @@ impl FreeList {
     /// The list that buffers of this length are taken from, if any. Only lengths that use most of
     /// the memory qualify, so that a small buffer doesn't occupy a large buffer's memory.
     fn for_length(length: usize) -> Option<&'static Self> {
-        let large = FREE_LISTS[SMALL_PAGES_MAX..].iter();
+        if let Some(exact) = Self::for_capacity(length) {
+            return Some(exact);
+        }
+        let large = FREE_LISTS[SMALL_PAGES_MAX + EXACT..].iter();
         let mut fitting =
             large.filter(|list| length > list.capacity / 2 && length <= list.capacity);
         if let Some(list) = fitting.next() {
@@ -309,6 +328,9 @@ mod tests {
             5000,
             20_480,
             20_481,
+            QUARTER_BYTES,
+            HALF_BYTES,
+            HALF_BYTES + 1,
             LARGE_BYTES,
             HUGE_BYTES + 1,
             BLOCK_BYTES,
@@ -327,7 +349,15 @@ mod tests {
 
     #[test]
     fn a_limited_number_of_buffers_is_kept() {
-        for length in [100, 8192, LARGE_BYTES, BLOCK_BYTES] {
+        let lengths = [
+            100,
+            8192,
+            QUARTER_BYTES,
+            HALF_BYTES,
+            LARGE_BYTES,
+            BLOCK_BYTES,
+        ];
+        for length in lengths {
             let list = FreeList::for_length(length).unwrap();
             let buffers: Vec<_> = (0..list.most + 10)
                 .map(|_| AlignedBuffer::with_any_content(length))
