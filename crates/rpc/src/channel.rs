@@ -1,14 +1,41 @@
 //! A connection to another node: its stream of bytes, and how its frames are protected.
 
 use crate::seal::{FrameKeys, Opener, Sealer};
-use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use world::Connection;
+use std::io;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadHalf};
+use world::{Connection, ConnectionReader};
 
 /// A stream's receiving half.
-pub(crate) type Reading = Box<dyn AsyncRead + Send + Unpin>;
+pub(crate) type Reading = Box<dyn Receive>;
 
 /// A stream's sending half.
 pub(crate) type Writing = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// Bytes that come from another node.
+pub trait Receive: AsyncRead + Send + Unpin {
+    /// Says how many bytes more the caller surely waits for, and hears whether it may not be told of few
+    /// (`ConnectionReader::want`). What can't use that tells of all.
+    ///
+    /// # Errors
+    /// Those of the system; the stream is of no use then.
+    fn want(&mut self, _bytes: usize) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+impl Receive for ConnectionReader {
+    fn want(&mut self, bytes: usize) -> io::Result<bool> {
+        ConnectionReader::want(self, bytes)
+    }
+}
+
+impl<S: AsyncRead + Send + Unpin> Receive for ReadHalf<S> {}
+
+impl Receive for Reading {
+    fn want(&mut self, bytes: usize) -> io::Result<bool> {
+        (**self).want(bytes)
+    }
+}
 
 /// A stream of ordered bytes to another node.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {

@@ -1,12 +1,13 @@
 //! Moves the bytes of one connection: reads frames for its side, writes those that its side gives.
 
 use crate::Fault;
-use crate::channel::{Reading, Stream};
+use crate::channel::{Reading, Receive, Stream};
 use crate::frame::{Frame, Header};
 use crate::outlet::{Next, Outlet};
 use crate::pulse::{Beat, SILENCE_MAX};
 use crate::receive::Receiver;
 use futures::future::{BoxFuture, Either, select};
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -15,6 +16,9 @@ use world::World;
 
 /// How long a side that has nothing more to say waits until the other closes.
 const LINGER_MAX: Duration = Duration::from_secs(1);
+
+/// How long many bytes of a frame are waited for before those are taken that have come.
+const TOGETHER_MAX: Duration = Duration::from_secs(1);
 
 /// One side's state, as its connection sees it. Calls are short and never wait.
 pub(crate) trait Side: Send + Sync {
@@ -73,7 +77,7 @@ pub(crate) async fn drive(
     outlet: &Outlet,
     side: &impl Side,
 ) -> Fault {
-    let reading = pin!(read_frames(&mut read, receiver, side));
+    let reading = pin!(read_frames(world, &mut read, receiver, side));
     let writing = pin!(write_frames(world, outlet, side));
     match select(reading, writing).await {
         Either::Left((fault, _)) => fault,
@@ -89,7 +93,8 @@ pub(crate) async fn drive(
 
 /// Ends with the connection; silence is noticed by [`write_frames`].
 async fn read_frames(
-    read: &mut (impl AsyncRead + Unpin),
+    world: &World,
+    read: &mut Reading,
     mut receiver: Receiver,
     side: &impl Side,
 ) -> Fault {
@@ -105,10 +110,29 @@ async fn read_frames(
                 Err(fault) => return fault,
             }
         }
-        if let Err(fault) = receive(read, &mut receiver, side).await {
+        if let Err(fault) = receive_wanted(world, read, &mut receiver, side).await {
             return fault;
         }
     }
+}
+
+/// Receives what is missing of a frame, many bytes at a time if they are many.
+async fn receive_wanted(
+    world: &World,
+    read: &mut Reading,
+    receiver: &mut Receiver,
+    side: &impl Side,
+) -> Result<(), Fault> {
+    let waits_for_many = read.want(receiver.wanted());
+    if waits_for_many.map_err(|error| failed(&error))? {
+        let many = receive(read, receiver, side);
+        if let Ok(received) = world.timeout(TOGETHER_MAX, many).await {
+            return received;
+        }
+        // Few come on a slow connection, and say that the other side is there.
+        read.want(1).map_err(|error| failed(&error))?;
+    }
+    receive(read, receiver, side).await
 }
 
 async fn receive(
@@ -123,8 +147,12 @@ async fn receive(
             side.heard();
             Ok(())
         }
-        Err(error) => Err(Fault::new(format!("receiving failed: {error}"))),
+        Err(error) => Err(failed(&error)),
     }
+}
+
+fn failed(error: &io::Error) -> Fault {
+    Fault::new(format!("receiving failed: {error}"))
 }
 
 /// Ends without a fault once all is sent and the other side knows it.

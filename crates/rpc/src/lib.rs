@@ -59,7 +59,7 @@ mod traffic;
 
 pub use addresses::{ADDRESSES_MAX, Addresses};
 pub use admission::Admission;
-pub use channel::{Channel, Stream};
+pub use channel::{Channel, Receive, Stream};
 pub use dial::{Dial, Place};
 pub use hello::{Credit, Credits, Identity};
 pub use lanes::{CONNECTIONS_MAX, Connections, Lane};

@@ -79,6 +79,12 @@ impl Partial {
         }
     }
 
+    /// Bytes of all parts that are missing.
+    fn missing_bytes(&self) -> usize {
+        let payload = self.payload.as_ref().map_or(0, |payload| payload.len());
+        self.body.len() - self.body_filled + payload - self.payload_filled
+    }
+
     fn filled(&mut self, count: usize) {
         if self.body_filled < self.body.len() {
             self.body_filled += count;
@@ -111,6 +117,11 @@ impl Receiver {
             room: Some(room.clone()),
             ..Self::new(opener)
         }
+    }
+
+    /// How many bytes are surely to come: what is missing of a frame, or one.
+    pub(crate) fn wanted(&self) -> usize {
+        self.partial.as_ref().map_or(1, Partial::missing_bytes)
     }
 
     /// Where the next bytes go; never empty after [`Receiver::next`] gave `None`.

@@ -41,7 +41,7 @@ pub(crate) use handshake::Arrival;
 pub(crate) use join::{ADMISSION_MAX, read_request, reply};
 pub(crate) use refusals::{Kind as RefusalKind, Refusal};
 
-use crate::channel::{Channel, Reading, Stream, Writing};
+use crate::channel::{Channel, Reading, Receive, Stream, Writing};
 use crate::frame::{FIRST_BYTE, Frame};
 use arc_swap::ArcSwap;
 use configs::Configs;
@@ -300,6 +300,12 @@ impl<S: Stream> Stream for Begun<S> {
                 (Box::new(Begun { first, stream }), write)
             }
         }
+    }
+}
+
+impl<S: Receive> Receive for Begun<S> {
+    fn want(&mut self, bytes: usize) -> io::Result<bool> {
+        self.stream.want(bytes)
     }
 }
 

@@ -18,7 +18,9 @@ mod tests;
 
 use crate::call::Deadline;
 use crate::net_limits::EPHEMERAL_PORTS;
-use crate::real::{RealListener, RealStream, address_towards, connect_tcp, ephemeral_ports};
+use crate::real::{
+    RealListener, RealReader, RealStream, address_towards, connect_tcp, ephemeral_ports,
+};
 use crate::sim::{SimListener, SimReader, SimWriter};
 use crate::{Inner, World};
 use std::fmt;
@@ -29,7 +31,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::tcp::OwnedWriteHalf;
 
 /// Takes connections at one address. Dropping it frees the address.
 pub struct Listener {
@@ -70,7 +72,7 @@ pub struct ConnectionWriter {
 }
 
 enum Reader {
-    Real(OwnedReadHalf),
+    Real(RealReader),
     Simulated(SimReader),
     /// The connection was lost when it was split.
     Lost,
@@ -252,7 +254,9 @@ impl Connection {
     pub fn into_split(self) -> (ConnectionReader, ConnectionWriter) {
         let (reader, writer) = match self.body {
             Body::Real(stream) => match stream.into_here().map(TcpStream::into_split) {
-                Some((reader, writer)) => (Reader::Real(reader), Writer::Real(writer)),
+                Some((reader, writer)) => {
+                    (Reader::Real(RealReader::new(reader)), Writer::Real(writer))
+                }
                 None => (Reader::Lost, Writer::Lost),
             },
             Body::Simulated(reader, writer) => {
@@ -273,6 +277,21 @@ impl Connection {
     }
 }
 
+impl ConnectionReader {
+    /// Says how many bytes more the caller surely waits for. While they are many, it is woken for each 256 KiB of them, and
+    /// not for each packet: say anew before each read how many are left, and one when that isn't known. A read gives what is
+    /// there all the same. True: it may wait although some bytes have come, and whoever wants to know of them wants one.
+    ///
+    /// # Errors
+    /// Those of the system; the connection is of no use then.
+    pub fn want(&mut self, bytes: usize) -> io::Result<bool> {
+        match &mut self.inner {
+            Reader::Real(reader) => reader.want(bytes),
+            Reader::Simulated(_) | Reader::Lost => Ok(false),
+        }
+    }
+}
+
 impl AsyncRead for ConnectionReader {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -280,7 +299,7 @@ impl AsyncRead for ConnectionReader {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.inner {
-            Reader::Real(reader) => Pin::new(reader).poll_read(context, buffer),
+            Reader::Real(reader) => reader.half().poll_read(context, buffer),
             Reader::Simulated(reader) => reader.poll_read(context, buffer),
             Reader::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }

@@ -14,7 +14,9 @@ mod urgent;
 
 pub use blocked::Blocked;
 pub(crate) use faults::Faults;
-pub(crate) use net::{RealListener, RealStream, address_towards, connect_tcp, ephemeral_ports};
+pub(crate) use net::{
+    RealListener, RealReader, RealStream, address_towards, connect_tcp, ephemeral_ports,
+};
 pub(crate) use region::RealDisk;
 
 use crate::split_mix::split_mix;

@@ -95,6 +95,44 @@ fn bytes_arrive_whole_and_in_order_in_both_directions() {
 }
 
 #[test]
+fn who_wants_many_bytes_gets_them_all_and_few_when_it_wants_few() {
+    on_both(|world| async move {
+        let (connected, accepted) = pair(&world).await;
+        let (_near_reader, mut writer) = connected.into_split();
+        let (mut reader, _far_writer) = accepted.into_split();
+        let content: Vec<u8> = (0..1_000_003_u32).map(|n| (n / 7) as u8).collect();
+
+        let mut few = [0; 3];
+        reader.want(content.len()).unwrap();
+        writer.write_all(b"few").await.unwrap();
+        reader.want(1).unwrap();
+        reader.read_exact(&mut few).await.unwrap();
+        assert_eq!(&few, b"few");
+
+        let receive = async {
+            let mut received = Vec::with_capacity(content.len());
+            while received.len() < content.len() {
+                reader.want(content.len() - received.len()).unwrap();
+                let count = reader.read_buf(&mut received).await.unwrap();
+                assert!(count > 0);
+            }
+            received
+        };
+        let (sent, received) = futures::join!(writer.write_all(&content), receive);
+        sent.unwrap();
+        assert!(received == content);
+
+        // The end is told, however much is wanted.
+        reader.want(content.len()).unwrap();
+        writer.write_all(b"rest").await.unwrap();
+        writer.shutdown().await.unwrap();
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).await.unwrap();
+        assert_eq!(rest, b"rest");
+    });
+}
+
+#[test]
 fn a_port_without_a_listener_refuses_and_one_with_a_listener_is_taken() {
     on_both(|world| async move {
         let listener = world.listen(any_port()).await.unwrap();

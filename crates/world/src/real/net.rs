@@ -6,9 +6,11 @@ use rustix::net::sockopt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 
@@ -17,6 +19,13 @@ const PROBES: u32 = 3;
 
 /// Pause before the first probe and between two; with all of them [`SILENCE_MAX`] is reached.
 const PROBE_EVERY: Duration = Duration::from_millis(SILENCE_MAX.as_millis() as u64 / 4);
+
+/// Most bytes of which a waiting reader is told together: four packets between processes of a machine, and far below what
+/// the kernel holds for it, so that the peer can send on while it takes them.
+const TOGETHER_MAX: usize = 256 * 1024;
+
+/// A reader that wants less is told of each packet: there are few of them.
+const TOGETHER_MIN: usize = 32 * 1024;
 
 /// A listening TCP socket.
 pub(crate) struct RealListener {
@@ -82,6 +91,56 @@ impl RealStream {
     pub(crate) fn into_here(mut self) -> Option<TcpStream> {
         self.here().ok()?;
         self.stream
+    }
+}
+
+/// The receiving half of a connection.
+pub(crate) struct RealReader {
+    half: OwnedReadHalf,
+    /// How many bytes must have come until the kernel tells of them.
+    together: usize,
+}
+
+impl RealReader {
+    pub(crate) fn new(half: OwnedReadHalf) -> Self {
+        Self { half, together: 1 }
+    }
+
+    pub(crate) fn half(&mut self) -> Pin<&mut OwnedReadHalf> {
+        Pin::new(&mut self.half)
+    }
+
+    /// See `ConnectionReader::want`.
+    pub(crate) fn want(&mut self, bytes: usize) -> io::Result<bool> {
+        let together = match bytes < TOGETHER_MIN {
+            true => 1,
+            false => bytes.min(TOGETHER_MAX),
+        };
+        if together != self.together {
+            tell_of(self.half.as_ref(), together)?;
+            self.together = together;
+        }
+        Ok(together > 1)
+    }
+}
+
+/// Has the kernel tell of bytes once so many have come: now if they have. It tells of fewer when the connection ends, or
+/// when it has no room for more.
+fn tell_of(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).expect("far below 2 GiB");
+    // SAFETY: the option's value is an integer of this size, which lives until the call returns.
+    let set = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match set {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
