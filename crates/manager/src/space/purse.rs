@@ -112,6 +112,13 @@ impl Purse {
         self.is_low && self.wanted.is_none()
     }
 
+    /// Whether a write waits for more than is there.
+    #[must_use]
+    pub fn lacks_room(&self) -> bool {
+        let available = self.available();
+        self.wanted.is_some_and(|(_, wanted)| wanted > available)
+    }
+
     /// The write that lacked room was given up.
     pub fn forget_want(&mut self) {
         self.wanted = None;
@@ -159,12 +166,15 @@ impl Purse {
         }
     }
 
-    /// The ledger has given so much since the beginning.
-    pub fn granted(&mut self, term: Term, total: u64) {
-        if self.is_of(term) {
-            self.granted = self.granted.max(total);
+    /// The ledger has given so much since the beginning. Whether that is more than was known; it may be used up at once
+    /// by what is owed.
+    pub fn granted(&mut self, term: Term, total: u64) -> bool {
+        let is_more = self.is_of(term) && total > self.granted;
+        if is_more {
+            self.granted = total;
             self.pay();
         }
+        is_more
     }
 
     /// The ledger wants back what no write needs.

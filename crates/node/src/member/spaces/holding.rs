@@ -76,12 +76,11 @@ impl Holding {
 
     /// Returns whether more was given.
     fn take_in(&self, told: Told) -> bool {
-        let (more, is_answer) = {
+        let (is_given, is_answer) = {
             let state = &mut *self.state.lock();
             let before = state.purse.available();
-            if let Some(total) = told.granted {
-                state.purse.granted(told.term, total);
-            }
+            let total = told.granted;
+            let is_given = total.is_some_and(|total| state.purse.granted(told.term, total));
             let more = state.purse.available() > before;
             if let Some(number) = told.recall {
                 state.purse.recalled(told.term, number);
@@ -93,17 +92,17 @@ impl Holding {
             }
             let is_answer = more || refused.is_some();
             state.is_asked &= !is_answer;
-            state.is_scarce &= !more;
-            // What had been written may have used up most of it.
-            if more && state.purse.asks_ahead() {
+            state.is_scarce &= !is_given;
+            // What had been written may have used up most of it, or all: then a write that waits lacks as much as before.
+            if is_given && (state.purse.asks_ahead() || state.purse.lacks_room()) {
                 self.wants.notify_one();
             }
-            (more, is_answer)
+            (is_given, is_answer)
         };
         if is_answer {
             self.answered.notify_waiters();
         }
-        more
+        is_given
     }
 
     /// Takes what the metadata here needs beyond the pool's reserve, or gives it back. Writes that wait go
@@ -204,9 +203,9 @@ pub(in crate::member) async fn state(parts: Arc<Parts>) {
                 _ = replaced => None,
             };
             if let Some(told) = told {
-                let more = holding.take_in(told);
+                let is_given = holding.take_in(told);
                 if statement.ahead > 0 {
-                    holding.state.lock().is_scarce = !more;
+                    holding.state.lock().is_scarce = !is_given;
                 }
                 if statement.want.is_none() {
                     pause = STATE_EVERY;
@@ -236,4 +235,52 @@ async fn ask(parts: &Parts, manager: NodeRun, statement: Statement) -> Option<To
     let answer = parts.way_to(manager).call(call, deadline).await.ok()?;
     let is_meant = answer.from == manager;
     answer.reply.decode().ok().filter(|_| is_meant)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use model::NodeId;
+    use world::sim::Simulation;
+
+    const TERM: Term = Term(3);
+    const SLICE: u64 = manager::space::SLICE_BYTES;
+
+    fn granted(slices: u64) -> Told {
+        Told {
+            term: TERM,
+            granted: Some(slices * SLICE),
+            ..Told::default()
+        }
+    }
+
+    /// Would be broken if the next question waited for its time: a stream that has used up its slice before it got the next
+    /// one, and whose bytes are stored and not yet published, would get one slice in 100 ms.
+    #[test]
+    fn a_slice_that_is_used_up_by_what_was_written_before_is_followed_by_a_question_at_once() {
+        let run = Simulation::new(1).run(|world| async move {
+            let holding = Holding::new(&world);
+            let manager = NodeRun {
+                node: NodeId(1),
+                incarnation: 1,
+            };
+            let asks = || holding.wants.notified().now_or_never().is_some();
+            assert_eq!(holding.statement((manager, TERM)).want, None);
+            assert!(holding.take_in(granted(1)));
+            assert_eq!(holding.take(SLICE), Taken::Yes);
+            holding.written(SLICE);
+            assert_eq!(holding.take(1), Taken::Asked);
+            assert!(asks());
+            assert!(holding.take_in(granted(2)), "it was given");
+            let available = holding.state.lock().purse.available();
+            assert_eq!(available, 0, "and is used up");
+            assert!(asks(), "the write waits");
+            assert!(!holding.take_in(granted(2)), "nothing new");
+            assert!(!asks());
+            assert!(holding.take_in(granted(3)));
+            assert_eq!(holding.take(1), Taken::Yes);
+        });
+        run.finished();
+    }
 }
