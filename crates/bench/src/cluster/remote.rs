@@ -2,7 +2,7 @@
 
 use super::daemons::{Cluster, Daemon};
 use super::processes::{Look, Spent};
-use super::{Clusters, Compared, FILES, NSD, ONE_COPY, SYNCED_FILES, Wanted};
+use super::{Clusters, Compared, FILES, NSD, ONE_COPY, STREAM, SYNCED_FILES, Wanted};
 use crate::measure::{Goal, Line, Unit, note, pairs, pairs_of, per_second, print};
 use crate::paths;
 use crate::workers::run_all;
@@ -78,6 +78,9 @@ impl Clusters {
         let (lister, remote) = (others[0].mount(), others[1].mount());
         // The one that lists hasn't seen the files before.
         self.compare(&LINES, (&remote, &lister), &alone.mount());
+        if self.wanted(&[LINES.write.0, LINES.read.0]) {
+            limits_of_streams(&cluster, &remote)?;
+        }
         if self.wanted(&[SYNCED.0]) {
             let each = |root: &Path| 1e6 / paths::synced_files(&self.fresh(root), SYNCED_FILES);
             let (remote, local) = pairs(self.runs, || each(&remote), || each(&owner.mount()));
@@ -146,6 +149,25 @@ impl Clusters {
         ));
         Ok(())
     }
+}
+
+/// What limits the streams of a mount: CPU time, or waits.
+fn limits_of_streams(cluster: &Cluster, mount: &Path) -> Result<()> {
+    let processes = processes(cluster)?;
+    let file = mount.join("stream");
+    let streams: [(&str, fn(&Path, u64) -> f64); 2] =
+        [("write", paths::write_stream), ("read", paths::read_stream)];
+    for (what, stream) in streams {
+        let before = Look::at(&processes)?;
+        let mebibytes = stream(&file, STREAM) / f64::from(1 << 20);
+        let mut spent = Spent::nothing(processes.len());
+        spent.add(&before, &Look::at(&processes)?);
+        note(&format!(
+            "{what} stream of a remote mount, once more, {mebibytes:.0} MiB/s: {}",
+            spent.told(&processes)
+        ));
+    }
+    Ok(())
 }
 
 /// Who uses CPU time: daemons, members of etcd, and the programs that this one has started.
