@@ -40,6 +40,11 @@ impl<T> Waiting<T> {
             ticket,
         }
     }
+
+    /// Bytes that it holds until it is sent.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.call.body.len() + self.call.payload.len()) as u64
+    }
 }
 
 /// A request that was sent and not yet answered.

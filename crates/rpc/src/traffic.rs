@@ -23,8 +23,10 @@ use world::{Deadline, Instant};
 /// Most calls of a lane that wait to be sent.
 const WAITING_MAX: usize = 1024;
 
-/// Most bytes of calls of a lane that wait to be sent.
-const WAITING_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Most bytes of calls of a lane that wait to be sent; what they may be answered takes no memory yet. Twice what a pool has
+/// on its way to disks at a time (128 MiB), all of which may be for one node: an NSD to which a put is refused that only
+/// waits for its turn counts as failed.
+const WAITING_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// Most connections of a lane that still wait for replies after the other side's goodbye.
 const ENDING_MAX: usize = 4;
@@ -144,12 +146,12 @@ impl<T> Traffic<T> {
         self.last_id += 1;
         let waiting = Waiting::new(self.last_id, call, deadline, ticket);
         if self.waiting.len() >= WAITING_MAX
-            || self.waiting_bytes + waiting.cost > WAITING_BYTES_MAX
+            || self.waiting_bytes + waiting.bytes() > WAITING_BYTES_MAX
         {
             let none = NoAnswer::not_run("too many requests wait for the other node");
             return Err((waiting.ticket, none));
         }
-        self.waiting_bytes += waiting.cost;
+        self.waiting_bytes += waiting.bytes();
         self.waiting.push(waiting.call.class, waiting);
         Ok((self.last_id, self.plan(now)))
     }
@@ -174,7 +176,7 @@ impl<T> Traffic<T> {
     /// side; nothing if it has ended already.
     pub(crate) fn give_up(&mut self, id: u64) -> (Option<NoAnswer>, Option<u64>) {
         if let Some(waiting) = self.waiting.remove(|waiting| waiting.id == id) {
-            self.waiting_bytes -= waiting.cost;
+            self.waiting_bytes -= waiting.bytes();
             let none = match self.lines.values().any(Line::is_usable) {
                 true => "its deadline passed before the other node had room for the request",
                 false => "its deadline passed before the other node said hello",
@@ -259,7 +261,7 @@ impl<T> Traffic<T> {
                 .waiting
                 .pop(|it| taker(lines, limit, it.call.class, it.cost) == Some(link));
             if let (Some(waiting), Some(line)) = (waiting, self.lines.get_mut(&link)) {
-                self.waiting_bytes -= waiting.cost;
+                self.waiting_bytes -= waiting.bytes();
                 frame = Some(line.caller.send(waiting, now));
             }
         }
@@ -477,7 +479,7 @@ impl<T> Traffic<T> {
             .waiting
             .remove(|it| is_too_large(lines, it.call.class, it.cost))
         {
-            self.waiting_bytes -= waiting.cost;
+            self.waiting_bytes -= waiting.bytes();
             let none = NoAnswer::not_run(TOO_LARGE);
             ended.push((waiting.ticket, Outcome::Ended(Err(none))));
         }
@@ -547,4 +549,42 @@ fn is_surplus<T>(lines: &Lines<T>, limit: usize, link: u64) -> bool {
 fn is_too_large<T>(lines: &Lines<T>, class: Class, cost: u64) -> bool {
     let mut usable = lines.values().filter(|line| line.is_usable()).peekable();
     usable.peek().is_some() && usable.all(|line| !line.caller.takes(class, cost))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use model::call::Method;
+    use std::time::Duration;
+    use world::World;
+    use world::sim::Simulation;
+
+    /// Would be broken if one of them were refused: the NSD would be avoided, and others get narrower segments.
+    #[test]
+    fn all_that_a_client_writes_and_reads_at_a_time_may_wait_for_one_node() {
+        let now = Simulation::new(1).run(async |world: World| world.now());
+        let now = now.finished();
+        let deadline = Deadline::at(now + Duration::from_secs(30));
+        let mut traffic = Traffic::new(NodeId(2), 2);
+        let call = || Call::new(Method(1), Class::Bulk, &());
+        let block = Bytes::from(vec![0; 4 << 20]);
+        // As many blocks as there may be on their way, and four for which others hurry.
+        for ticket in 0..36 {
+            let put = Call {
+                payload: block.clone(),
+                ..call()
+            };
+            let taken = traffic.call(put, deadline, ticket, now);
+            assert!(taken.is_ok(), "put {ticket}");
+        }
+        for ticket in 36..500 {
+            let get = Call {
+                reply_bytes_max: 4 << 20,
+                ..call()
+            };
+            let taken = traffic.call(get, deadline, ticket, now);
+            assert!(taken.is_ok(), "get {ticket}");
+        }
+    }
 }
