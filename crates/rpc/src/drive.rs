@@ -138,7 +138,7 @@ async fn write_frames(world: &World, outlet: &Outlet, side: &impl Side) -> Resul
         match then {
             None | Some(Next::Send(_)) => {}
             // That took time, or other frames have come: how long there is to wait is another question.
-            Some(Next::Wait(_)) if has_sent => {}
+            Some(Next::Wait(_)) if has_sent || outlet.was_asked() => {}
             // A notification that came since `next` is kept, so none is missed.
             Some(Next::Wait(time)) => {
                 let sleep = due.get_or_insert_with(|| Box::pin(world.sleep(time)));
