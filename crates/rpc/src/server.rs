@@ -800,9 +800,12 @@ impl Side for Arc<Link> {
 
     fn go_on(&self, context: &mut Context<'_>) -> bool {
         let mut has_ended = false;
-        self.own_work.go_on(context, |number, ending| {
-            self.state.lock().answerer.finish(number, ending);
-            has_ended = true;
+        // What they read is asked of the disk together.
+        self.server.world.gather_io(|| {
+            self.own_work.go_on(context, |number, ending| {
+                self.state.lock().answerer.finish(number, ending);
+                has_ended = true;
+            });
         });
         has_ended
     }

@@ -71,6 +71,7 @@ impl Drop for Collected {
 #[cfg(test)]
 mod tests {
     use super::super::request::{Memory, UnderWay};
+    use super::super::ring::Gathering;
     use super::*;
     use io_uring::{opcode, types};
     use std::{fs::File, io::Write, os::fd::OwnedFd, time::Duration};
@@ -98,5 +99,42 @@ mod tests {
         let answered = async { timeout(Duration::from_secs(60), answer).await };
         let answer = elsewhere.block_on(answered).unwrap();
         assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
+    }
+
+    #[test]
+    fn the_kernel_is_told_of_what_is_gathered_when_all_of_it_is_there() {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let ring = start(runtime.handle()).unwrap();
+        let mut builder = Builder::new_current_thread();
+        let elsewhere = builder.enable_time().build().unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
+        let reader = Arc::new(File::from(OwnedFd::from(reader)));
+        let under_way = Arc::new(UnderWay::default());
+        let rings = Rings::of_process().unwrap();
+        let ask = || {
+            let readable = types::Fd(reader.as_raw_fd());
+            let asked = opcode::PollAdd::new(readable, libc::POLLIN as u32).build();
+            let of = (&reader, &under_way);
+            elsewhere.block_on(rings.submit(asked, of, Memory::None, Some(&ring)))
+        };
+        let first = ask();
+        assert!(ring.has_told());
+        let gathering = Gathering::begin();
+        let nested = Gathering::begin();
+        let second = ask();
+        drop(nested);
+        let third = ask();
+        assert!(!ring.has_told());
+        drop(gathering);
+        assert!(ring.has_told());
+        let fourth = ask();
+        assert!(ring.has_told());
+        writer.write_all(b"now").unwrap();
+        for answer in [first, second, third, fourth] {
+            let answered = async { timeout(Duration::from_secs(60), answer).await };
+            let answer = elsewhere.block_on(answered).unwrap();
+            assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
+        }
     }
 }
