@@ -197,6 +197,12 @@ impl Core {
         Ok(found)
     }
 
+    /// Whether [`Core::locate`] finds the entry of `key`, or that there is none, in memory, without waiting for anybody.
+    pub(crate) fn is_at_hand(&self, key: &Key) -> bool {
+        let state = self.state.try_lock();
+        state.is_some_and(|mut state| state.peek(key).is_some())
+    }
+
     /// At most `limit` entries in `from..=to`. May block for index reads from disk.
     pub(crate) fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Found> {
         let (part, snapshot) = {

@@ -1,4 +1,5 @@
-//! Requests of other nodes: what their credits must cover, and what is known of the bytes that go back.
+//! Requests of other nodes: what their credits must cover, what is known of the bytes that go back, and which are short
+//! work.
 
 use crate::scene::{IDENTITY, blob, name, on_disk};
 use model::call::{Call, Class, Reply};
@@ -9,6 +10,15 @@ use nsd::NsdServer;
 use std::time::Duration;
 use world::World;
 use world::call::{Deadline, Service};
+
+/// Another node's call that allows so many bytes.
+fn call(request: &NsdRequest, reply_bytes_max: u32) -> Call {
+    let addressed: AddressedRequest = (IDENTITY.nsd, request.clone());
+    Call {
+        reply_bytes_max,
+        ..Call::new(NSD_METHOD, Class::Bulk, &addressed)
+    }
+}
 
 /// What a server answers another node that allows so many bytes.
 async fn serve(
@@ -21,11 +31,7 @@ async fn serve(
         node: NodeId(2),
         incarnation: 1,
     };
-    let addressed: AddressedRequest = (IDENTITY.nsd, request.clone());
-    let call = Call {
-        reply_bytes_max,
-        ..Call::new(NSD_METHOD, Class::Bulk, &addressed)
-    };
+    let call = call(request, reply_bytes_max);
     let deadline = Deadline::after(world, Duration::from_secs(10));
     server.serve(from, call, deadline).await
 }
@@ -96,5 +102,46 @@ fn a_request_that_allows_a_smaller_answer_than_it_asks_for_is_refused_unread() {
         }
         let (_, payload) = ask(&get, get.reply_bytes_max()).await;
         assert_eq!(payload.len(), LENGTH as usize);
+    });
+}
+
+/// Would be broken if a connection received nothing while a read's place is looked up on the disk, or while a large piece is
+/// proven.
+#[test]
+fn only_small_reads_whose_place_is_in_memory_are_short_work() {
+    const LENGTH: usize = 64 * UNIT;
+    on_disk(3, async |scene| {
+        let nsd = scene.open().await;
+        nsd.put(blob(1, LENGTH)).await.unwrap();
+        let server = NsdServer::default();
+        let is_short = |request: &NsdRequest| {
+            let call = call(request, request.reply_bytes_max());
+            server.is_short(&call)
+        };
+        let get = |number, length: usize| NsdRequest::Get {
+            name: name(number),
+            offset: 0,
+            length: length as u32,
+        };
+        let small = get(1, UNIT);
+        assert!(!is_short(&small), "another node may serve it by now");
+        server.add(nsd.clone());
+        assert!(is_short(&small) && is_short(&get(1, 16 * UNIT)));
+        for other in [get(1, LENGTH), get(2, UNIT), NsdRequest::Info(name(1))] {
+            assert!(!is_short(&other), "{other:?}");
+        }
+        let mut put = call(&small, small.reply_bytes_max());
+        put.payload = vec![0; UNIT].into();
+        assert!(!server.is_short(&put));
+
+        nsd.close().await.unwrap();
+        server.remove(IDENTITY.nsd);
+        let nsd = scene.reopen(nsd).await;
+        server.add(nsd);
+        assert!(!is_short(&small), "only the index has its place");
+        let most = small.reply_bytes_max();
+        let reply = serve(&scene.world, &server, &small, most).await;
+        assert_eq!(reply.payload.len(), UNIT);
+        assert!(is_short(&small));
     });
 }

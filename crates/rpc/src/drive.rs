@@ -7,8 +7,11 @@ use crate::outlet::{Next, Outlet};
 use crate::pulse::{Beat, SILENCE_MAX};
 use crate::receive::Receiver;
 use futures::future::{BoxFuture, Either, select};
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::sync::Notify;
@@ -31,6 +34,11 @@ pub(crate) trait Side: Send + Sync {
     /// The connection ends because the other side sent what breaks the rules, or didn't begin in time. Of use to whoever is
     /// asked; who asks has it as an error.
     fn broken(&self, _fault: &Fault) {}
+    /// Goes on with what the side does on the connection's task, whenever that runs. True: there may be something to send
+    /// because of it.
+    fn go_on(&self, _context: &mut Context<'_>) -> bool {
+        false
+    }
     /// What to do next.
     fn next(&self) -> Next;
     /// Notified when `next` may have something else to say.
@@ -77,8 +85,18 @@ pub(crate) async fn drive(
     outlet: &Outlet,
     side: &impl Side,
 ) -> Fault {
-    let reading = pin!(read_frames(world, &mut read, receiver, side));
-    let writing = pin!(write_frames(world, outlet, side));
+    let has_made = AtomicBool::new(false);
+    let mut frames = pin!(read_frames(world, &mut read, receiver, side));
+    // What has come begins, and what ends is sent, before the task waits again: it doesn't wake itself for that. A task
+    // that is woken while it runs is run once more, and another thread is woken to take it.
+    let reading = poll_fn(|context| {
+        let read = frames.as_mut().poll(context);
+        if side.go_on(context) {
+            has_made.store(true, Ordering::Relaxed);
+        }
+        read
+    });
+    let writing = pin!(write_frames(world, outlet, side, &has_made));
     match select(reading, writing).await {
         Either::Left((fault, _)) => fault,
         Either::Right((Err(fault), _)) => fault,
@@ -155,22 +173,32 @@ fn failed(error: &io::Error) -> Fault {
     Fault::new(format!("receiving failed: {error}"))
 }
 
-/// Ends without a fault once all is sent and the other side knows it.
-async fn write_frames(world: &World, outlet: &Outlet, side: &impl Side) -> Result<(), Fault> {
+/// Ends without a fault once all is sent and the other side knows it. `has_made`: the same task has made something to send.
+async fn write_frames(
+    world: &World,
+    outlet: &Outlet,
+    side: &impl Side,
+    has_made: &AtomicBool,
+) -> Result<(), Fault> {
     // One timer for many frames: what is due only gets later by them, so it is never too late, and too early at most
     // once in a second.
     let mut due: Option<BoxFuture<'_, ()>> = None;
     loop {
+        has_made.store(false, Ordering::Relaxed);
         let then = outlet.take(|| side.next());
         let has_sent = outlet.send(world).await?;
         match then {
             None | Some(Next::Send(_)) => {}
             // That took time, or other frames have come: how long there is to wait is another question.
-            Some(Next::Wait(_)) if has_sent => {}
+            Some(Next::Wait(_)) if has_sent || outlet.was_asked() => {}
             // A notification that came since `next` is kept, so none is missed.
             Some(Next::Wait(time)) => {
                 let sleep = due.get_or_insert_with(|| Box::pin(world.sleep(time)));
-                let work = pin!(side.work().notified());
+                let mut notified = pin!(side.work().notified());
+                let work = poll_fn(|context| match has_made.load(Ordering::Relaxed) {
+                    true => Poll::Ready(()),
+                    false => notified.as_mut().poll(context),
+                });
                 let is_due = matches!(select(work, sleep.as_mut()).await, Either::Right(_));
                 if is_due {
                     due = None;

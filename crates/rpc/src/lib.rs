@@ -9,7 +9,9 @@
 //! Whoever asked waits for its ticket until the deadline. On the other node the connection's
 //! `Answerer` checks the frame's header against the credits it granted before memory is taken for the
 //! rest, [`Server`] runs the request as a task (so many per class at a time), and the reply goes back,
-//! marked with the request's number; a small one leaves on the thread that made it, as small calls do.
+//! marked with the request's number; a small one leaves on the thread that made it, as small calls do. Short requests,
+//! of which many wait for a disk at the same time, are run by the connection's task, and their replies leave together
+//! (`own_work`).
 //!
 //! **A failure.** When a connection ends, calls that weren't sent go over the next one, inside their
 //! deadlines; all others end as `NoAnswer::Unknown` at once. `rpc` never sends a request twice and
@@ -26,7 +28,7 @@
 //!
 //! The rules (`frame`, `receive`, `seal`, `lanes`, `traffic`, `caller`, `answerer`, `registry`,
 //! `admission`, `attempts`, `bond`, `queue`, `pulse`, `places`, `rate_limit`, `shares`) have no I/O; `drive`, `outlet`,
-//! `peer`, `server`, `gate`, `security` and `addresses` move bytes and time.
+//! `peer`, `server`, `own_work`, `gate`, `security` and `addresses` move bytes and time.
 
 mod addresses;
 mod admission;
@@ -42,6 +44,7 @@ mod gate;
 mod hello;
 mod lanes;
 mod outlet;
+mod own_work;
 mod peer;
 mod places;
 mod pulse;

@@ -3,7 +3,8 @@
 //! Two kinds of senders share it. The connection's task ([`Outlet::take`], [`Outlet::send`]) waits for the stream if it
 //! must. Whoever has just made something to send may do so without the task ([`Outlet::send_now`]) while that has nothing
 //! under way: to wake it would cost more than a small frame, as it means another thread, its search for work, and a
-//! switch. Such a sender never waits; what the stream doesn't take is left to the task.
+//! switch. Such a sender never waits. What the stream doesn't take is left to the task; what somebody makes while another
+//! one sends leaves with that one, who looks again afterwards, so that the two don't wake a third thread.
 
 use crate::Fault;
 use crate::channel::{Reading, Stream, Writing};
@@ -16,6 +17,7 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
@@ -33,8 +35,16 @@ pub(crate) enum Next {
     Over,
 }
 
-/// The half. Its lock is held for a call to the system, never while somebody waits.
-pub(crate) struct Outlet(Mutex<Sending>);
+/// How often a sender looks again for what others have made meanwhile: it has something else to do.
+const TURNS_MAX: u32 = 4;
+
+/// The half.
+pub(crate) struct Outlet {
+    /// Locked for a call to the system, never while somebody waits.
+    sending: Mutex<Sending>,
+    /// Somebody has made something to send and found this locked: who locked it looks again after unlocking it.
+    is_asked: AtomicBool,
+}
 
 struct Sending {
     write: Writing,
@@ -58,13 +68,17 @@ impl Outlet {
             is_flushed: true,
             fault: None,
         };
-        (read, Self(Mutex::new(sending)))
+        let outlet = Self {
+            sending: Mutex::new(sending),
+            is_asked: AtomicBool::new(false),
+        };
+        (read, outlet)
     }
 
     /// Takes the frames of a side, as many as leave in one call to the system. Gives what the side does then; none if
     /// that wasn't asked, because they were enough. For the connection's task, which sends them.
     pub(crate) fn take(&self, next: impl FnMut() -> Next) -> Option<Next> {
-        self.0.lock().fill(next)
+        self.sending.lock().fill(next)
     }
 
     /// Sends all that was taken, by whomever. Says whether there was anything. For the connection's task: nobody else
@@ -73,11 +87,11 @@ impl Outlet {
         let mut has_sent = false;
         loop {
             // Mostly the stream takes it at once, and no timer is made.
-            let tried = poll_fn(|context| Poll::Ready(self.0.lock().poll(context))).await;
+            let tried = poll_fn(|context| Poll::Ready(self.sending.lock().poll(context))).await;
             let is_all = match tried {
                 Poll::Ready(is_all) => is_all,
                 Poll::Pending => {
-                    let waiting = poll_fn(|context| self.0.lock().poll(context));
+                    let waiting = poll_fn(|context| self.sending.lock().poll(context));
                     world
                         .timeout(SILENCE_MAX, waiting)
                         .await
@@ -91,36 +105,45 @@ impl Outlet {
         }
     }
 
-    /// Takes the frames of a side and sends them without waiting. False: the connection's task must be woken, because it
-    /// is sending, or something is left to do. The caller is on a thread of the kind that the connection's task is on
-    /// (`World::is_here`).
-    pub(crate) fn send_now(&self, next: impl FnMut() -> Next) -> bool {
-        // Whoever has it looks for frames until there are none, but perhaps not again now.
-        let Some(mut sending) = self.0.try_lock() else {
-            return false;
-        };
-        // The task waits for the stream, which wakes only the last one who asked.
-        if !sending.is_idle() {
-            return false;
-        }
-        let then = sending.fill(next);
-        let mut context = Context::from_waker(Waker::noop());
-        loop {
-            match sending.poll(&mut context) {
-                Poll::Ready(Ok(false)) => {}
-                Poll::Ready(Ok(true)) => return matches!(then, Some(Next::Wait(_))),
-                Poll::Ready(Err(fault)) => {
-                    sending.fault = Some(fault);
-                    return false;
-                }
-                Poll::Pending => return false,
+    /// Whether somebody has found it locked since this was asked last. The connection's task asks before it waits: what
+    /// that one has made may have come too late for [`Outlet::take`].
+    pub(crate) fn was_asked(&self) -> bool {
+        // Between unlocking and looking, as in `send_now` between asking and trying to lock: one of the two sees the
+        // other.
+        fence(Ordering::SeqCst);
+        self.is_asked.swap(false, Ordering::SeqCst)
+    }
+
+    /// Takes the frames of a side and sends them without waiting, or has that done by whoever sends just now. False: the
+    /// connection's task must be woken, because it is sending, or something is left to do. The caller is on a thread of
+    /// the kind that the connection's task is on (`World::is_here`).
+    pub(crate) fn send_now(&self, mut next: impl FnMut() -> Next) -> bool {
+        for _ in 0..TURNS_MAX {
+            self.is_asked.store(true, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            let Some(mut sending) = self.sending.try_lock() else {
+                return true;
+            };
+            self.is_asked.store(false, Ordering::SeqCst);
+            let is_done = sending.send_now(&mut next);
+            drop(sending);
+            if !is_done {
+                return false;
+            }
+            fence(Ordering::SeqCst);
+            if !self.is_asked.load(Ordering::SeqCst) {
+                return true;
             }
         }
+        false
     }
 
     /// Says that nothing more comes.
     pub(crate) async fn shut_down(&self, world: &World) -> Result<(), Fault> {
-        let shut = poll_fn(|context| Pin::new(&mut self.0.lock().write).poll_shutdown(context));
+        let shut = poll_fn(|context| {
+            let mut sending = self.sending.lock();
+            Pin::new(&mut sending.write).poll_shutdown(context)
+        });
         step(world, shut).await
     }
 }
@@ -129,6 +152,27 @@ impl Sending {
     /// Nothing that was taken is left, and nobody waits for the stream.
     fn is_idle(&self) -> bool {
         self.together.is_empty() && self.is_flushed && self.fault.is_none()
+    }
+
+    /// See [`Outlet::send_now`].
+    fn send_now(&mut self, next: impl FnMut() -> Next) -> bool {
+        // The task waits for the stream, which wakes only the last one who asked.
+        if !self.is_idle() {
+            return false;
+        }
+        let then = self.fill(next);
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            match self.poll(&mut context) {
+                Poll::Ready(Ok(false)) => {}
+                Poll::Ready(Ok(true)) => return matches!(then, Some(Next::Wait(_))),
+                Poll::Ready(Err(fault)) => {
+                    self.fault = Some(fault);
+                    return false;
+                }
+                Poll::Pending => return false,
+            }
+        }
     }
 
     fn fill(&mut self, mut next: impl FnMut() -> Next) -> Option<Next> {

@@ -7,8 +7,8 @@
 //! `Answerer` has found it covered by credits; it becomes a task that waits for its class's room
 //! (one about leases for its node's share first, `Shares`), runs the service until the deadline, and leaves
 //! its ending with the `Answerer`. On the lane for small messages it also sends it, if the connection's task has
-//! nothing under way (`Outlet::send_now`). *The end of a connection* ends the tasks of its requests at their
-//! next wait.
+//! nothing under way (`Outlet::send_now`). There, what the service says is short (`Service::is_short`) gets no task:
+//! the connection's runs it (`OwnWork`). *The end of a connection* ends its requests at their next wait.
 
 use crate::Fault;
 use crate::admission::Admission;
@@ -20,6 +20,7 @@ use crate::gate::Gate;
 use crate::hello::Identity;
 use crate::lanes::{Connections, Lane};
 use crate::outlet::{Next, Outlet};
+use crate::own_work::OwnWork;
 use crate::receive::{LARGE_INBOXES_MAX, Receiver};
 use crate::registry::{Going, Registry};
 use crate::seal::Sealer;
@@ -35,8 +36,10 @@ use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
+use std::task::Context;
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::task::coop::unconstrained;
 use world::call::Service;
 use world::{Deadline, Listener, Map, Part, Task, World, errand};
 
@@ -109,6 +112,8 @@ struct Link {
     /// Which node the connection has proven to come from, and how.
     proof: Proof,
     state: Mutex<LinkState>,
+    /// Requests that the connection's task runs.
+    own_work: OwnWork<Ending>,
     work: Notify,
 }
 
@@ -413,6 +418,7 @@ impl Shared {
                 running: Map::default(),
                 outlet: None,
             }),
+            own_work: OwnWork::default(),
             work: Notify::new(),
         });
         // Made here: a task can be dropped before it begins.
@@ -656,6 +662,7 @@ impl Drop for LinkEnd {
             (std::mem::take(&mut state.running), state.outlet.take())
         };
         drop((running, outlet));
+        self.0.own_work.stop_all();
         let server = &self.0.server;
         let mut state = server.state.lock();
         state.registry.gone(self.0.number);
@@ -682,8 +689,14 @@ impl Link {
         }
     }
 
-    /// Starts the task of a request.
+    /// Begins a request, on the connection's task or on one of its own. Called by the former.
     fn run(self: &Arc<Self>, number: u64, from: NodeRun, call: Call, deadline: Deadline) {
+        if self.is_for_small() && self.server.service.is_short(&call) {
+            let server = self.server.clone();
+            let answer = async move { server.answer(from, call, deadline).await };
+            // Each has one turn when the task has one: what others have used of the task's budget doesn't hold it up.
+            return self.own_work.begin(number, unconstrained(answer).boxed());
+        }
         let link = self.clone();
         let world = self.server.world_for(call.class);
         // Locked, so that the task can't end before it is known.
@@ -693,6 +706,11 @@ impl Link {
             link.finished(number, ending);
         });
         state.running.insert(number, task);
+    }
+
+    /// Whether the connection is for small messages, and has begun.
+    fn is_for_small(&self) -> bool {
+        self.state.lock().outlet.is_some()
     }
 
     /// A request has ended. A small answer leaves on this thread: waking the connection's task for it would take longer.
@@ -756,6 +774,7 @@ impl Side for Arc<Link> {
             Step::Stop(number) => {
                 let task = self.state.lock().running.remove(&number);
                 drop(task);
+                self.own_work.stop(number);
             }
         }
         self.work.notify_one();
@@ -777,6 +796,18 @@ impl Side for Arc<Link> {
         };
         let why = format!("{who} sends what isn't taken: {fault}");
         gate.refused(&self.proof, RefusalKind::Frames, why);
+    }
+
+    fn go_on(&self, context: &mut Context<'_>) -> bool {
+        let mut has_ended = false;
+        // What they read is asked of the disk together.
+        self.server.world.gather_io(|| {
+            self.own_work.go_on(context, |number, ending| {
+                self.state.lock().answerer.finish(number, ending);
+                has_ended = true;
+            });
+        });
+        has_ended
     }
 
     fn next(&self) -> Next {

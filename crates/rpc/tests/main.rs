@@ -10,4 +10,5 @@ mod network;
 mod random;
 mod scene;
 mod security;
+mod short;
 mod strangers;

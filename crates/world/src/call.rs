@@ -104,6 +104,12 @@ pub trait Service: Send + Sync {
     /// reply, so work that only serves the reply may stop. Dropping the future ends the work at its
     /// next wait.
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply>;
+
+    /// Whether the call is short work: it computes for microseconds only between its waits, and never blocks its thread.
+    /// Whoever has received it may run it between others, instead of giving it a task. Decided when it comes.
+    fn is_short(&self, _call: &Call) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -307,6 +307,15 @@ impl World {
         }
     }
 
+    /// Runs `work`, which polls futures for a task. The kernel is told at its end, with one call, of what they ask of disks:
+    /// for whoever goes on with many requests in one go. `work` must not wait for any of them.
+    pub fn gather_io<R>(&self, work: impl FnOnce() -> R) -> R {
+        match &self.inner {
+            Inner::Real(_) => real::gather_io(work),
+            Inner::Simulated(_) => work(),
+        }
+    }
+
     /// Starts a plain thread, for work that blocks in the kernel. Panics in a simulation, and when
     /// the machine has no threads left, so call it only at start-up.
     pub fn spawn_thread(

@@ -21,7 +21,7 @@ pub(crate) use region::RealDisk;
 
 use crate::split_mix::split_mix;
 use crate::waits::Waits;
-use ring::Ring;
+use ring::{Gathering, Ring};
 use std::cell::Cell;
 use std::future::Future;
 use std::io;
@@ -116,6 +116,12 @@ impl RealWorld {
         disk.with_ring(ring.clone())
             .with_faults(self.faults.as_ref())
     }
+}
+
+/// See `World::gather_io`.
+pub(crate) fn gather_io<R>(work: impl FnOnce() -> R) -> R {
+    let _gathering = Gathering::begin();
+    work()
 }
 
 /// Calendar time. Unlike the other clocks it is asked of the C library, so that libfaketime can give a process another

@@ -337,6 +337,10 @@ impl Service for Services {
             }
         }
     }
+
+    fn is_short(&self, call: &Call) -> bool {
+        self.nsds.is_short(call)
+    }
 }
 
 fn refuse(error: Error) -> BoxFuture<'static, Reply> {

@@ -42,7 +42,7 @@ pub(crate) fn admission() -> Admission {
     }
 }
 
-/// Answers with the payload: at once, or after a gate was opened.
+/// Answers with the payload: at once, or after a gate was opened. Requests with even numbers are short.
 pub(crate) struct Work {
     pub(crate) gate: watch::Sender<bool>,
     begun: watch::Sender<u64>,
@@ -59,6 +59,11 @@ impl Service for Work {
             }
             Reply::new(&Ok(number), call.payload)
         })
+    }
+
+    fn is_short(&self, call: &Call) -> bool {
+        let number = call.decode::<(u64, bool)>().map(|(number, _)| number);
+        number.is_ok_and(|number| number.is_multiple_of(2))
     }
 }
 

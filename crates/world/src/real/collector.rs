@@ -2,15 +2,21 @@
 //!
 //! A thread of the runtime that has nothing to do waits for its sockets and timers; it waits for the ring in the same
 //! call. So an answer of a disk wakes one thread, which goes on with the task that waits for it: a reaper thread would
-//! have to be woken first, and to wake that thread in turn.
+//! have to be woken first, and to wake that thread in turn. Nor is there a task that collects: as soon as two tasks can
+//! go on, the thread wakes another one, although the second one is often the one that the first one is about to wake.
+//! The runtime calls the collector itself where it would wake that task.
 
 use super::ring::{Ring, Rings, SHARED_ENTRIES};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Handle, RuntimeFlavor};
+
+/// What the runtime wakes when a ring has completions. It has the last reference, and drops that when it ends.
+struct Collector(AsyncFd<Collected>);
 
 /// The ring of a runtime's tasks, for its collector. Dropping it, which the end of the runtime does, leaves the ring to
 /// the reaper thread.
@@ -41,16 +47,35 @@ fn begin(handle: &Handle) -> io::Result<Arc<Ring>> {
     // SAFETY: `collected` has its ring, and with it the one descriptor, as long as it lives.
     let readable = unsafe { AsyncFd::register_with_interest(collected, Interest::READABLE) };
     let readable = readable.map_err(|refused| refused.into_parts().1)?;
-    handle.spawn(async move {
-        // It ends with its runtime.
-        while let Ok(mut ready) = readable.readable().await {
+    let collector = Arc::new(Collector(readable));
+    // A task has the right to look once. Whoever calls this may have used up its own.
+    handle.spawn(async move { collector.collect() });
+    Ok(ring)
+}
+
+impl Collector {
+    /// Passes on all completions, and has the runtime wake this when there are more. Once that has ended, it doesn't.
+    fn collect(self: &Arc<Self>) {
+        let waker = Waker::from(self.clone());
+        let mut context = Context::from_waker(&waker);
+        while let Poll::Ready(Ok(mut ready)) = self.0.poll_read_ready(&mut context) {
             // First: what comes from here on is told again.
             ready.clear_ready();
-            let Collected { rings, ring } = readable.get_ref();
+            let Collected { rings, ring } = self.0.get_ref();
             rings.reap(ring);
         }
-    });
-    Ok(ring)
+    }
+}
+
+/// On the thread of the runtime that has just heard of completions, before it goes on with tasks.
+impl Wake for Collector {
+    fn wake(self: Arc<Self>) {
+        self.collect();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.collect();
+    }
 }
 
 impl AsRawFd for Collected {
@@ -71,6 +96,7 @@ impl Drop for Collected {
 #[cfg(test)]
 mod tests {
     use super::super::request::{Memory, UnderWay};
+    use super::super::ring::Gathering;
     use super::*;
     use io_uring::{opcode, types};
     use std::{fs::File, io::Write, os::fd::OwnedFd, time::Duration};
@@ -98,5 +124,42 @@ mod tests {
         let answered = async { timeout(Duration::from_secs(60), answer).await };
         let answer = elsewhere.block_on(answered).unwrap();
         assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
+    }
+
+    #[test]
+    fn the_kernel_is_told_of_what_is_gathered_when_all_of_it_is_there() {
+        let mut builder = Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let ring = start(runtime.handle()).unwrap();
+        let mut builder = Builder::new_current_thread();
+        let elsewhere = builder.enable_time().build().unwrap();
+        let (reader, mut writer) = io::pipe().unwrap();
+        let reader = Arc::new(File::from(OwnedFd::from(reader)));
+        let under_way = Arc::new(UnderWay::default());
+        let rings = Rings::of_process().unwrap();
+        let ask = || {
+            let readable = types::Fd(reader.as_raw_fd());
+            let asked = opcode::PollAdd::new(readable, libc::POLLIN as u32).build();
+            let of = (&reader, &under_way);
+            elsewhere.block_on(rings.submit(asked, of, Memory::None, Some(&ring)))
+        };
+        let first = ask();
+        assert!(ring.has_told());
+        let gathering = Gathering::begin();
+        let nested = Gathering::begin();
+        let second = ask();
+        drop(nested);
+        let third = ask();
+        assert!(!ring.has_told());
+        drop(gathering);
+        assert!(ring.has_told());
+        let fourth = ask();
+        assert!(ring.has_told());
+        writer.write_all(b"now").unwrap();
+        for answer in [first, second, third, fourth] {
+            let answered = async { timeout(Duration::from_secs(60), answer).await };
+            let answer = elsewhere.block_on(answered).unwrap();
+            assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
+        }
     }
 }

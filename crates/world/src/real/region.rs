@@ -330,7 +330,7 @@ impl RealDisk {
         if let Some(slow) = &self.slow {
             slow.hold(moves).await;
         }
-        let (disk, of_tasks) = ((&self.direct, &self.under_way), self.of_tasks.as_deref());
+        let (disk, of_tasks) = ((&self.direct, &self.under_way), self.of_tasks.as_ref());
         let request = self.rings.submit(entry, disk, memory, of_tasks);
         let answer = request.await.await;
         let took = begun.elapsed();

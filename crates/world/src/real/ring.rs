@@ -11,6 +11,9 @@
 //! collector, or, when these left before all their requests were answered (a hedged read, an abandoned
 //! future), the reaper thread. Once drained, a thread's ring is free for any thread.
 //!
+//! The kernel is told of each request at once, but of those that a task submits while it goes on with many in one go
+//! (`World::gather_io`), with one call for all of them: that costs less than a call for each, and the device is told once.
+//!
 //! A thread passes on the answers in its ring when it sleeps or leaves. A future in `block_on` must
 //! therefore not block its thread on another thread that needs one of these answers; nor may tasks block all threads of
 //! their runtime on an answer to one of them.
@@ -57,6 +60,10 @@ thread_local! {
     /// Whether the thread is in `block_on`.
     static IS_DRIVING: Cell<bool> = const { Cell::new(false) };
     static OWN: RefCell<Option<Arc<Ring>>> = const { RefCell::new(None) };
+    /// Whether the thread is in `gather_io`.
+    static IS_GATHERING: Cell<bool> = const { Cell::new(false) };
+    /// The ring that has requests of the thread of which the kernel hasn't been told.
+    static GATHERED: RefCell<Option<Arc<Ring>>> = const { RefCell::new(None) };
 }
 
 /// All rings.
@@ -117,7 +124,7 @@ impl Rings {
         entry: squeue::Entry,
         (file, under_way): (&Arc<File>, &Arc<UnderWay>),
         memory: Memory,
-        of_tasks: Option<&Ring>,
+        of_tasks: Option<&Arc<Ring>>,
     ) -> Completion {
         let place = self
             .places
@@ -234,18 +241,37 @@ impl Ring {
     }
 
     /// Submits, unless nobody would collect the completion. Says whether it did.
-    fn submit_unless_left(&self, entry: &squeue::Entry, request: &Arc<Request>) -> bool {
+    fn submit_unless_left(self: &Arc<Self>, entry: &squeue::Entry, request: &Arc<Request>) -> bool {
         let submitting = self.submitting.lock();
-        if !submitting.is_left {
-            self.submit_in(&submitting, entry.clone(), request.clone());
+        if submitting.is_left {
+            return false;
         }
-        !submitting.is_left
+        self.put_in(&submitting, entry.clone(), request.clone());
+        if !self.is_told_later() {
+            self.tell(&submitting);
+        }
+        true
     }
 
     fn submit_in(&self, submitting: &Submitting, entry: squeue::Entry, request: Arc<Request>) {
+        self.put_in(submitting, entry, request);
+        self.tell(submitting);
+    }
+
+    /// Puts a request where the kernel finds it once it is told.
+    fn put_in(&self, submitting: &Submitting, entry: squeue::Entry, request: Arc<Request>) {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         let kernels = Arc::into_raw(request) as u64;
-        self.enter_in(submitting, &entry.user_data(kernels));
+        self.push_in(submitting, &entry.user_data(kernels));
+    }
+
+    /// Whether the calling thread tells the kernel of what it has just put here when it has gathered all.
+    fn is_told_later(self: &Arc<Self>) -> bool {
+        IS_GATHERING.get()
+            && GATHERED.with_borrow_mut(|gathered| {
+                // Requests to disks of another runtime's world are rare.
+                Arc::ptr_eq(gathered.get_or_insert_with(|| self.clone()), self)
+            })
     }
 
     /// Nothing is submitted from here on but what has been begun.
@@ -285,18 +311,43 @@ impl Ring {
         self.enter_in(&self.submitting.lock(), entry);
     }
 
-    /// With the ring's `submitting` locked.
-    fn enter_in(&self, _submitting: &Submitting, entry: &squeue::Entry) {
+    fn enter_in(&self, submitting: &Submitting, entry: &squeue::Entry) {
+        self.push_in(submitting, entry);
+        self.tell(submitting);
+    }
+
+    /// With the ring's `submitting` locked, as for all that uses the submission queue.
+    fn push_in(&self, _submitting: &Submitting, entry: &squeue::Entry) {
         // SAFETY: `submitting` makes this the only user of the submission queue; the request owns
         // the memory that the entry points to until the kernel has answered.
         let pushed = unsafe { self.uring.submission_shared().push(entry) };
         assert!(
             pushed.is_ok(),
-            "every push is followed by its submission, so there is room"
+            "a push is followed by its submission, or is one of as many requests as have room"
         );
+    }
+
+    /// Whether the kernel has been told of all that was pushed.
+    fn is_told(&self, _submitting: &Submitting) -> bool {
+        // SAFETY: `submitting` makes this the only user of the submission queue.
+        unsafe { self.uring.submission_shared() }.is_empty()
+    }
+
+    /// As `is_told`, for tests.
+    #[cfg(test)]
+    pub(super) fn has_told(&self) -> bool {
+        self.is_told(&self.submitting.lock())
+    }
+
+    /// Tells the kernel of all that was pushed, by any thread.
+    fn tell(&self, submitting: &Submitting) {
         for _ in 0..SUBMIT_TRIES_MAX {
+            if self.is_told(submitting) {
+                return;
+            }
             match self.uring.submit() {
-                Ok(_) => return,
+                // It stops behind an entry that it refuses, and takes the rest with the next call.
+                Ok(_) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR | libc::EAGAIN | libc::EBUSY) => std::thread::yield_now(),
                     _ => panic!("submitting I/O failed: {error}"),
@@ -353,6 +404,34 @@ impl Drop for Driving {
         let left = OWN.with_borrow_mut(|own| own.take_if(|ring| !ring.is_idle()));
         if let (Some(ring), Some(Ok(rings))) = (left, RINGS.get()) {
             rings.hand_to_reaper(ring);
+        }
+    }
+}
+
+/// While this exists, the kernel isn't told of what tasks submit on the calling thread to their runtime's ring. Dropping it
+/// tells of all of it. Others that submit to the ring meanwhile may do so before.
+pub(super) struct Gathering {
+    /// Somebody gathers already, and tells the kernel.
+    is_nested: bool,
+}
+
+impl Gathering {
+    pub(super) fn begin() -> Self {
+        Self {
+            is_nested: IS_GATHERING.replace(true),
+        }
+    }
+}
+
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        if self.is_nested {
+            return;
+        }
+        IS_GATHERING.set(false);
+        if let Some(ring) = GATHERED.take() {
+            // Also if its runtime has ended meanwhile: then the reaper thread waits for the answers.
+            ring.tell(&ring.submitting.lock());
         }
     }
 }
