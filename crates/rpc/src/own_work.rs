@@ -73,7 +73,11 @@ impl<T> OwnWork<T> {
             // Before it runs: what ends its next wait meanwhile rings again.
             request.bell.has_rung.swap(false, Ordering::AcqRel);
             let waker = Waker::from(request.bell.clone());
-            match request.future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            match request
+                .future
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+            {
                 Poll::Ready(outcome) => ended(number, outcome),
                 Poll::Pending => {
                     self.running.lock().insert(number, request);
@@ -176,7 +180,11 @@ mod tests {
         assert_eq!(scene.go_on(), []);
         let before = scene.alarms();
         last.send(13).expect("it waits");
-        assert_eq!(scene.alarms(), before + 1, "also after a wait that was in vain");
+        assert_eq!(
+            scene.alarms(),
+            before + 1,
+            "also after a wait that was in vain"
+        );
         assert_eq!(scene.go_on(), [(3, 13)]);
     }
 

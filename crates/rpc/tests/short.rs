@@ -76,7 +76,10 @@ fn one_whose_caller_or_connection_goes_away_is_stopped() {
         assert!(matches!(cut, NoAnswer::Unknown(_)), "{cut}");
         world.sleep(ms(5000)).await;
         assert_eq!((scene.begun(2), scene.begun(4)), (1, 1));
-        assert!(scene.counter.finished.lock().is_empty(), "they were stopped");
+        assert!(
+            scene.counter.finished.lock().is_empty(),
+            "they were stopped"
+        );
         scene.ask(6, 0, ms(500)).await.unwrap();
     });
 }
