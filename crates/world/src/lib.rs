@@ -29,7 +29,9 @@ mod task;
 mod waiters;
 mod waits;
 
-pub use buffer::{AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes};
+pub use buffer::{
+    AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes, release_unused_buffers,
+};
 pub use call::Deadline;
 pub use disk::Disk;
 pub use driven::Driven;

@@ -300,7 +300,7 @@ impl Serving {
     }
 
     /// Looks after the node while it runs: takes returned NSDs back into use, notes facts for
-    /// `shale health`.
+    /// `shale health`, gives back memory that isn't used.
     pub async fn watch(&self) {
         loop {
             self.running.world().sleep(LOOK_EVERY).await;
@@ -316,6 +316,7 @@ impl Serving {
             self.events.compare(wrong.collect());
             self.mounts.remind_umount().await;
             self.running.look_for_returned().await;
+            world::release_unused_buffers();
         }
     }
 
