@@ -692,3 +692,39 @@ fn what_an_owner_may_not_answer_gives_way_to_the_next_owner() {
         next.close().await.unwrap();
     });
 }
+
+fn sets_attributes(operation: &Operation) -> bool {
+    matches!(operation, Operation::SetAttributes { .. })
+}
+
+/// Would be broken if a kernel got an error when programs lose their patience: it drops what it can't write back.
+#[test]
+fn a_write_back_waits_for_an_undecided_truncate_as_long_as_the_session_lasts() {
+    run(15, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let file = rig::file(client, "f").await;
+        client.write(file, 0, &content(1, 5_000)).await.unwrap();
+        client.fsync(file, false).await.unwrap();
+        *map.held_up.lock() = Some(sets_attributes);
+        let shorter = SetAttributes {
+            size: Some(1_000),
+            ..SetAttributes::default()
+        };
+        let given_up = client.set_attributes(file, shorter);
+        assert!(node.world.timeout(SECOND, given_up).await.is_err());
+        assert!(client.asked().is_alone());
+        {
+            let mut written = pin!(client.write_back(file, 0, b"kernel's"));
+            let early = node.world.timeout(patient().patience * 3, written.as_mut());
+            assert!(early.await.is_err(), "it isn't over");
+            *map.held_up.lock() = None;
+            written.await.unwrap();
+        }
+        client.fsync(file, false).await.unwrap();
+        let whole = [&b"kernel's"[..], &content(1, 1_000)[8..]].concat();
+        assert!(rig::read(client, file, 0, 5_000).await == whole);
+        client.release(file).await;
+        node.check_and_close().await;
+    });
+}
