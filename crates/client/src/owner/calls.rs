@@ -818,6 +818,7 @@ fn ended(session: SessionId) -> Error {
 async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
     let mut message = Call::new(OWNER, CLASS, call);
     message.reply_bytes_max = call.request.reply_bytes_max();
+    message.may_wait = call.request.may_wait();
     let answer = owner.call(message, until).await?;
     Ok(answer.reply.decode::<OwnerReply>())
 }
