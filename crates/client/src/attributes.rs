@@ -1,9 +1,11 @@
 //! Attributes of inodes: stat, chmod, chown, utimes, truncate, extended attributes, statfs.
 
 use crate::atime::Accesses;
+use crate::owner::Late;
 use crate::page_pool::{Look, PagePool};
 use crate::privileges::Rights;
 use crate::session::{Session, unexpected_reply};
+use crate::tokens::{Tokens, Unheard};
 use crate::types::FileSystemUsage;
 use crate::write_behind::WriteBehind;
 use bytes::Bytes;
@@ -26,6 +28,7 @@ pub(crate) struct InodeAttributes {
     accesses: Arc<Accesses>,
     rights: Arc<Rights>,
     write_behind: Arc<WriteBehind>,
+    tokens: Arc<Tokens>,
 }
 
 impl InodeAttributes {
@@ -36,6 +39,7 @@ impl InodeAttributes {
         accesses: Arc<Accesses>,
         rights: Arc<Rights>,
         write_behind: Arc<WriteBehind>,
+        tokens: Arc<Tokens>,
     ) -> Arc<Self> {
         Arc::new(Self {
             session,
@@ -44,6 +48,7 @@ impl InodeAttributes {
             accesses,
             rights,
             write_behind,
+            tokens,
         })
     }
 
@@ -155,7 +160,19 @@ impl InodeAttributes {
     async fn change(&self, inode: InodeId, operation: Operation) -> Result<Attributes> {
         self.session.until_decided(inode).await?;
         let may = || self.pages.check_lost(inode);
-        self.session.attributes_after_if(operation, may).await
+        let of = match &operation {
+            Operation::SetAttributes { set, .. } if set.size.is_some() => Late::Bytes,
+            _ => Late::Attributes,
+        };
+        let unheard = self.begin_change(inode, of);
+        let done = self.session.attributes_after_if(operation, may).await;
+        unheard.hear(&done);
+        done
+    }
+
+    /// As [`Tokens::begin_change`].
+    pub(crate) fn begin_change(&self, inode: InodeId, of: Late) -> Unheard<'_> {
+        self.tokens.begin_change(inode, of)
     }
 
     /// The value of an extended attribute.

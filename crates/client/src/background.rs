@@ -15,6 +15,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often access times are recorded.
 const ATIMES_EVERY: Duration = Duration::from_secs(30);
+/// How often numbers for new files are given back that weren't used since the last time. Most of them are lost by that, and a
+/// fileset has 2^39 to reserve: enough for a dozen years of a hundred clients that give 48 runs of them back each time.
+const NUMBERS_EVERY: Duration = Duration::from_secs(3600);
 
 /// Work that nobody asks for. Its task ends when it is dropped, or by `stop`.
 pub(crate) struct Background {
@@ -57,6 +60,7 @@ impl Background {
 async fn run(background: Weak<Background>, world: World) {
     let mut last_retry = world.now();
     let mut last_atimes = world.now();
+    let mut last_numbers = world.now();
     loop {
         {
             let Some(it) = background.upgrade() else {
@@ -79,6 +83,12 @@ async fn run(background: Weak<Background>, world: World) {
         if now - last_atimes >= ATIMES_EVERY {
             last_atimes = now;
             it.accesses.record_later();
+        }
+        if now - last_numbers >= NUMBERS_EVERY {
+            last_numbers = now;
+            let session = it.session.clone();
+            let giving = async move { session.owner().give_numbers_back().await };
+            it.session.spawn("gives unused numbers back", giving);
         }
     }
 }

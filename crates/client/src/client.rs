@@ -110,6 +110,7 @@ impl Client {
             accesses.clone(),
             rights.clone(),
             write_behind.clone(),
+            tokens.clone(),
         );
         let opens = &Opens::new(
             session.clone(),

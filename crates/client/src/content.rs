@@ -2,6 +2,7 @@
 
 use crate::attributes::InodeAttributes;
 use crate::inode::{Inner, InodeRef};
+use crate::owner::Late;
 use crate::page_pool::PagePool;
 use crate::pages::extents::Source;
 use crate::reader::{CHANGE_WAIT, EXTENTS_AT_ONCE_MAX, ROUNDS_MAX, Reader};
@@ -349,7 +350,7 @@ impl Content {
         Ok(done)
     }
 
-    /// Changes a range, unless something that programs did before with one of the files is lost.
+    /// Changes a range of the last of these files, unless something that programs did before with one of them is lost.
     async fn range_changed(
         &self,
         files: &[InodeId],
@@ -360,7 +361,11 @@ impl Content {
                 .iter()
                 .try_for_each(|file| self.pages.check_lost(*file))
         };
-        match self.session.execute_if(operation, may).await? {
+        let changed = files.last().expect("one is changed");
+        let unheard = self.attributes.begin_change(*changed, Late::Bytes);
+        let done = self.session.execute_if(operation, may).await;
+        unheard.hear(&done);
+        match done? {
             Reply::RangeChanged { attributes, next } => Ok((attributes, next)),
             other => Err(Error::new(
                 ErrorKind::Unavailable,

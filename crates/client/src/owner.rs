@@ -226,6 +226,14 @@ impl Owner {
         }
     }
 
+    /// Gives numbers back that weren't used since this was asked last.
+    pub(crate) async fn give_numbers_back(&self) {
+        match self {
+            Self::Here(_) => {}
+            Self::There(owner) => owner.give_numbers_back().await,
+        }
+    }
+
     /// Waits until the owner has made durable what was made here with a file or directory, or in one whose name is in it, until
     /// now, or the session has ended.
     ///

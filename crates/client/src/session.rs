@@ -22,6 +22,7 @@ pub(crate) use standing::Standing;
 use crate::known_names::KnownNames;
 use crate::owner::{Late, Owner};
 use doors::Doors;
+use futures::future::{Either, select};
 use model::lock::HeldLock;
 use model::operation::{Stamp, Turn};
 use model::owner::{LockCall, OwnerReply, OwnerRequest, Usage};
@@ -33,6 +34,7 @@ use parking_lot::RwLock;
 use pool::Pool;
 use segments::Segments;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -478,6 +480,34 @@ impl Session {
     ) -> Result<F::Output> {
         let _listed = self.list(cause, inode, self.now());
         self.within_patience(cause, future).await
+    }
+
+    /// As `wait`, for what a kernel would lose: as long as the session lasts and the client isn't closed, and for the
+    /// patience after that.
+    pub(crate) async fn wait_in_session<F: Future>(
+        &self,
+        cause: &'static str,
+        inode: InodeId,
+        future: F,
+    ) -> Result<F::Output> {
+        let _listed = self.list(cause, Some(inode), self.now());
+        let followed = pin!(self.until_followed(self.id()));
+        match select(pin!(future), followed).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(((), rest)) => self.within_patience(cause, rest).await,
+        }
+    }
+
+    /// Waits until the client goes on in another session than this one, or is closed.
+    async fn until_followed(&self, session: SessionId) {
+        loop {
+            // First: a session that begins then isn't missed.
+            let begun = self.begun.notified();
+            if self.id() != session || self.check_open().is_err() {
+                return;
+            }
+            begun.await;
+        }
     }
 
     /// As `wait`, for work of this client on an inode that is listed itself.

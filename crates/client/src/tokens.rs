@@ -18,6 +18,7 @@ mod born;
 mod flushing;
 mod giving_up;
 mod kept;
+mod late;
 mod names;
 mod pages;
 mod polling;
@@ -30,6 +31,7 @@ use crate::page_pool::PagePool;
 use crate::session::Session;
 use crate::write_behind::WriteBehind;
 use kept::Kept;
+pub(crate) use late::Unheard;
 use model::owner::{HeldToken, OwnerReply, OwnerRequest, Renewal, Tenure};
 use model::token::{GrantNumber, Ship, TokenRecall, TokenRequest, TokenReturn};
 use model::{

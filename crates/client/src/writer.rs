@@ -182,10 +182,15 @@ impl Writer {
                     right.claimed = None;
                     // As one wait, whatever else happens to the file meanwhile: it may last.
                     let over = state.until_not_excluded(by, right.is_kernels);
-                    let cause = "a truncate of the same file";
-                    let waiting = self.session.wait(cause, Some(state.id()), over);
+                    let (cause, inode) = ("a truncate of the same file", state.id());
                     // Boxed because it is rare: otherwise every write's future would contain it.
-                    Box::pin(waiting).await?;
+                    match right.is_kernels {
+                        true => {
+                            let waiting = self.session.wait_in_session(cause, inode, over);
+                            Box::pin(waiting).await?;
+                        }
+                        false => Box::pin(self.session.wait(cause, Some(inode), over)).await?,
+                    }
                 }
             }
         }

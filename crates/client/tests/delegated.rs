@@ -1,6 +1,7 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
 mod synced;
+mod unused;
 pub(crate) mod visited;
 
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};

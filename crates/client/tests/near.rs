@@ -14,7 +14,7 @@ use model::{
     Attributes, ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Result,
     SetAttributes,
 };
-use simkernel::{PAGE, PageKernel};
+use simkernel::{PAGE, PageKernel, SimKernel};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -690,5 +690,114 @@ fn what_an_owner_may_not_answer_gives_way_to_the_next_owner() {
         far.close().await.unwrap();
         client.close().await.unwrap();
         next.close().await.unwrap();
+    });
+}
+
+fn sets_attributes(operation: &Operation) -> bool {
+    matches!(operation, Operation::SetAttributes { .. })
+}
+
+/// Would be broken if a kernel got an error when programs lose their patience: it drops what it can't write back.
+#[test]
+fn a_write_back_waits_for_an_undecided_truncate_as_long_as_the_session_lasts() {
+    run(15, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let file = rig::file(client, "f").await;
+        client.write(file, 0, &content(1, 5_000)).await.unwrap();
+        client.fsync(file, false).await.unwrap();
+        *map.held_up.lock() = Some(sets_attributes);
+        let shorter = SetAttributes {
+            size: Some(1_000),
+            ..SetAttributes::default()
+        };
+        let given_up = client.set_attributes(file, shorter);
+        assert!(node.world.timeout(SECOND, given_up).await.is_err());
+        assert!(client.asked().is_alone());
+        {
+            let mut written = pin!(client.write_back(file, 0, b"kernel's"));
+            let early = node.world.timeout(patient().patience * 3, written.as_mut());
+            assert!(early.await.is_err(), "it isn't over");
+            *map.held_up.lock() = None;
+            written.await.unwrap();
+        }
+        client.fsync(file, false).await.unwrap();
+        let whole = [&b"kernel's"[..], &content(1, 1_000)[8..]].concat();
+        assert!(rig::read(client, file, 0, 5_000).await == whole);
+        client.release(file).await;
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if only what others change were told to this node's kernel.
+#[test]
+fn a_kernel_hears_of_a_chmod_that_runs_when_its_program_has_given_up() {
+    run(16, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let file = rig::file(client, "f").await;
+        let kernel = SimKernel::before(client);
+        *map.held_up.lock() = Some(sets_attributes);
+        let private = SetAttributes {
+            mode: Some(0o600),
+            ..SetAttributes::default()
+        };
+        let given_up = client.set_attributes(file, private);
+        assert!(node.world.timeout(SECOND, given_up).await.is_err());
+        for _ in 0..2 {
+            let kept = kernel.stat_open(file).await.unwrap();
+            assert_eq!(kept.mode & 0o777, 0o644);
+        }
+        assert_eq!(kernel.asked.load(Ordering::Relaxed), 1, "it is kept");
+        *map.held_up.lock() = None;
+        let is_private = |shown: Attributes| shown.mode & 0o777 == 0o600;
+        while !is_private(client.get_attributes(file).await.unwrap()) {
+            node.world.sleep(SECOND / 1_000).await;
+        }
+        let heard = async {
+            while !is_private(kernel.stat_open(file).await.unwrap()) {
+                node.world.sleep(SECOND / 1_000).await;
+            }
+        };
+        let in_time = node.world.timeout(SECOND / 2, heard).await;
+        assert!(in_time.is_ok(), "it goes on with what it kept");
+        client.release(file).await;
+        node.check_and_close().await;
+    });
+}
+
+/// While a client has everything, nobody keeps account of what its kernel has.
+#[test]
+fn a_kernel_drops_what_a_truncate_cuts_that_runs_when_its_program_has_given_up() {
+    run(17, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let file = rig::file(client, "f").await;
+        client.write(file, 0, &content(1, PAGE)).await.unwrap();
+        client.fsync(file, false).await.unwrap();
+        let kernel = PageKernel::before(client);
+        let open = kernel.open(file, false).await.unwrap();
+        kernel.touch(&open, 0, false, |_| ()).await.unwrap();
+        *map.held_up.lock() = Some(sets_attributes);
+        let empty = SetAttributes {
+            size: Some(0),
+            ..SetAttributes::default()
+        };
+        let given_up = client.set_attributes(file, empty);
+        assert!(node.world.timeout(SECOND, given_up).await.is_err());
+        assert!(kernel.has(file, 0));
+        *map.held_up.lock() = None;
+        // It waits until it is known what is there.
+        assert!(rig::read(client, file, 0, PAGE).await.is_empty());
+        let dropped = async {
+            while kernel.has(file, 0) {
+                node.world.sleep(SECOND / 1_000).await;
+            }
+        };
+        let in_time = node.world.timeout(SECOND * 5, dropped).await;
+        assert!(in_time.is_ok(), "programs still see it");
+        kernel.close(open).await;
+        client.release(file).await;
+        node.check_and_close().await;
     });
 }

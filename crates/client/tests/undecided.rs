@@ -6,6 +6,7 @@ use client::{Allocate, Client, OpenFlags};
 use futures::future::{Either, select};
 use model::operation::XattrMode;
 use model::{ErrorKind, InodeId, Operation, Privileges, SetAttributes};
+use simkernel::PageKernel;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -231,5 +232,33 @@ fn a_write_waits_for_an_undecided_truncate_as_long_as_programs_do() {
         };
         assert_eq!(written.unwrap_err().kind(), ErrorKind::Unavailable);
         go_on(&world, node, &way, &far, file).await;
+    });
+}
+
+/// Would be broken if only who is answered told its kernel: the owner recalls nothing from who changes something itself.
+#[test]
+fn a_kernel_drops_what_a_given_up_truncate_cuts_late() {
+    run(9_580, |world, node| async move {
+        let (way, far, file) = unheard(&node, sets_attributes).await;
+        let kernel = PageKernel::before(&far);
+        let open = kernel.open(file, false).await.unwrap();
+        let seen = kernel.touch(&open, 0, false, |bytes| bytes.to_vec());
+        assert_eq!(seen.await.unwrap(), b"old");
+        give_up(&way, far.set_attributes(file, empty())).await;
+        assert!(kernel.has(file, 0));
+        *way.loses.lock() = None;
+        // It waits until it is known what is there.
+        assert!(rig::read(&far, file, 0, 3).await.is_empty());
+        let dropped = async {
+            while kernel.has(file, 0) {
+                world.sleep(MS).await;
+            }
+        };
+        let in_time = world.timeout(Duration::from_secs(5), dropped).await;
+        assert!(in_time.is_ok(), "programs still see it");
+        kernel.close(open).await;
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
     });
 }

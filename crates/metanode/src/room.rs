@@ -242,6 +242,19 @@ fn needed(operation: &Operation) -> u64 {
 /// was written. Who reserves numbers makes files with them, which are answered before the owner hears of them: a full
 /// pool refuses the reservation.
 fn grows(operation: &Operation) -> bool {
+    // Nothing is reserved then, but given back.
+    let gives_back = matches!(
+        operation,
+        Operation::Reserve {
+            inodes: 0,
+            data: 0,
+            ..
+        }
+    );
+    !gives_back && adds(operation)
+}
+
+fn adds(operation: &Operation) -> bool {
     matches!(
         operation,
         Operation::Create { .. }

@@ -941,3 +941,43 @@ fn sessions_of_expelled_runs_end_at_once() {
     });
     ended.finished();
 }
+
+/// A client gives a session up that can't go on with another owner, and has the next one open before the old one has ended.
+#[test]
+fn what_a_given_up_session_asked_before_is_not_done_beside_the_next_one() {
+    let ended = Simulation::new(8).run(|world| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let (given_up, known) = (opened(&rig).await, rig.metanode.tenure());
+        let metanode = next_owner(&rig).await;
+        let rig = Rig { metanode, ..rig };
+        opened(&rig).await;
+        let is_open = |session| rig.metanode.hosted().run_of_session(session).is_some();
+        assert!(is_open(given_up));
+        for tenure in [known, rig.metanode.tenure()] {
+            let stamp = Stamp {
+                turn: Turn::Slot { slot: 0, number: 1 },
+                ..Stamp::own(world.wall(), given_up)
+            };
+            let operation = Operation::Create {
+                directory: ROOT,
+                name: rig::name("late"),
+                new: rig::new_inode(FileKind::File),
+            };
+            let call = OwnerCall {
+                shard: ShardId(0),
+                session: given_up,
+                tenure,
+                order: None,
+                request: OwnerRequest::Execute { operation, stamp },
+            };
+            let deadline = Deadline::after(&world, SECOND * 5);
+            let call = Call::new(OWNER, CLASS, &call);
+            let late = rig.metanode.serve(CLIENT, call, deadline).await;
+            let late = late.decode::<OwnerReply>().unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::ReclaimFirst);
+        }
+        rig.metanode.close().await.unwrap();
+    });
+    ended.finished();
+}

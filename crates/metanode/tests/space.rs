@@ -9,7 +9,7 @@ use model::limits::{RESERVED_MAX, RESERVED_RUNS_MAX};
 use model::map::NsdState;
 use model::operation::{Publish, Stamp};
 use model::{
-    CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, InodeId, NsdId, Operation, Scheme,
+    CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, InodeId, NsdId, Operation, Reply, Scheme,
     SegmentPlace, SessionId,
 };
 use namespace::Key;
@@ -150,6 +150,45 @@ fn numbers_are_reserved_as_long_as_there_is_room_for_what_is_made_with_them() {
             }
             rig.run(RESERVE).await.unwrap();
             rig.must_be_clean("after the sessions' end").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if the room for what a session doesn't make stayed kept until its end, or if a full pool refused to free it.
+#[test]
+fn there_is_room_again_when_numbers_are_given_back() {
+    let simulation = Simulation::new(13);
+    simulation
+        .run(|world| async move {
+            let rig = alone(&world).await;
+            let session = rig.metanode.open_session().await.unwrap();
+            let stamp = || Stamp::own(world.wall(), session);
+            let mut reserved = Vec::new();
+            for _ in 0..RESERVED_RUNS_MAX {
+                let reply = rig.metanode.execute(&RESERVE, &stamp()).await.unwrap();
+                let Reply::Reserved { inode, .. } = reply else {
+                    panic!("{reply:?}");
+                };
+                reserved.push(inode);
+            }
+            let left = || rig.metanode.hosted().reserved_numbers();
+            let all = RESERVED_RUNS_MAX as u64 * u64::from(RESERVED_MAX);
+            assert_eq!(left(), all);
+            let refused = rig.metanode.execute(&RESERVE, &stamp()).await;
+            assert!(refused.is_err(), "the session has as many as it may");
+            for number in reserved {
+                let back = Operation::Reserve {
+                    inode: InodeId::new(ROOT.fileset(), number),
+                    inodes: 0,
+                    data: 0,
+                };
+                rig.metanode.execute(&back, &stamp()).await.unwrap();
+            }
+            assert_eq!(left(), 0);
+            rig.metanode.execute(&RESERVE, &stamp()).await.unwrap();
+            rig.metanode.close_session(session).await.unwrap();
+            rig.must_be_clean("after the session's end").await;
             rig.close().await;
         })
         .finished();

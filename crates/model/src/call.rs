@@ -61,6 +61,9 @@ pub struct Call {
     /// Largest reply that the caller takes, both parts together. Both sides hold room for it while
     /// the request is under way.
     pub reply_bytes_max: u32,
+    /// The answer may wait for what other nodes do. Not sent: whoever calls keeps some of the credits from all such requests
+    /// together, so that what they wait for finds room.
+    pub may_wait: bool,
 }
 
 impl Call {
@@ -78,6 +81,7 @@ impl Call {
             payload: Bytes::new(),
             payload_crc: None,
             reply_bytes_max: REPLY_BYTES_DEFAULT,
+            may_wait: false,
         }
     }
 

@@ -210,9 +210,10 @@ pub enum Operation {
         inode: InodeId,
     },
     /// Reserves numbers for the session, which then names them in operations that it applies before
-    /// the owner does ([`Fresh`]). The session's end drops those that are left. → `Reserved`
+    /// the owner does ([`Fresh`]). The session's end drops those that are left. With none of both kinds, inode numbers are
+    /// given back that the session won't use. → `Reserved`
     Reserve {
-        /// An inode of the fileset.
+        /// An inode of the fileset; of those that are given back the first one: with it all later ones of its run go.
         inode: InodeId,
         /// How many inode numbers; at most `limits::RESERVED_MAX`.
         inodes: u32,

@@ -474,6 +474,23 @@ impl OwnerRequest {
         }
     }
 
+    /// Whether the owner may wait for other clients before it answers. What these ask for then must find room beside it: what
+    /// publishes, unlocks, gives back or hears of recalls, and what kernels ask for before they write.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        match self {
+            Self::Execute { operation, .. } => match operation {
+                Operation::Publish(_) | Operation::GetXattr { .. } => false,
+                Operation::ReadExtents { .. } => operation.answers_much(),
+                _ => true,
+            },
+            Self::Lock(LockCall::Await { .. })
+            | Self::AskToken { .. }
+            | Self::AskToKnow { .. } => true,
+            _ => false,
+        }
+    }
+
     /// Whether the answer depends on which locks others hold.
     #[must_use]
     pub fn depends_on_locks(&self) -> bool {

@@ -228,6 +228,11 @@ fn run<V: View>(tx: &mut Transaction<'_, V>, operation: &Operation) -> Step<Repl
         Operation::GetUsage { inode } => usage(tx, inode.fileset()),
         Operation::Reserve {
             inode,
+            inodes: 0,
+            data: 0,
+        } => numbers::give_back(tx, *inode),
+        Operation::Reserve {
+            inode,
             inodes,
             data,
         } => numbers::reserve(tx, inode.fileset(), *inodes, *data),

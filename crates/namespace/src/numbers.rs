@@ -105,7 +105,7 @@ pub(crate) fn reserve<V: View>(
     data: u32,
 ) -> Step<Reply> {
     let refused = |text: &str| Err(Error::new(ErrorKind::InvalidArgument, text).into());
-    if inodes > RESERVED_MAX || data > RESERVED_MAX || inodes + data == 0 {
+    if inodes > RESERVED_MAX || data > RESERVED_MAX {
         return refused("an operation reserves 1 to 1024 numbers of a kind");
     }
     let key = Key::Reserved {
@@ -147,6 +147,37 @@ pub(crate) fn reserve<V: View>(
     })
 }
 
+/// A session won't use what it has reserved of a run, from this number on. Nobody else gets these numbers unless they are the
+/// newest of the fileset: no inode has had them.
+pub(crate) fn give_back<V: View>(tx: &mut Transaction<'_, V>, from: InodeId) -> Step<Reply> {
+    let (fileset, number) = (from.fileset(), from.number().0);
+    let key = Key::Reserved {
+        session: tx.session,
+        fileset,
+    };
+    tx.ask(&Key::Counters(fileset));
+    tx.ask(&key);
+    tx.stop_if_missing()?;
+    let mut all = reserved(tx, &key)?;
+    let at = run_of(&all.inodes, number)?;
+    let run = &mut all.inodes[at];
+    let end = std::mem::replace(&mut run.end, number);
+    if run.next == number {
+        all.inodes.remove(at);
+    }
+    let counters = tx.counters_mut(fileset)?;
+    if counters.next_inode == end {
+        counters.next_inode = number;
+    }
+    put_reserved(tx, key, all);
+    Ok(Reply::Reserved {
+        inode: InodeNumber(number),
+        inodes: 0,
+        first_data: DataId(FRESH_DATA),
+        data: 0,
+    })
+}
+
 /// Marks a reserved number as used, and those of its run before it as lost.
 fn use_up<V: View>(
     tx: &mut Transaction<'_, V>,
@@ -160,21 +191,27 @@ fn use_up<V: View>(
     };
     let mut all = reserved(tx, &key)?;
     let runs = kind(&mut all);
-    let holds = |run: &Run| (run.next..run.end).contains(&number);
-    let at = runs
-        .iter()
-        .position(holds)
-        .ok_or_else(|| unreserved(number))?;
+    let at = run_of(runs, number)?;
     runs[at].next = number + 1;
     if runs[at].next == runs[at].end {
         runs.remove(at);
     }
-    let is_empty = all.inodes.is_empty() && all.data.is_empty();
-    match is_empty {
+    put_reserved(tx, key, all);
+    Ok(())
+}
+
+/// The run with an unused number.
+fn run_of(runs: &[Run], number: u64) -> Step<usize> {
+    let holds = |run: &Run| (run.next..run.end).contains(&number);
+    let at = runs.iter().position(holds);
+    at.ok_or_else(|| unreserved(number))
+}
+
+fn put_reserved<V: View>(tx: &mut Transaction<'_, V>, key: Key, all: Reserved) {
+    match all.inodes.is_empty() && all.data.is_empty() {
         true => tx.delete(key),
         false => tx.put(key, Record::Reserved(Arc::new(all))),
     }
-    Ok(())
 }
 
 fn reserved<V: View>(tx: &mut Transaction<'_, V>, key: &Key) -> Step<Reserved> {

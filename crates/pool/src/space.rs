@@ -123,9 +123,12 @@ impl MetadataSpace {
     pub fn keep(&self, plain: u64) {
         if let Some(kept) = self.kept.lock().as_mut() {
             let before = std::mem::replace(kept, plain);
-            // At no moment is less kept than both would need.
-            self.space.metadata.fetch_add(plain, Ordering::Relaxed);
-            self.space.metadata.fetch_sub(before, Ordering::Relaxed);
+            // In one step: with both kept for a moment, who reserves space then could be refused what is there.
+            let metadata = &self.space.metadata;
+            match plain.checked_sub(before) {
+                Some(more) => metadata.fetch_add(more, Ordering::Relaxed),
+                None => metadata.fetch_sub(before - plain, Ordering::Relaxed),
+            };
         }
     }
 
@@ -641,6 +644,36 @@ mod tests {
         drop(first);
         drop(second);
         assert_eq!(kept(), 0);
+    }
+
+    /// Would be broken if both were kept while one follows the other: what is left for users would be less for a moment.
+    #[test]
+    fn no_more_is_kept_while_a_shard_keeps_another_amount() {
+        const CHANGES: u64 = 200_000;
+        const MOST: u64 = 1 << 30;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let _context = runtime.enter();
+        let world = world::World::real();
+        let space = Arc::new(PoolSpace::default());
+        let shard = MetadataSpace {
+            space: space.clone(),
+            kept: Mutex::new(Some(0)),
+        };
+        shard.keep(MOST);
+        let changing = world.spawn_thread("keeps", move || {
+            for change in 0..CHANGES {
+                shard.keep(MOST - change % 2);
+            }
+        });
+        while !changing.is_finished() {
+            let kept = space.metadata.load(Ordering::Relaxed);
+            assert!(kept <= MOST, "{kept}");
+        }
+        changing.join().expect("it has no faults");
     }
 
     #[test]

@@ -3,12 +3,16 @@
 
 use crate::Fault;
 use crate::frame::{Ending, Frame, Header, Kind, class_index, cost};
-use crate::hello::{Credits, Hello, Lanes};
+use crate::hello::{Credit, Credits, Hello, Lanes};
 use crate::pulse::{Beat, Pulse};
 use model::NodeRun;
 use model::call::{Answer, Call, Class, NoAnswer};
 use std::collections::{BTreeMap, VecDeque};
 use world::{Deadline, Instant};
+
+/// Of the credits of a class so much of the whole is kept from calls that may wait for what others do: 12 MiB of those for
+/// metadata, and 128 requests.
+const KEPT_PART: u32 = 8;
 
 /// How a call ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -135,11 +139,20 @@ impl<T> Caller<T> {
         self.used.iter().map(|credit| credit.bytes).sum()
     }
 
-    /// Whether the other side has room for such a call now.
-    pub(crate) fn has_room(&self, class: Class, cost: u64) -> bool {
-        let class = class_index(class);
+    /// Whether the other side has room for such a call now. One that may wait for others leaves some to what these ask for,
+    /// unless nothing is under way that could be in its way.
+    pub(crate) fn has_room(&self, waiting: &Waiting<T>) -> bool {
+        let class = class_index(waiting.call.class);
         let (granted, used) = (self.granted[class], self.used[class]);
-        used.requests < granted.requests && used.bytes + cost <= granted.bytes
+        let kept = match waiting.call.may_wait && used.requests > 0 {
+            true => Credit {
+                requests: granted.requests / KEPT_PART,
+                bytes: granted.bytes / u64::from(KEPT_PART),
+            },
+            false => Credit::default(),
+        };
+        used.requests + kept.requests < granted.requests
+            && used.bytes + waiting.cost + kept.bytes <= granted.bytes
     }
 
     /// Whether the other side ever has room for such a call.
@@ -185,7 +198,7 @@ impl<T> Caller<T> {
     /// Sends a call for which there is room.
     pub(crate) fn send(&mut self, waiting: Waiting<T>, now: Instant) -> Frame {
         assert!(
-            self.is_open() && self.has_room(waiting.call.class, waiting.cost),
+            self.is_open() && self.has_room(&waiting),
             "a call is sent where there is room for it"
         );
         let class = class_index(waiting.call.class);

@@ -318,6 +318,7 @@ impl Header {
                     payload,
                     payload_crc: None,
                     reply_bytes_max: self.reply_bytes_max,
+                    may_wait: false,
                 },
             },
             Kind::Reply => Frame::Reply {

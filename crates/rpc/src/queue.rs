@@ -1,4 +1,5 @@
-//! What waits to be sent, by class: small requests before bulk, and no class for ever last.
+//! What waits to be sent, by class: small requests before bulk, and no class for ever last. What may wait for others at the
+//! other node has a row of its own behind the rest of its class.
 
 use crate::frame::class_index;
 use model::call::Class;
@@ -7,46 +8,54 @@ use std::collections::VecDeque;
 /// How many of earlier classes may be sent in a row while one of a later class waits.
 const OVERTAKEN_MAX: u32 = 8;
 
+/// Two of each class.
+const ROWS: usize = 8;
+
 /// A queue per class.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    waiting: [VecDeque<T>; 4],
-    /// How often each class was overtaken since its last turn.
-    overtaken: [u32; 4],
+    waiting: [VecDeque<T>; ROWS],
+    /// How often each row was overtaken since its last turn.
+    overtaken: [u32; ROWS],
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Self {
         Self {
             waiting: Default::default(),
-            overtaken: [0; 4],
+            overtaken: [0; ROWS],
         }
     }
 
     pub(crate) fn push(&mut self, class: Class, item: T) {
-        self.waiting[class_index(class)].push_back(item);
+        self.waiting[2 * class_index(class)].push_back(item);
+    }
+
+    /// As [`Queue::push`], of something that mustn't keep the rest of its class from going.
+    pub(crate) fn push_apart(&mut self, class: Class, item: T) {
+        self.waiting[2 * class_index(class) + 1].push_back(item);
     }
 
     pub(crate) fn len(&self) -> usize {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 
-    /// The first one of each class.
+    /// The first one of each row.
     pub(crate) fn fronts(&self) -> impl Iterator<Item = &T> {
         self.waiting.iter().filter_map(VecDeque::front)
     }
 
-    /// The next one, among the classes whose first `may_go`.
+    /// The next one, among the rows whose first `may_go`.
     pub(crate) fn pop(&mut self, may_go: impl Fn(&T) -> bool) -> Option<T> {
         let can = |queue: &VecDeque<T>| queue.front().is_some_and(&may_go);
-        let can_go: [bool; 4] = std::array::from_fn(|class| can(&self.waiting[class]));
-        let all = || (0..4).filter(|class| can_go[*class]);
+        let can_go: [bool; ROWS] = std::array::from_fn(|row| can(&self.waiting[row]));
+        let all = || (0..ROWS).filter(|row| can_go[*row]);
         let late = all()
             .rev()
-            .find(|class| self.overtaken[*class] >= OVERTAKEN_MAX);
+            .find(|row| self.overtaken[*row] >= OVERTAKEN_MAX);
         let chosen = late.or_else(|| all().next())?;
-        for class in all().filter(|class| *class > chosen) {
-            self.overtaken[class] += 1;
+        for row in all().filter(|row| *row > chosen) {
+            self.overtaken[row] += 1;
         }
         self.overtaken[chosen] = 0;
         self.waiting[chosen].pop_front()
@@ -89,6 +98,17 @@ mod tests {
                 .map(|sent| sent.1);
             assert!(numbers.by_ref().eq(0..20), "{class} keeps its order");
         }
+    }
+
+    #[test]
+    fn what_goes_apart_delays_nothing_of_its_class_and_comes_before_later_ones() {
+        let mut queue = Queue::new();
+        queue.push_apart(Class::Metadata, 1);
+        queue.push(Class::Metadata, 2);
+        queue.push(Class::Bulk, 3);
+        assert_eq!(queue.pop(|_| true), Some(2));
+        assert_eq!(queue.pop(|item| *item != 1), Some(3));
+        assert_eq!(queue.pop(|_| true), Some(1));
     }
 
     #[test]

@@ -7,3 +7,4 @@ mod older_builds;
 mod registry;
 mod sides;
 mod two_sides;
+mod waiting_for_others;

@@ -145,14 +145,20 @@ impl<T> Traffic<T> {
         }
         self.last_id += 1;
         let waiting = Waiting::new(self.last_id, call, deadline, ticket);
-        if self.waiting.len() >= WAITING_MAX
-            || self.waiting_bytes + waiting.bytes() > WAITING_BYTES_MAX
-        {
+        // What may wait for others leaves half of the room to what these ask for.
+        let (most, bytes_max) = match waiting.call.may_wait {
+            true => (WAITING_MAX / 2, WAITING_BYTES_MAX / 2),
+            false => (WAITING_MAX, WAITING_BYTES_MAX),
+        };
+        if self.waiting.len() >= most || self.waiting_bytes + waiting.bytes() > bytes_max {
             let none = NoAnswer::not_run("too many requests wait for the other node");
             return Err((waiting.ticket, none));
         }
         self.waiting_bytes += waiting.bytes();
-        self.waiting.push(waiting.call.class, waiting);
+        match waiting.call.may_wait {
+            true => self.waiting.push_apart(waiting.call.class, waiting),
+            false => self.waiting.push(waiting.call.class, waiting),
+        }
         Ok((self.last_id, self.plan(now)))
     }
 
@@ -257,9 +263,8 @@ impl<T> Traffic<T> {
         let mut frame = line.caller.next_control(now);
         if frame.is_none() {
             let (lines, limit) = (&self.lines, self.limit);
-            let waiting = self
-                .waiting
-                .pop(|it| taker(lines, limit, it.call.class, it.cost) == Some(link));
+            let may_go = |it: &Waiting<T>| taker(lines, limit, it) == Some(link);
+            let waiting = self.waiting.pop(may_go);
             if let (Some(waiting), Some(line)) = (waiting, self.lines.get_mut(&link)) {
                 self.waiting_bytes -= waiting.bytes();
                 frame = Some(line.caller.send(waiting, now));
@@ -426,7 +431,7 @@ impl<T> Traffic<T> {
             return todo;
         }
         let takers = self.waiting.fronts();
-        let takers = takers.filter_map(|it| taker(&self.lines, self.limit, it.call.class, it.cost));
+        let takers = takers.filter_map(|it| taker(&self.lines, self.limit, it));
         todo.wake.extend(takers);
         if needs_another(self.occupancy(), self.limit) {
             match self.attempts.are_paused(now) {
@@ -517,12 +522,12 @@ impl<T> Line<T> {
     }
 }
 
-/// The connection that takes such a call at once, if there is one.
-fn taker<T>(lines: &Lines<T>, limit: usize, class: Class, cost: u64) -> Option<u64> {
+/// The connection that takes a call at once, if there is one.
+fn taker<T>(lines: &Lines<T>, limit: usize, waiting: &Waiting<T>) -> Option<u64> {
     let usable = lines.iter().filter(|(link, line)| {
         line.is_usable()
             && !line.is_sending
-            && line.caller.has_room(class, cost)
+            && line.caller.has_room(waiting)
             && !is_surplus(lines, limit, **link)
     });
     choose(usable.map(|(link, line)| Candidate {

@@ -9,12 +9,14 @@
 //! *The deadline passes*: the program gets an error. If the operation may have run, its slot isn't
 //! free: a task goes on asking until the owner says what became of it, since the slot's next number
 //! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
-//! as many such tasks; they end with the session. What the operation changes isn't known by name until
+//! as many such tasks; they end when the session does. What the operation changes isn't known by name until
 //! then ([`KnownNames::begin_change`]), of a file of which it publishes bytes nothing more is published, and who changes
 //! what it changes waits (`undecided`).
 
 mod at_once;
 mod streaming;
+#[cfg(test)]
+mod tests;
 
 use super::book::{Book, held_by};
 use super::near::Nearby;
@@ -37,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use streaming::Streaming;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use world::call::Remote;
 use world::{Deadline, Instant, Part, Planted, Point, Wait, Waiter, Waiters, World};
 
@@ -116,6 +118,8 @@ pub(super) struct Calls {
     closed: AtomicBool,
     /// The session has ended, or can't go on: nothing of it is asked any more but for its end.
     is_over: AtomicBool,
+    /// Signals that the session is over in one of these ways.
+    ends: Notify,
 }
 
 /// An owner's answer, or why there is none.
@@ -173,6 +177,7 @@ impl Calls {
             names,
             closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            ends: Notify::new(),
         })
     }
 
@@ -201,6 +206,7 @@ impl Calls {
             tracing::debug!("the owner doesn't make durable what it answered to an ended session");
         }
         self.is_over.store(true, Ordering::Release);
+        self.ends.notify_waiters();
         !self.nearby.end(tenure) || has_lost_own
     }
 
@@ -497,6 +503,7 @@ impl Calls {
     /// The session can't go on, with another owner or at all.
     fn give_up_session(&self, session: SessionId) -> Error {
         if !self.is_over.swap(true, Ordering::AcqRel) {
+            self.ends.notify_waiters();
             tracing::warn!(%session, "a session can't go on: what it was answered and hasn't synced may be lost");
             let tokens = self.tokens.get().and_then(Weak::upgrade);
             let used_for = tokens.map(|tokens| tokens.give_up(session));
@@ -627,12 +634,25 @@ impl Calls {
     }
 
     /// Asks until it is known what became of a request, then frees its slot. Nobody waits for the
-    /// answer any more: a file that it tells of as open is let go first, in the same slot.
+    /// answer any more: a file that it tells of as open is let go first, in the same slot. The end of the session decides it
+    /// at once, whatever is under way: no owner does anything of it any more.
     async fn decide(&self, mut call: OwnerCall, mut slot: Slot) {
         let _listed = self.list();
-        while !self.closed.load(Ordering::Acquire) {
+        loop {
             let deadline = Deadline::after(&self.world, self.patience);
-            let Outcome::Answered(answer) = self.ask_until(&mut call, deadline).await else {
+            let outcome = {
+                let asking = pin!(self.ask_until(&mut call, deadline));
+                let over = pin!(self.until_over());
+                match select(over, asking).await {
+                    Either::Left(_) => None,
+                    Either::Right((outcome, _)) => Some(outcome),
+                }
+            };
+            let Some(outcome) = outcome else {
+                self.slots.give_back(slot);
+                return;
+            };
+            let Outcome::Answered(answer) = outcome else {
                 continue;
             };
             let Some(close) = self.close_of(&call.request, &answer) else {
@@ -641,6 +661,18 @@ impl Calls {
             };
             call.request = close;
             call.order = Some(slot.next_order());
+        }
+    }
+
+    /// Waits until the session is over.
+    async fn until_over(&self) {
+        loop {
+            // First: an end that follows isn't missed.
+            let ends = self.ends.notified();
+            if self.is_over.load(Ordering::Acquire) || self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            ends.await;
         }
     }
 
@@ -702,6 +734,7 @@ impl Calls {
     /// The session has ended.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        self.ends.notify_waiters();
     }
 
     pub(super) fn waiters(&self, now: Instant) -> Vec<Waiter> {
@@ -785,6 +818,7 @@ fn ended(session: SessionId) -> Error {
 async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
     let mut message = Call::new(OWNER, CLASS, call);
     message.reply_bytes_max = call.request.reply_bytes_max();
+    message.may_wait = call.request.may_wait();
     let answer = owner.call(message, until).await?;
     Ok(answer.reply.decode::<OwnerReply>())
 }

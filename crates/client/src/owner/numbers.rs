@@ -3,6 +3,9 @@
 //! The inodes of a directory shall be neighbours, so each directory has runs of its own. There are fewer runs than an owner
 //! keeps for a session: when they are all given away, a directory without any takes over those of the one that hasn't used its
 //! own for longest.
+//!
+//! The owner keeps room for what is made with each of them. So those of a directory that hasn't used its own for a while go
+//! back ([`Numbers::take_unused`]).
 
 use model::limits::RESERVED_RUNS_MAX;
 use model::{FilesetId, InodeId, InodeNumber};
@@ -23,6 +26,8 @@ pub(super) struct Numbers {
     directories: Map<InodeId, Own>,
     /// Counts what is reserved, taken over and used.
     last: u64,
+    /// How far that had come when it was looked last which are unused.
+    looked: u64,
 }
 
 /// The numbers of a directory; at least one.
@@ -97,6 +102,23 @@ impl Numbers {
             self.directories.remove(&directory);
         }
         Some(InodeNumber(number))
+    }
+
+    /// Takes those away from directories that haven't used theirs since this was asked last: the runs of each, the newest
+    /// first.
+    pub(super) fn take_unused(&mut self) -> Vec<(InodeId, Range<u64>)> {
+        let since = std::mem::replace(&mut self.looked, self.last);
+        let all = self.directories.iter();
+        let unused = all.filter(|(_, own)| own.used <= since);
+        let unused: Vec<InodeId> = unused.map(|(directory, _)| *directory).collect();
+        let mut taken = Vec::new();
+        for directory in unused {
+            let own = self.directories.remove(&directory);
+            let runs = own.into_iter().flat_map(|own| own.runs);
+            taken.extend(runs.map(|run| (directory, run)));
+        }
+        taken.sort_by_key(|(_, run)| std::cmp::Reverse(run.start));
+        taken
     }
 
     /// Those of a directory that is about to get some.

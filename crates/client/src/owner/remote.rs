@@ -131,6 +131,12 @@ impl RemoteOwner {
         calls.reserve_numbers(directory).await
     }
 
+    /// As [`Calls::give_numbers_back`].
+    pub(super) async fn give_numbers_back(&self) {
+        let calls = self.calls.load_full();
+        calls.give_numbers_back().await;
+    }
+
     /// Waits until the owner has made durable what was done here with a file or directory, or in one whose name is in it, until
     /// now, or the session has ended.
     pub(super) async fn streamed(&self, inode: InodeId) -> Result<()> {

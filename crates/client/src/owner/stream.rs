@@ -104,6 +104,14 @@ impl Stream {
         self.numbers.put(directory, run);
     }
 
+    /// Takes away those that no directory has used since this was asked last: nothing is made with them any more.
+    pub(super) fn take_unused_numbers(&mut self) -> Vec<(InodeId, Range<u64>)> {
+        match self.is_over {
+            true => Vec::new(),
+            false => self.numbers.take_unused(),
+        }
+    }
+
     // Operations.
 
     /// Makes a regular file in a directory that has these attributes, and its own name in `above`; holds it if its program
@@ -377,6 +385,24 @@ mod tests {
             make(&mut stream, 2, 9).unwrap().attributes.inode,
             InodeId(300)
         );
+    }
+
+    /// Would be broken if a client that makes nothing more kept the room for what it could make.
+    #[test]
+    fn numbers_that_were_not_used_for_a_while_go_back_and_no_others() {
+        let mut stream = with_numbers(1, 100..200);
+        stream.reserved(InodeId(1), 300..310);
+        stream.reserved(InodeId(2), 400..410);
+        assert_eq!(stream.take_unused_numbers(), [], "they have just come");
+        let made = make(&mut stream, 2, 1).unwrap();
+        assert_eq!(made.attributes.inode, InodeId(400));
+        let unused = [(InodeId(1), 300..310), (InodeId(1), 100..200)];
+        assert_eq!(stream.take_unused_numbers(), unused);
+        assert!(make(&mut stream, 1, 2).is_none(), "they may be gone");
+        assert_eq!(stream.take_unused_numbers(), [(InodeId(2), 401..410)]);
+        assert_eq!(stream.take_unused_numbers(), []);
+        stream.reserved(InodeId(1), 500..510);
+        assert!(make(&mut stream, 1, 3).is_some());
     }
 
     /// Would be broken if a directory were delegated without numbers, because earlier ones have the rest of all that the

@@ -11,7 +11,8 @@ use world::{Deadline, World};
 const LOCK_WAITS_MAX: usize = 256;
 /// Most requests whose answers may be large, and which wait for what others are changing: each takes 1 MiB of what this
 /// node may have under way there. The rooms are each session's own, and a node has 96 MiB at another one: two sessions, with
-/// shards there both, leave some of that to what others wait for. More than two may fill it.
+/// shards there both, leave some of that to what others wait for. From more of them the connection keeps a part
+/// (`Call::may_wait`).
 const LARGE_MAX: usize = 28;
 
 /// The rooms of a session's requests.

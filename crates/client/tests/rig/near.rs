@@ -1,6 +1,6 @@
 //! An owner in the client's own process, now and then.
 
-use super::way::{RUN, Way};
+use super::way::{RUN, Way, Which};
 use super::{Node, Place, patient};
 use client::{NearOwner, Owner, OwnerWay, Owners, RemoteOwner};
 use futures::future::BoxFuture;
@@ -26,6 +26,8 @@ pub struct Map {
     pub late: Arc<AtomicBool>,
     /// An owner in the client's process isn't asked for what publishes as long as this is set.
     pub no_publishes: Arc<AtomicBool>,
+    /// Nor for these operations, as long as there are some.
+    pub held_up: Arc<Mutex<Option<Which>>>,
 }
 
 impl Map {
@@ -42,6 +44,7 @@ impl Map {
             called: self.called.clone(),
             late: self.late.clone(),
             no_publishes: self.no_publishes.clone(),
+            held_up: self.held_up.clone(),
         })));
     }
 
@@ -77,11 +80,17 @@ struct Hosted {
     called: Arc<AtomicU64>,
     late: Arc<AtomicBool>,
     no_publishes: Arc<AtomicBool>,
+    held_up: Arc<Mutex<Option<Which>>>,
 }
 
 impl Hosted {
     fn is_held_up(&self, request: &OwnerRequest) -> bool {
-        request.is_publish() && self.no_publishes.load(Ordering::Relaxed)
+        let held_up = *self.held_up.lock();
+        let is_one = match (request, held_up) {
+            (OwnerRequest::Execute { operation, .. }, Some(which)) => which(operation),
+            _ => false,
+        };
+        is_one || (request.is_publish() && self.no_publishes.load(Ordering::Relaxed))
     }
 }
 
@@ -156,6 +165,7 @@ where
             called: Arc::default(),
             late: Arc::default(),
             no_publishes: Arc::default(),
+            held_up: Arc::default(),
         });
         let node = Node::open_with(&world, &place, patient(), |metanode| {
             map.is_near(metanode);

@@ -226,6 +226,47 @@ fn a_session_reserves_a_bounded_number_of_runs() {
     store.audit();
 }
 
+#[test]
+fn numbers_that_a_session_gives_back_are_not_reserved_any_more() {
+    let mut store = Store::new();
+    store.set_session(Some(false));
+    let give_back = |store: &mut Store, number: u64| {
+        let inode = InodeId::new(ROOT.fileset(), InodeNumber(number));
+        let back = Operation::Reserve {
+            inode,
+            inodes: 0,
+            data: 0,
+        };
+        store.run(&back).map(drop)
+    };
+    let refused = Err(ErrorKind::InvalidArgument);
+    let (first, _) = reserve(&mut store, 10, 0);
+    let (second, _) = reserve(&mut store, 5, 0);
+    let (first, second) = (first.0, second.0);
+    let fresh = |number: u64| Fresh {
+        inode: Some(InodeNumber(number)),
+        data: None,
+    };
+    run_in_stream(&mut store, &create("a"), 1, fresh(first)).unwrap();
+    // What was used isn't given back, nor what was never reserved.
+    assert_eq!(give_back(&mut store, first), refused);
+    assert_eq!(give_back(&mut store, second + 5), refused);
+    // The rest of a run, from a number on; those before may be on their way.
+    assert_eq!(give_back(&mut store, first + 3), Ok(()));
+    assert_eq!(next_inode(&store), second + 5, "later ones are handed out");
+    let late = run_in_stream(&mut store, &create("b"), 2, fresh(first + 3));
+    assert_eq!(late.map(drop), refused);
+    run_in_stream(&mut store, &create("c"), 3, fresh(first + 2)).unwrap();
+    // Once more, as when its answer is lost.
+    assert_eq!(give_back(&mut store, first + 3), refused);
+    // The newest ones are handed out again.
+    assert_eq!(give_back(&mut store, second), Ok(()));
+    assert_eq!(next_inode(&store), second);
+    assert_eq!(store.count(Table::Reserved), 0, "nothing is left");
+    assert_eq!(reserve(&mut store, 1, 0).0, InodeNumber(second));
+    store.audit();
+}
+
 /// Would be broken if a node could use up all numbers by reserving them, a thousand with each request.
 #[test]
 fn half_of_the_numbers_are_for_what_is_made_with_the_owners_word() {

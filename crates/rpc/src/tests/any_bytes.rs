@@ -52,6 +52,7 @@ fn call(source: &mut Source<'_>) -> Call {
             0 => source.number() as u32 % 100_000,
             _ => 60_000,
         },
+        may_wait: false,
     }
 }
 

@@ -72,6 +72,7 @@ fn frames_have_the_documented_bytes() {
         payload: Bytes::from_static(b"payload"),
         payload_crc: None,
         reply_bytes_max: 0x2122,
+        may_wait: false,
     };
     let known = Call {
         payload_crc: Some(crc32c(b"payload")),
@@ -241,6 +242,7 @@ fn some_frame() -> impl Strategy<Value = Frame> {
             payload: call.4,
             payload_crc: None,
             reply_bytes_max,
+            may_wait: false,
         },
     });
     let answered = (some_bytes(100_000), some_bytes(200_000)).prop_map(|(body, payload)| {

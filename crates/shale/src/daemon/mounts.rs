@@ -52,7 +52,7 @@ pub struct Mounts {
     /// Of each file system, the kernels' views of it that must agree.
     siblings: Mutex<BTreeMap<Option<FileSystemName>, Arc<Siblings>>>,
     list: Mutex<Vec<Arc<OneMount>>>,
-    /// Held while a mount is made, and while all are ended; not while a file system is opened for one.
+    /// Held while a mount is made, and while all are ended; not while a file system is opened for one, or its owner is asked.
     making: tokio::sync::Mutex<()>,
     /// Whoever tries to mount has this too.
     attempt: Arc<()>,
@@ -75,6 +75,20 @@ struct OneMount {
     options: Options,
     /// That is mounted, and in use until this mount has ended.
     file_system: Arc<OpenFileSystem>,
+}
+
+/// What a mount is to show: a file system, and a door to it that isn't mounted. Dropped with that, it leaves nothing open.
+struct Prepared {
+    file_system: Arc<OpenFileSystem>,
+    door: Option<Arc<Door>>,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if let Some(door) = self.door.take() {
+            fuse::FileSystem::unmounted(&*door);
+        }
+    }
 }
 
 impl Mounts {
@@ -129,10 +143,32 @@ impl Mounts {
         let _attempt = self.attempt.clone();
         self.check_mounts()?;
         // What follows ends soon; this may take as long as a client's patience, and other mounts don't wait for that.
-        let _in_use = self.open(options).await?;
+        let prepared = self.prepare(options).await?;
         let _alone = self.making.lock().await;
         self.check_mounts()?;
-        self.make_alone(mountpoint, options).await
+        self.make_alone(mountpoint, options, prepared).await
+    }
+
+    /// Opens what a mount is to show. Asks the owner.
+    async fn prepare(&self, options: &Options) -> Result<Prepared> {
+        let settings = DoorSettings {
+            // A read-only mount doesn't change access times either.
+            no_atime: options.flags.no_atime || options.flags.read_only,
+            locks: options.locks,
+            no_acl: options.no_acl,
+            selinux: fuse::node_has_selinux(),
+            ..DoorSettings::default()
+        };
+        let path = options.subdir.clone().unwrap_or_default();
+        // A mount that is refused doesn't use it any more.
+        let file_system = self.open(options).await?;
+        let siblings = self.siblings_of(options);
+        let (client, root) = (file_system.client.clone(), file_system.root);
+        let door = Door::to_directory(client, root, settings, &path, &siblings).await?;
+        Ok(Prepared {
+            file_system,
+            door: Some(Arc::new(door)),
+        })
     }
 
     /// Whether one more mount may be made.
@@ -152,7 +188,12 @@ impl Mounts {
     }
 
     /// The caller holds `making`.
-    async fn make_alone(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
+    async fn make_alone(
+        self: &Arc<Self>,
+        mountpoint: &Path,
+        options: &Options,
+        mut prepared: Prepared,
+    ) -> Result<()> {
         let mut how = MountOptions::new(mountpoint);
         how.name = self.source.display().to_string();
         how.flags = options.flags;
@@ -160,22 +201,10 @@ impl Mounts {
         how.transport = options.transport;
         how.locks = options.locks;
         how.no_acl = options.no_acl;
-        let settings = DoorSettings {
-            // A read-only mount doesn't change access times either.
-            no_atime: options.flags.no_atime || options.flags.read_only,
-            locks: options.locks,
-            no_acl: options.no_acl,
-            selinux: fuse::node_has_selinux(),
-            ..DoorSettings::default()
-        };
-        let path = options.subdir.clone().unwrap_or_default();
-        // A mount that is refused doesn't use it any more.
-        let open = self.open(options).await?;
-        let siblings = self.siblings_of(options);
-        let client = open.client.clone();
-        let door = Door::to_directory(client, open.root, settings, &path, &siblings).await?;
-        let door = Arc::new(door);
+        let door = prepared.door.clone().expect("it isn't mounted yet");
         door.wait_for_siblings().await;
+        // The end of the mount is its end from now on.
+        prepared.door = None;
         let (world, served) = (self.world.clone(), door.clone());
         let (source, place) = (self.source.clone(), real_path(mountpoint));
         let mount = self
@@ -190,7 +219,7 @@ impl Mounts {
         let one = Arc::new(OneMount {
             mount,
             options: options.clone(),
-            file_system: open,
+            file_system: prepared.file_system.clone(),
         });
         if let (Some(guard), Some(id)) = (&self.guard, one.mount.id()) {
             guard.watchdog.watch(id);
@@ -388,7 +417,8 @@ impl Mounts {
             if let Err(error) = self.end(&one, how).await {
                 for one in ended.iter().rev() {
                     let place = one.mount.mountpoint();
-                    self.make_alone(place, &one.options).await?;
+                    let prepared = self.prepare(&one.options).await?;
+                    self.make_alone(place, &one.options, prepared).await?;
                 }
                 return Err(error);
             }

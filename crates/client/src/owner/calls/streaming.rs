@@ -10,7 +10,8 @@ use model::limits::RESERVED_MAX;
 use model::operation::{NewInode, Ranked, Stamp};
 use model::owner::{OwnerCall, OwnerReply, OwnerRequest, StreamDone, Tenure};
 use model::{
-    Advice, Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, SessionId,
+    Advice, Attributes, ErrorKind, FileName, InodeId, InodeNumber, Operation, Reply, Result,
+    SessionId,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -271,6 +272,31 @@ impl Calls {
             }
             other => crate::owner::unexpected(&other),
         }
+    }
+
+    /// Gives numbers back that weren't used since this was asked last. Others that are on their way come before them in their
+    /// runs, so this may overtake what is made with these.
+    pub(in crate::owner) async fn give_numbers_back(&self) {
+        let unused = self.streaming.stream.lock().take_unused_numbers();
+        let session = self.session.get().copied().unwrap_or_default();
+        let mut unused = unused.into_iter();
+        for (directory, run) in unused.by_ref() {
+            let first = InodeNumber(run.start);
+            let operation = Operation::Reserve {
+                inode: InodeId::new(directory.fileset(), first),
+                inodes: 0,
+                data: 0,
+            };
+            let stamp = Stamp::own(self.world.wall(), session);
+            let request = OwnerRequest::Execute { operation, stamp };
+            if let Err(error) = self.ask(&request).await {
+                // It may be done all the same, so these aren't used any more.
+                tracing::debug!(%directory, %error, "unused numbers aren't given back");
+                break;
+            }
+        }
+        let mut stream = self.streaming.stream.lock();
+        unused.for_each(|(directory, run)| stream.reserved(directory, run));
     }
 
     /// Waits until the owner knows what a request is about.

@@ -1,10 +1,14 @@
 //! Mounts of a node whose file systems can't be opened: what doesn't need a kernel.
 
 use super::*;
-use client::Losses;
+use client::{Client, ClientSettings, Losses, Owner, OwnerWay, Owners, RemoteOwner};
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, ready};
+use model::map::{Generation, PoolMap};
+use model::{GroupId, InodeId, MapEpoch, Scheme, SessionId, ShardId};
+use pool::Pool;
 use world::sim::Simulation;
+use world::{Deadline, Instant};
 
 /// The owner of the first file system doesn't answer, and there is no other one.
 struct Unreachable;
@@ -47,6 +51,92 @@ fn a_file_system_whose_owner_does_not_answer_holds_up_no_other_mount() {
         assert!(mounts.close_if_none().await);
         let refused = mounts.add(place, &other).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+    });
+    run.finished();
+}
+
+/// No node owns any shard.
+struct Nobody(World);
+
+impl Owners for Nobody {
+    fn owner(&self) -> Option<OwnerWay> {
+        None
+    }
+
+    fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.sleep(deadline.rest(&self.0)))
+    }
+
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(pending())
+    }
+
+    fn usable_until(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// File systems that are open, and whose owners have gone.
+struct Left(Arc<OpenFileSystem>);
+
+impl Left {
+    fn new(world: &World) -> Arc<Self> {
+        let generation = Generation {
+            first_group: GroupId(0),
+            groups: 1,
+            scheme: Scheme::Replicate(1),
+            block_bytes: None,
+            seed: 1,
+            seeded: testkit::disks::entries(1),
+            exceptions: BTreeMap::new(),
+            versions: BTreeMap::new(),
+        };
+        let map = PoolMap {
+            epoch: MapEpoch(1),
+            nsds: testkit::disks::entries(1),
+            names: Vec::new(),
+            generations: vec![generation],
+        };
+        let pool = Pool::new(world.clone(), map, Vec::new());
+        let (owners, settings) = (Arc::new(Nobody(world.clone())), ClientSettings::default());
+        let owner = RemoteOwner::new(world.clone(), ShardId(0), owners, settings.patience);
+        let owner = Owner::There(owner);
+        let client = Client::new(world.clone(), owner, pool, SessionId(1), settings);
+        Arc::new(Self(OpenFileSystem::new(client, InodeId::ROOT)))
+    }
+}
+
+impl FileSystems for Left {
+    fn open<'a>(
+        self: Arc<Self>,
+        _: Option<&'a FileSystemName>,
+    ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>> {
+        Box::pin(ready(Ok(self.0.clone())))
+    }
+
+    fn opened(&self) -> Vec<Arc<OpenFileSystem>> {
+        vec![self.0.clone()]
+    }
+
+    fn losses(&self) -> Losses {
+        Losses::default()
+    }
+}
+
+/// Would be broken if a mount asked its owner while no other one may be made, or all be ended.
+#[test]
+fn an_owner_that_has_gone_holds_up_no_other_mount_nor_their_end() {
+    let run = Simulation::new(2).run(async |world: World| {
+        let mounts = Mounts::new(&world, Left::new(&world), PathBuf::from("node"), None);
+        let options = Options::default();
+        let mut waits = Box::pin(mounts.add(Path::new("/nowhere"), &options));
+        let early = world.timeout(Duration::from_secs(1), waits.as_mut()).await;
+        assert!(early.is_err(), "it asks its owner");
+        let ended = mounts.end_all(Unmount::IfIdle).now_or_never();
+        let ended = ended.expect("nothing is being mounted");
+        assert!(ended.unwrap().is_empty());
+        let refused = waits.await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
     });
     run.finished();
 }

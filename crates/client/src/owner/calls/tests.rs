@@ -1,0 +1,99 @@
+//! Requests that nobody waits for any more, and the end of their session.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use super::*;
+use model::call::Answer;
+use model::{Operation, SetAttributes};
+use world::sim::Simulation;
+
+const SESSION: SessionId = SessionId(1);
+const TENURE: Tenure = Tenure(3);
+const INODE: InodeId = InodeId(7);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An owner on another node that answers nothing.
+struct Silent(World);
+
+impl Remote for Silent {
+    fn call(
+        &self,
+        _: Call,
+        deadline: Deadline,
+    ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
+        Box::pin(async move {
+            self.0.sleep(deadline.rest(&self.0)).await;
+            Err(NoAnswer::unknown("it is silent"))
+        })
+    }
+}
+
+impl Owners for Silent {
+    fn owner(&self) -> Option<OwnerWay> {
+        Some(OwnerWay::Far(Arc::new(Silent(self.0.clone()))))
+    }
+
+    fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.sleep(deadline.rest(&self.0)))
+    }
+
+    fn replaced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn usable_until(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// A session with a truncate that was given up long ago: it is asked for again with attempts that take long. Returns what waits
+/// until it is known what became of that.
+async fn given_up(world: &World) -> (Arc<Calls>, BoxFuture<'static, ()>) {
+    let owners = Arc::new(Silent(world.clone()));
+    let shared = (Arc::default(), KnownNames::new());
+    let patience = SECOND * 60;
+    let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
+    calls.set_session(SESSION, TENURE);
+    let set = SetAttributes {
+        size: Some(0),
+        ..SetAttributes::default()
+    };
+    let truncate = OwnerRequest::Execute {
+        operation: Operation::SetAttributes { inode: INODE, set },
+        stamp: Stamp::own(world.wall(), SESSION),
+    };
+    let asked = world.timeout(SECOND, calls.ask(&truncate)).await;
+    assert!(asked.is_err(), "it is answered");
+    let mut decided = calls.undecided(INODE, &[Late::Bytes]).unwrap();
+    let early = world.timeout(SECOND * 35, decided.as_mut()).await;
+    assert!(early.is_err(), "it may still run");
+    (calls, decided)
+}
+
+/// Would be broken if the end of a session were noticed when an attempt has failed, which may take half a minute.
+#[test]
+fn a_session_that_has_ended_leaves_nothing_undecided() {
+    let ran = Simulation::new(1).run(|world| async move {
+        let (calls, decided) = given_up(&world).await;
+        let ended = world.now();
+        assert!(!calls.has_lost_answers().await);
+        decided.await;
+        assert_eq!(world.now(), ended);
+        // Its slot is free for who hears then that the session is over.
+        let taken = (0..model::limits::SESSION_SLOTS).map(|_| calls.slots.take(true));
+        let taken = world.timeout(SECOND, futures::future::join_all(taken));
+        assert!(taken.await.is_ok());
+    });
+    ran.finished();
+}
+
+#[test]
+fn a_session_that_is_closed_leaves_nothing_undecided() {
+    let ran = Simulation::new(2).run(|world| async move {
+        let (calls, decided) = given_up(&world).await;
+        let ended = world.now();
+        calls.close();
+        decided.await;
+        assert_eq!(world.now(), ended);
+    });
+    ran.finished();
+}
