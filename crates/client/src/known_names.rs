@@ -5,6 +5,8 @@
 //! were claimed; none of them is in use meanwhile, so a recall waits for nothing. *Its answer* is kept
 //! if all that it says was held, and nobody here changed it, from before it was asked ([`Asked`]) until
 //! it came. *A recall* drops what is known first (`tokens.rs` says what is held, [`KnownNames::show`]).
+//! *Attributes that come with their token* were looked at after it was granted, so the answer to the same question is kept
+//! ([`AskedToKnow`]).
 //! *A change of this client* isn't recalled from it: what it concerns is dropped when it begins and
 //! when its outcome is known, and nothing is learned of it between ([`OwnChange`]). Who can do nothing beside it waits
 //! for its end ([`KnownNames::until_quiet`]).
@@ -32,7 +34,7 @@ mod shown;
 mod tests;
 mod tries;
 
-pub(crate) use memory::{Asked, Learned, Looked, LookedAt, Making, ToLearn};
+pub(crate) use memory::{Asked, Came, Learned, Looked, LookedAt, Making, ToLearn};
 
 use change::{Became, Concerned};
 use memory::{Memory, NEVER};
@@ -71,6 +73,13 @@ pub(crate) struct OwnChange {
     /// What comes of it may be learned.
     teaches: bool,
     became: Option<Became>,
+}
+
+/// Tokens of inodes are being asked for that come with attributes. What this client changes meanwhile is taken down until
+/// this is dropped.
+pub(crate) struct AskedToKnow {
+    names: Arc<KnownNames>,
+    asked: Asked,
 }
 
 /// A token is waited for beside operations; no longer when this is dropped.
@@ -128,11 +137,31 @@ impl KnownNames {
 
     /// The owner is about to be asked.
     pub(crate) fn begin(&self) -> Asked {
-        let memory = self.memory.lock();
+        self.begin_with(&self.memory.lock())
+    }
+
+    fn begin_with(&self, memory: &Memory) -> Asked {
         match self.gate.load(Ordering::SeqCst) {
             0 => memory.begin(),
             _ => Asked::in_vain(),
         }
+    }
+
+    /// As [`KnownNames::begin`], for tokens of inodes that come with attributes.
+    pub(crate) fn ask_to_know(self: &Arc<Self>) -> AskedToKnow {
+        let mut memory = self.memory.lock();
+        memory.begin_to_know();
+        let asked = self.begin_with(&memory);
+        drop(memory);
+        AskedToKnow {
+            names: self.clone(),
+            asked,
+        }
+    }
+
+    /// How much has been learned, come to be held, or changed; for [`Came::new`].
+    pub(crate) fn count(&self) -> u64 {
+        self.memory.lock().count()
     }
 
     /// The owner has found a name, or has found it missing. Returns when it was learned; `None` if it
@@ -374,6 +403,30 @@ impl OwnChange {
         if self.teaches {
             self.became = Became::of(operation, reply);
         }
+    }
+}
+
+impl AskedToKnow {
+    /// Takes in what came with tokens of inodes in a listing of a directory: the listing shows it from now on, and it is known if
+    /// this client has changed none of it since the tokens were asked for.
+    pub(crate) fn learn(&self, directory: InodeId, entries: &mut [DirectoryEntry], came: &Came) {
+        let mut memory = self.names.memory.lock();
+        let mut entries = entries.iter_mut();
+        for attributes in came.attributes() {
+            // Both are in the order of the listing.
+            let Some(entry) = entries.find(|entry| entry.inode == attributes.inode) else {
+                break;
+            };
+            entry.attributes = Some(*attributes);
+            memory.learn_granted(directory, entry, came, self.asked);
+        }
+        memory.make_room(directory);
+    }
+}
+
+impl Drop for AskedToKnow {
+    fn drop(&mut self) {
+        self.names.memory.lock().end_to_know();
     }
 }
 

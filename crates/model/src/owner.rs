@@ -233,6 +233,16 @@ pub struct StreamDone {
 /// Most inodes in one [`OwnerRequest::AskToKnow`].
 pub const KNOWN_MAX: usize = 256;
 
+/// A shared token that came with [`OwnerReply::Known`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KnownInode {
+    /// The grant.
+    pub number: GrantNumber,
+    /// The inode's attributes as they were after the grant: but for the session itself nobody changes them while it holds that.
+    /// `None` if they can't be had soon.
+    pub attributes: Option<Attributes>,
+}
+
 /// Most tokens in one [`OwnerRequest::ReturnTokens`].
 pub const RETURNED_MAX: usize = 256;
 
@@ -508,8 +518,8 @@ pub enum OwnerReply {
     /// Shared tokens in the order in which they were asked for; `None` of an inode whose attributes others may be
     /// changing, or if the session holds as much as it may. It renews all tokens of the session.
     Known {
-        /// The grants.
-        grants: Vec<Option<GrantNumber>>,
+        /// The tokens, each with what it lets its session see.
+        inodes: Vec<Option<KnownInode>>,
         /// For how long.
         renewal: Renewal,
     },
@@ -628,7 +638,7 @@ pub struct Usage {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::Reply;
+    use crate::{FileKind, Reply};
     use bytes::Bytes;
 
     #[test]
@@ -691,13 +701,34 @@ mod tests {
                 renewal,
             },
         );
+        let time = Timestamp(i64::MIN);
+        let attributes = Attributes {
+            inode: InodeId(u64::MAX),
+            kind: FileKind::BlockDevice,
+            mode: u32::MAX,
+            uid: u32::MAX,
+            gid: u32::MAX,
+            links: u32::MAX,
+            size: u64::MAX,
+            allocated: u64::MAX,
+            rdev: u32::MAX,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            generation: u32::MAX,
+        };
+        let known = KnownInode {
+            number: numbers,
+            attributes: Some(attributes),
+        };
         most(
             &OwnerRequest::AskToKnow {
                 session,
                 inodes: Vec::new(),
             },
             OwnerReply::Known {
-                grants: vec![Some(numbers); KNOWN_MAX],
+                inodes: vec![Some(known); KNOWN_MAX],
                 renewal,
             },
         );
