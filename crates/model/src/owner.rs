@@ -282,8 +282,11 @@ pub struct Mended {
 /// How long [`OwnerRequest::AwaitRecalls`] waits at most: so often tokens are renewed.
 pub const RECALL_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Most recalls in an answer.
-pub const RECALLS_MAX: usize = 64;
+/// Most recalls in an answer: as many as one question of who lists files asks for.
+pub const RECALLS_MAX: usize = KNOWN_MAX;
+
+/// No recall is added to an answer that has so many ranges already.
+pub const RECALLED_RANGES_MAX: usize = 64 * TOKEN_RANGES_MAX;
 
 /// What a session holds at the owner, or a part of it, in this order: at most [`RECLAIM_MAX`] in all.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -523,7 +526,7 @@ pub enum OwnerReply {
         /// For how long.
         renewal: Renewal,
     },
-    /// What the owner wants back, at most [`RECALLS_MAX`]. It renews all tokens of the session.
+    /// What the owner wants back, at most [`RECALLS_MAX`], with about [`RECALLED_RANGES_MAX`] ranges. It renews all tokens of the session.
     Recalls {
         /// What.
         recalls: Vec<TokenRecall>,
@@ -683,12 +686,16 @@ mod tests {
             end: u64::MAX,
         };
         let object = TokenObject::Bytes(InodeId(u64::MAX));
-        let recall = TokenRecall {
+        let recall = |ranges| TokenRecall {
             object,
-            ranges: vec![range; TOKEN_RANGES_MAX],
+            ranges: vec![range; ranges],
             keep: Some(TokenMode::Exclusive),
             up_to: numbers,
         };
+        // The last one has as many as a recall may have.
+        let few = (RECALLED_RANGES_MAX - 1) / (RECALLS_MAX - 1);
+        let mut recalls = vec![recall(few); RECALLS_MAX - 1];
+        recalls.push(recall(TOKEN_RANGES_MAX));
         most(
             &OwnerRequest::AwaitRecalls {
                 session,
@@ -696,7 +703,7 @@ mod tests {
                 has_all: false,
             },
             OwnerReply::Recalls {
-                recalls: vec![recall; RECALLS_MAX],
+                recalls,
                 has_all: false,
                 renewal,
             },
