@@ -178,7 +178,7 @@ impl KnownNames {
     }
 
     /// What is still known of what was learned then: the name, and with it the attributes. If these are, a kernel may
-    /// keep them until the token of the inode, or of the directory, goes back ([`KnownNames::take_shown`]).
+    /// keep them until the token of the inode, or of the directory, goes back ([`KnownNames::shown_in`]).
     pub(crate) fn show_entry(
         &self,
         directory: InodeId,
@@ -209,15 +209,31 @@ impl KnownNames {
     }
 
     /// Whether a directory's attributes are still known as they were learned then. If yes, a kernel may keep them
-    /// until the token of the directory, or of the one with its name, goes back ([`KnownNames::take_shown`]).
+    /// until the token of the directory, or of the one with its name, goes back ([`KnownNames::shown_in`]).
     pub(crate) fn show_attributes(&self, inode: InodeId, learned: Learned) -> bool {
         self.memory.lock().show_attributes(inode, learned)
     }
 
-    /// A directory's token goes back. The inodes with names in it whose attributes kernels may keep; from now on
+    /// A directory's token is lost. The inodes with names in it whose attributes kernels may keep; from now on
     /// they don't.
     pub(crate) fn take_shown(&self, directory: InodeId) -> Vec<InodeId> {
         self.memory.lock().take_shown(directory)
+    }
+
+    /// A directory's token goes back. The inodes with names in it whose attributes kernels may keep, until they have dropped them
+    /// ([`KnownNames::hide_in`]).
+    pub(crate) fn shown_in(&self, directory: InodeId) -> Vec<InodeId> {
+        self.memory.lock().shown_in(directory)
+    }
+
+    /// Kernels have dropped the attributes of these, whose names were in a directory.
+    pub(crate) fn hide_in(&self, directory: InodeId, inodes: &[InodeId]) {
+        self.memory.lock().hide_in(directory, inodes);
+    }
+
+    /// Whether kernels may keep an inode's attributes.
+    pub(crate) fn is_shown(&self, inode: InodeId) -> bool {
+        self.memory.lock().is_shown(inode)
     }
 
     /// An inode's token has gone back, and kernels keep nothing of it; or it is lost, and what they keep runs out.

@@ -402,3 +402,35 @@ fn who_has_a_file_open_sees_at_once_that_others_move_and_remove_its_name() {
         node.close().await;
     });
 }
+
+/// With each notice of attributes a kernel forgets all names. Would be broken if it were told of each token that goes back of an
+/// inode of which it keeps nothing: what programs look at meanwhile would be asked for again each time.
+#[test]
+fn a_kernel_that_keeps_nothing_of_a_file_is_not_told_when_its_token_goes_back() {
+    run(9_396, |world, node| async move {
+        let (one, _) = far(&world, &node).await;
+        let (two, _) = far(&world, &node).await;
+        let kernel = SimKernel::before(&one);
+        let written = make(&node.client, ROOT, "written", new_file()).await;
+        for text in ["other", "another"] {
+            make(&node.client, ROOT, text, new_file()).await;
+        }
+        // Sizes and times are everybody's from now on: nothing of it is valid for kernels.
+        one.write(written, 0, b"x").await.unwrap();
+        assert_eq!(list(&one, ROOT).await.len(), 3);
+        let look = async || {
+            let before = kernel.asked.load(Ordering::Relaxed);
+            kernel.stat(ROOT, &name("other")).await.unwrap();
+            kernel.asked.load(Ordering::Relaxed) - before
+        };
+        assert_eq!(look().await, 1);
+        assert_eq!(look().await, 0, "it is kept");
+        assert_eq!(two.get_attributes(written).await.unwrap().size, 1);
+        assert_eq!(look().await, 0, "it is kept still");
+        drop(kernel);
+        for client in [one, two] {
+            client.close().await.unwrap();
+        }
+        node.close().await;
+    });
+}
