@@ -5,6 +5,8 @@
 //! were claimed; none of them is in use meanwhile, so a recall waits for nothing. *Its answer* is kept
 //! if all that it says was held, and nobody here changed it, from before it was asked ([`Asked`]) until
 //! it came. *A recall* drops what is known first (`tokens.rs` says what is held, [`KnownNames::show`]).
+//! *Attributes that come with their token* were looked at after it was granted, so the answer to the same question is kept
+//! ([`AskedToKnow`]).
 //! *A change of this client* isn't recalled from it: what it concerns is dropped when it begins and
 //! when its outcome is known, and nothing is learned of it between ([`OwnChange`]). Who can do nothing beside it waits
 //! for its end ([`KnownNames::until_quiet`]).
@@ -32,7 +34,7 @@ mod shown;
 mod tests;
 mod tries;
 
-pub(crate) use memory::{Asked, Learned, Looked, LookedAt, Making, ToLearn};
+pub(crate) use memory::{Asked, Came, Learned, Looked, LookedAt, Making, ToLearn};
 
 use change::{Became, Concerned};
 use memory::{Memory, NEVER};
@@ -71,6 +73,13 @@ pub(crate) struct OwnChange {
     /// What comes of it may be learned.
     teaches: bool,
     became: Option<Became>,
+}
+
+/// Tokens of inodes are being asked for that come with attributes. What this client changes meanwhile is taken down until
+/// this is dropped.
+pub(crate) struct AskedToKnow {
+    names: Arc<KnownNames>,
+    asked: Asked,
 }
 
 /// A token is waited for beside operations; no longer when this is dropped.
@@ -128,11 +137,31 @@ impl KnownNames {
 
     /// The owner is about to be asked.
     pub(crate) fn begin(&self) -> Asked {
-        let memory = self.memory.lock();
+        self.begin_with(&self.memory.lock())
+    }
+
+    fn begin_with(&self, memory: &Memory) -> Asked {
         match self.gate.load(Ordering::SeqCst) {
             0 => memory.begin(),
             _ => Asked::in_vain(),
         }
+    }
+
+    /// As [`KnownNames::begin`], for tokens of inodes that come with attributes.
+    pub(crate) fn ask_to_know(self: &Arc<Self>) -> AskedToKnow {
+        let mut memory = self.memory.lock();
+        memory.begin_to_know();
+        let asked = self.begin_with(&memory);
+        drop(memory);
+        AskedToKnow {
+            names: self.clone(),
+            asked,
+        }
+    }
+
+    /// How much has been learned, come to be held, or changed; for [`Came::new`].
+    pub(crate) fn count(&self) -> u64 {
+        self.memory.lock().count()
     }
 
     /// The owner has found a name, or has found it missing. Returns when it was learned; `None` if it
@@ -149,7 +178,7 @@ impl KnownNames {
     }
 
     /// What is still known of what was learned then: the name, and with it the attributes. If these are, a kernel may
-    /// keep them until the token of the inode, or of the directory, goes back ([`KnownNames::take_shown`]).
+    /// keep them until the token of the inode, or of the directory, goes back ([`KnownNames::shown_in`]).
     pub(crate) fn show_entry(
         &self,
         directory: InodeId,
@@ -180,15 +209,31 @@ impl KnownNames {
     }
 
     /// Whether a directory's attributes are still known as they were learned then. If yes, a kernel may keep them
-    /// until the token of the directory, or of the one with its name, goes back ([`KnownNames::take_shown`]).
+    /// until the token of the directory, or of the one with its name, goes back ([`KnownNames::shown_in`]).
     pub(crate) fn show_attributes(&self, inode: InodeId, learned: Learned) -> bool {
         self.memory.lock().show_attributes(inode, learned)
     }
 
-    /// A directory's token goes back. The inodes with names in it whose attributes kernels may keep; from now on
+    /// A directory's token is lost. The inodes with names in it whose attributes kernels may keep; from now on
     /// they don't.
     pub(crate) fn take_shown(&self, directory: InodeId) -> Vec<InodeId> {
         self.memory.lock().take_shown(directory)
+    }
+
+    /// A directory's token goes back. The inodes with names in it whose attributes kernels may keep, until they have dropped them
+    /// ([`KnownNames::hide_in`]).
+    pub(crate) fn shown_in(&self, directory: InodeId) -> Vec<InodeId> {
+        self.memory.lock().shown_in(directory)
+    }
+
+    /// Kernels have dropped the attributes of these, whose names were in a directory.
+    pub(crate) fn hide_in(&self, directory: InodeId, inodes: &[InodeId]) {
+        self.memory.lock().hide_in(directory, inodes);
+    }
+
+    /// Whether kernels may keep an inode's attributes.
+    pub(crate) fn is_shown(&self, inode: InodeId) -> bool {
+        self.memory.lock().is_shown(inode)
     }
 
     /// An inode's token has gone back, and kernels keep nothing of it; or it is lost, and what they keep runs out.
@@ -374,6 +419,30 @@ impl OwnChange {
         if self.teaches {
             self.became = Became::of(operation, reply);
         }
+    }
+}
+
+impl AskedToKnow {
+    /// Takes in what came with tokens of inodes in a listing of a directory: the listing shows it from now on, and it is known if
+    /// this client has changed none of it since the tokens were asked for.
+    pub(crate) fn learn(&self, directory: InodeId, entries: &mut [DirectoryEntry], came: &Came) {
+        let mut memory = self.names.memory.lock();
+        let mut entries = entries.iter_mut();
+        for attributes in came.attributes() {
+            // Both are in the order of the listing.
+            let Some(entry) = entries.find(|entry| entry.inode == attributes.inode) else {
+                break;
+            };
+            entry.attributes = Some(*attributes);
+            memory.learn_granted(directory, entry, came, self.asked);
+        }
+        memory.make_room(directory);
+    }
+}
+
+impl Drop for AskedToKnow {
+    fn drop(&mut self) {
+        self.names.memory.lock().end_to_know();
     }
 }
 

@@ -456,7 +456,12 @@ impl Tokens {
     // What follows.
 
     /// Does what the holder wants done.
-    fn act(&self, mut state: MutexGuard<'_, State>) {
+    fn act(&self, state: MutexGuard<'_, State>) {
+        self.act_then(state, || ());
+    }
+
+    /// As [`Tokens::act`]. `then` is called when all is shown that may be used now, with the state locked.
+    fn act_then<T>(&self, mut state: MutexGuard<'_, State>, then: impl FnOnce() -> T) -> T {
         let mut tasks = Vec::new();
         while let Some(holder) = &mut state.holder {
             let actions = holder.take_actions();
@@ -467,6 +472,7 @@ impl Tokens {
                 self.do_one(&mut state, action, &mut tasks);
             }
         }
+        let result = then();
         let loses = |task: &Later| matches!(task, Later::Lose(..));
         // Recursive, because what is lost may end a use.
         let _losing = tasks
@@ -475,7 +481,7 @@ impl Tokens {
             .then(|| self.losing.read_recursive());
         drop(state);
         let Some(tokens) = self.me.upgrade() else {
-            return;
+            return result;
         };
         let mut returns = Vec::new();
         for task in tasks {
@@ -497,6 +503,7 @@ impl Tokens {
         if !returns.is_empty() {
             self.give_back(returns);
         }
+        result
     }
 
     fn do_one(&self, state: &mut State, action: Action, tasks: &mut Vec<Later>) {

@@ -21,7 +21,9 @@ use crate::tokens::alone::Alone;
 use crate::tokens::writers::{FormerWriters, WriterCount};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use model::owner::{HeldToken, RECALL_WAIT_MAX, RECALLS_MAX, Renewal, Tenure};
+use model::owner::{
+    HeldToken, RECALL_WAIT_MAX, RECALLED_RANGES_MAX, RECALLS_MAX, Renewal, Tenure,
+};
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use parking_lot::{Mutex, MutexGuard};
@@ -490,10 +492,12 @@ impl Tokens {
                 let Some(mail) = state.mail.get_mut(&session) else {
                     return Err(namespace::sessions::ended(session));
                 };
-                let mut recalls = Vec::new();
+                let (mut recalls, mut ranges) = (Vec::new(), 0);
                 while recalls.len() < RECALLS_MAX
+                    && ranges < RECALLED_RANGES_MAX
                     && let Some((_, recall)) = mail.recalls.pop_first()
                 {
+                    ranges += recall.ranges.len();
                     recalls.push(recall);
                 }
                 if !recalls.is_empty() || has_all_now != has_all {

@@ -12,6 +12,7 @@ mod faults;
 mod generations;
 mod hostile;
 mod life;
+mod listed;
 mod moving;
 mod near;
 mod neighbours;

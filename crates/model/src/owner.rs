@@ -233,6 +233,16 @@ pub struct StreamDone {
 /// Most inodes in one [`OwnerRequest::AskToKnow`].
 pub const KNOWN_MAX: usize = 256;
 
+/// A shared token that came with [`OwnerReply::Known`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KnownInode {
+    /// The grant.
+    pub number: GrantNumber,
+    /// The inode's attributes as they were after the grant: but for the session itself nobody changes them while it holds that.
+    /// `None` if they can't be had soon.
+    pub attributes: Option<Attributes>,
+}
+
 /// Most tokens in one [`OwnerRequest::ReturnTokens`].
 pub const RETURNED_MAX: usize = 256;
 
@@ -272,8 +282,11 @@ pub struct Mended {
 /// How long [`OwnerRequest::AwaitRecalls`] waits at most: so often tokens are renewed.
 pub const RECALL_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// Most recalls in an answer.
-pub const RECALLS_MAX: usize = 64;
+/// Most recalls in an answer: as many as one question of who lists files asks for.
+pub const RECALLS_MAX: usize = KNOWN_MAX;
+
+/// No recall is added to an answer that has so many ranges already.
+pub const RECALLED_RANGES_MAX: usize = 64 * TOKEN_RANGES_MAX;
 
 /// What a session holds at the owner, or a part of it, in this order: at most [`RECLAIM_MAX`] in all.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -525,12 +538,12 @@ pub enum OwnerReply {
     /// Shared tokens in the order in which they were asked for; `None` of an inode whose attributes others may be
     /// changing, or if the session holds as much as it may. It renews all tokens of the session.
     Known {
-        /// The grants.
-        grants: Vec<Option<GrantNumber>>,
+        /// The tokens, each with what it lets its session see.
+        inodes: Vec<Option<KnownInode>>,
         /// For how long.
         renewal: Renewal,
     },
-    /// What the owner wants back, at most [`RECALLS_MAX`]. It renews all tokens of the session.
+    /// What the owner wants back, at most [`RECALLS_MAX`], with about [`RECALLED_RANGES_MAX`] ranges. It renews all tokens of the session.
     Recalls {
         /// What.
         recalls: Vec<TokenRecall>,
@@ -645,7 +658,7 @@ pub struct Usage {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::Reply;
+    use crate::{FileKind, Reply};
     use bytes::Bytes;
 
     #[test]
@@ -690,12 +703,16 @@ mod tests {
             end: u64::MAX,
         };
         let object = TokenObject::Bytes(InodeId(u64::MAX));
-        let recall = TokenRecall {
+        let recall = |ranges| TokenRecall {
             object,
-            ranges: vec![range; TOKEN_RANGES_MAX],
+            ranges: vec![range; ranges],
             keep: Some(TokenMode::Exclusive),
             up_to: numbers,
         };
+        // The last one has as many as a recall may have.
+        let few = (RECALLED_RANGES_MAX - 1) / (RECALLS_MAX - 1);
+        let mut recalls = vec![recall(few); RECALLS_MAX - 1];
+        recalls.push(recall(TOKEN_RANGES_MAX));
         most(
             &OwnerRequest::AwaitRecalls {
                 session,
@@ -703,18 +720,39 @@ mod tests {
                 has_all: false,
             },
             OwnerReply::Recalls {
-                recalls: vec![recall; RECALLS_MAX],
+                recalls,
                 has_all: false,
                 renewal,
             },
         );
+        let time = Timestamp(i64::MIN);
+        let attributes = Attributes {
+            inode: InodeId(u64::MAX),
+            kind: FileKind::BlockDevice,
+            mode: u32::MAX,
+            uid: u32::MAX,
+            gid: u32::MAX,
+            links: u32::MAX,
+            size: u64::MAX,
+            allocated: u64::MAX,
+            rdev: u32::MAX,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            generation: u32::MAX,
+        };
+        let known = KnownInode {
+            number: numbers,
+            attributes: Some(attributes),
+        };
         most(
             &OwnerRequest::AskToKnow {
                 session,
                 inodes: Vec::new(),
             },
             OwnerReply::Known {
-                grants: vec![Some(numbers); KNOWN_MAX],
+                inodes: vec![Some(known); KNOWN_MAX],
                 renewal,
             },
         );

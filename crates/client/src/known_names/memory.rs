@@ -2,15 +2,18 @@
 
 mod by_number;
 mod delegated;
+mod granted;
 mod own_changes;
 
 pub(crate) use by_number::LookedAt;
 pub(crate) use delegated::{Making, ToLearn};
+pub(crate) use granted::Came;
 
 use super::changing::Changing;
 use super::directory::{Directory, Named};
 use super::places::Places;
 use super::shown::Shown;
+use granted::Meanwhile;
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, FileName, InodeId, TokenMode, TokenObject};
@@ -102,6 +105,8 @@ pub(super) struct Memory {
     changing: Changing<TokenObject>,
     /// The same of each name.
     changing_names: Changing<(InodeId, FileName)>,
+    /// Inodes that own changes have concerned since tokens are asked for that come with attributes.
+    meanwhile: Meanwhile,
     /// Where the names of directories are.
     places: Places,
     /// Of which inodes kernels may keep attributes.
@@ -123,6 +128,7 @@ impl Memory {
             inodes: Map::default(),
             changing: Changing::default(),
             changing_names: Changing::default(),
+            meanwhile: Meanwhile::default(),
             places: Places::default(),
             shown: Shown::default(),
             refused: Map::default(),
@@ -146,6 +152,7 @@ impl Memory {
             + self.refused.capacity() * place(size_of::<(TokenObject, Contention)>())
             + self.places.bytes()
             + self.shown.bytes()
+            + self.meanwhile.bytes()
     }
 
     // Looks.
@@ -309,6 +316,10 @@ impl Memory {
 
     pub(super) fn begin(&self) -> Asked {
         Asked(self.last)
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.last
     }
 
     /// Whether an object was held and unchanged since before the owner was asked.
@@ -501,7 +512,7 @@ impl Memory {
 
     /// Forgets directories that weren't looked at for long, if there is too much, and this one if it
     /// alone is too large.
-    fn make_room(&mut self, newest: InodeId) {
+    pub(super) fn make_room(&mut self, newest: InodeId) {
         let is_too_large = self
             .directories
             .get(&newest)

@@ -54,6 +54,27 @@ impl Shown {
         }
     }
 
+    /// Whether kernels may keep an inode's attributes.
+    pub(super) fn contains(&self, inode: InodeId) -> bool {
+        self.directories.contains_key(&inode)
+    }
+
+    /// Those with names in a directory of which kernels may keep attributes.
+    pub(super) fn of(&self, directory: InodeId) -> Vec<InodeId> {
+        let shown = self.by_directory.get(&directory);
+        shown.map_or_else(Vec::new, |shown| shown.iter().copied().collect())
+    }
+
+    /// Kernels have dropped the attributes of these, whose names were in this directory. Those that were found elsewhere
+    /// since may be kept again.
+    pub(super) fn hide_in(&mut self, directory: InodeId, inodes: &[InodeId]) {
+        for inode in inodes {
+            if self.directories.get(inode) == Some(&directory) {
+                self.hide(*inode);
+            }
+        }
+    }
+
     fn take_out(&mut self, inode: InodeId, directory: InodeId) {
         if let Some(shown) = self.by_directory.get_mut(&directory) {
             shown.remove(&inode);
@@ -97,5 +118,22 @@ mod tests {
         shown.hide(INODE);
         assert!(shown.take(ABOVE[1]).is_empty());
         assert!(shown.directories.is_empty() && shown.by_directory.is_empty());
+    }
+
+    #[test]
+    fn kernels_may_keep_what_is_in_a_directory_until_they_have_dropped_it() {
+        let mut shown = Shown::default();
+        let others = [InodeId(8), InodeId(9)];
+        shown.show(INODE, ABOVE[0]);
+        others.iter().for_each(|it| shown.show(*it, ABOVE[0]));
+        let told = shown.of(ABOVE[0]);
+        assert_eq!(told, [INODE, others[0], others[1]]);
+        assert!(told.iter().all(|it| shown.contains(*it)));
+        // One was found elsewhere meanwhile.
+        shown.show(INODE, ABOVE[1]);
+        shown.hide_in(ABOVE[0], &told);
+        assert!(shown.contains(INODE) && !others.iter().any(|it| shown.contains(*it)));
+        assert!(shown.of(ABOVE[0]).is_empty());
+        assert_eq!(shown.of(ABOVE[1]), [INODE]);
     }
 }

@@ -5,7 +5,7 @@ mod delegating;
 
 use super::KnownNames;
 use super::change::{Became, Concerned};
-use super::memory::{Asked, Looked, LookedAt, Memory};
+use super::memory::{Asked, Came, Looked, LookedAt, Memory};
 use model::operation::DirectoryEntry;
 use model::{
     Attributes, FileKind, FileName, InodeId, Moment, Operation, Reply, Timestamp, TokenMode,
@@ -213,12 +213,16 @@ enum What {
     Name(u64),
     List(u64, bool),
     Attributes,
+    /// The token of what has this name, with its attributes.
+    Token(u64),
 }
 
 enum Answer {
     Name(Option<Attributes>),
     List(Vec<DirectoryEntry>, bool),
     Attributes(Attributes),
+    /// `None`: it isn't granted, or was given back before the answer came.
+    Token(Option<Attributes>),
 }
 
 /// A change of this client under way.
@@ -239,6 +243,8 @@ struct Run {
     changes: Vec<Own>,
     now: Moment,
     hits: [usize; 4],
+    /// How often attributes came with their token and are known.
+    came: usize,
 }
 
 impl Run {
@@ -252,7 +258,18 @@ impl Run {
             changes: Vec::new(),
             now: Moment::default(),
             hits: [0; 4],
+            came: 0,
         }
+    }
+
+    /// Inodes whose tokens are granted and haven't come.
+    fn on_the_way(&self) -> Vec<InodeId> {
+        let questions = self.questions.iter();
+        let granted = questions.filter_map(|question| match &question.answer {
+            Some(Answer::Token(shown)) => shown.as_ref(),
+            _ => None,
+        });
+        granted.map(|shown| shown.inode).collect()
     }
 
     fn directory(&mut self) -> InodeId {
@@ -308,12 +325,21 @@ impl Run {
     fn others_change(&mut self) {
         let change = self.change();
         let concerned = change.concerned();
+        let on_the_way = self.on_the_way();
         for object in concerned.objects() {
+            let is_on_the_way = |inode: &InodeId| TokenObject::Inode(*inode) == object;
             // Several may change attributes at the same time.
             let together = matches!(change, Change::Chmod(_))
-                && self.held.get(&object) == Some(&TokenMode::SharedWrite);
+                && self.held.get(&object) == Some(&TokenMode::SharedWrite)
+                && !on_the_way.iter().any(is_on_the_way);
             if !together {
                 self.take(object);
+            }
+            // A recall that overtakes a grant is answered, and the grant doesn't count any more.
+            for question in &mut self.questions {
+                if let Some(Answer::Token(shown)) = &mut question.answer {
+                    *shown = shown.filter(|shown| !is_on_the_way(&shown.inode));
+                }
             }
         }
         self.owner.apply(&change);
@@ -351,12 +377,16 @@ impl Run {
         if self.questions.len() >= 4 {
             return;
         }
-        let what = match self.draw.below(8) {
+        let what = match self.draw.below(9) {
             0..3 => What::List(
                 [0, 0, 4][self.draw.below(3) as usize],
                 self.draw.below(2) == 0,
             ),
             3 => What::Attributes,
+            4 => {
+                self.memory.begin_to_know();
+                What::Token(self.draw.below(NAMES))
+            }
             _ => What::Name(self.draw.below(NAMES)),
         };
         let question = Question {
@@ -373,6 +403,7 @@ impl Run {
             return;
         }
         let at = self.draw.below(self.questions.len() as u64) as usize;
+        let on_the_way = self.on_the_way();
         let question = &mut self.questions[at];
         let directory = question.directory;
         if question.answer.is_none() {
@@ -383,6 +414,14 @@ impl Run {
                     Answer::List(entries, end)
                 }
                 What::Attributes => Answer::Attributes(self.owner.inodes[&directory]),
+                What::Token(number) => {
+                    let found = self.owner.find(directory, number).copied();
+                    Answer::Token(found.filter(|found| {
+                        let object = TokenObject::Inode(found.inode);
+                        let is_held = self.held.contains_key(&object);
+                        !is_held && !on_the_way.contains(&found.inode)
+                    }))
+                }
             });
             return;
         }
@@ -405,8 +444,38 @@ impl Run {
             (What::Attributes, Some(Answer::Attributes(attributes))) => {
                 self.memory.learn_attributes(&attributes, asked);
             }
+            (What::Token(number), Some(Answer::Token(shown))) => {
+                if let Some(attributes) = shown {
+                    self.come(directory, number, attributes, asked);
+                }
+                self.memory.end_to_know();
+            }
             _ => unreachable!("the answer fits"),
         }
+    }
+
+    /// A token comes with the attributes of what has a name.
+    fn come(&mut self, directory: InodeId, number: u64, attributes: Attributes, asked: Asked) {
+        let (inode, kind) = (attributes.inode, attributes.kind);
+        let object = TokenObject::Inode(inode);
+        let shared = TokenMode::Shared;
+        let held = self.held.get(&object);
+        let mode = held.map_or(shared, |held| held.or(shared));
+        self.held.insert(object, mode);
+        let before = self.memory.count();
+        self.memory.show(object, Some(mode), self.now);
+        let came = Came::new(vec![attributes], before, self.memory.count());
+        let entry = DirectoryEntry {
+            position: number + 3,
+            name: text(number),
+            inode,
+            kind,
+            attributes: Some(attributes),
+        };
+        self.memory.learn_granted(directory, &entry, &came, asked);
+        let name = text(number);
+        let known = self.memory.look(directory, name.as_bytes(), self.now);
+        self.came += usize::from(matches!(known, Looked::Found(..)));
     }
 
     /// All that is known is there.
@@ -469,14 +538,16 @@ impl Run {
 
 #[test]
 fn what_is_known_is_there() {
-    let mut hits = [0; 4];
+    let (mut hits, mut came) = ([0; 4], 0);
     for seed in 0..200 {
         let mut run = Run::new(seed);
         for _ in 0..1_500 {
             run.step();
         }
         (0..4).for_each(|kind| hits[kind] += run.hits[kind]);
+        came += run.came;
     }
+    assert!(came > 20, "{came}");
     assert!(hits[..3].iter().all(|hits| *hits > 10_000), "{hits:?}");
     assert!(hits[3] > 1_000, "{hits:?}");
 }

@@ -303,17 +303,15 @@ async fn fetch(
 ) -> Result<Fetched> {
     let (directory, after, _, with_attributes) = part;
     let asked = known.begin();
-    let (mut entries, mut end) = list_part(session, part).await?;
-    let mut is_kept = known.learn_listing(directory, after, (&entries, end), asked);
+    let (mut entries, end) = list_part(session, part).await?;
+    let is_kept = known.learn_listing(directory, after, (&entries, end), asked);
     if with_attributes {
         let now = session.standing().now();
         let inodes = known.listed_without_token(directory, &entries, now);
-        if inodes.len() > 1 && tokens.ask_to_know(known, inodes).await {
-            let asked = known.begin();
-            // If that fails, the first answer is as good as without the tokens.
-            if let Ok(again) = list_part(session, part).await {
-                (entries, end) = again;
-                is_kept = known.learn_listing(directory, after, (&entries, end), asked);
+        if inodes.len() > 1 {
+            let asking = known.ask_to_know();
+            for came in tokens.ask_to_know(known, inodes).await {
+                asking.learn(directory, &mut entries, &came);
             }
         }
     }

@@ -82,16 +82,23 @@ impl Tokens {
     /// what is kept: it is taken away first.
     async fn expire_in_kernels(&self, object: TokenObject, keep: Option<TokenMode>) {
         let names = self.session.known_names();
+        let below = match (object, names) {
+            (TokenObject::Directory(inode), Some(names)) => names.shown_in(inode),
+            _ => Vec::new(),
+        };
         let expired: Vec<Expired> = match object {
-            // With its names change the attributes of a directory; and of those with names in it, if others move or
-            // remove them.
             // It may still be looked at.
             TokenObject::Directory(_) if keep.is_some() => return,
+            // With its names change the attributes of a directory; and of those with names in it, if others move or
+            // remove them.
             TokenObject::Directory(inode) => {
-                let mut changed = names.map_or_else(Vec::new, |names| names.take_shown(inode));
-                changed.push(inode);
-                let changed = changed.into_iter().map(Expired::Attributes);
+                let changed = below.iter().copied().chain([inode]);
+                let changed = changed.map(Expired::Attributes);
                 changed.chain([Expired::Names]).collect()
+            }
+            // With each notice of attributes a kernel forgets all names, and asks for each again.
+            TokenObject::Inode(inode) if names.is_some_and(|names| !names.is_shown(inode)) => {
+                return;
             }
             TokenObject::Inode(inode) => vec![Expired::Attributes(inode)],
             TokenObject::Bytes(_) => return,
@@ -101,9 +108,12 @@ impl Tokens {
             let expired = expired.into_iter();
             join_all(expired.map(|what| self.kernels.expire_soon(world, what))).await;
         }
-        // Only now: the directory's token doesn't go back before kernels have heard of this, either.
-        if let (TokenObject::Inode(inode), None, Some(names)) = (object, keep, names) {
-            names.hide(inode);
+        // Only now: neither does the directory's token go back before kernels have heard of an inode's, nor that before they
+        // have heard of the directory's.
+        match (object, keep, names) {
+            (TokenObject::Inode(inode), None, Some(names)) => names.hide(inode),
+            (TokenObject::Directory(inode), None, Some(names)) => names.hide_in(inode, &below),
+            _ => {}
         }
     }
 

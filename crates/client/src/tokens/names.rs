@@ -1,9 +1,9 @@
 //! Tokens under which names are known: claims that needn't succeed.
 
 use super::{Go, OBJECTS_MAX, TOKEN_WAIT, Tokens, Try};
-use crate::known_names::KnownNames;
-use model::owner::{KNOWN_MAX, OwnerReply, OwnerRequest};
-use model::token::{GrantNumber, Ship, TokenReply};
+use crate::known_names::{Came, KnownNames};
+use model::owner::{KNOWN_MAX, KnownInode, OwnerReply, OwnerRequest};
+use model::token::{Ship, TokenReply};
 use model::{ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +30,8 @@ struct AskingToKnow {
 }
 
 impl AskingToKnow {
-    /// Asks. Returns how many tokens came; `None` if it makes no sense to ask for more.
-    async fn ask(self) -> Option<usize> {
+    /// Asks. Returns what came with tokens; `None` if it makes no sense to ask for more.
+    async fn ask(self) -> Option<Came> {
         let tokens = self.tokens.clone();
         let sent = tokens.session.now();
         let asked = OwnerRequest::AskToKnow {
@@ -43,9 +43,9 @@ impl AskingToKnow {
     }
 
     /// The owner has answered what was sent then.
-    fn end(mut self, answer: Result<OwnerReply>, sent: Instant) -> Option<usize> {
-        let (grants, renewal) = match answer {
-            Ok(OwnerReply::Known { grants, renewal }) => (grants, renewal),
+    fn end(mut self, answer: Result<OwnerReply>, sent: Instant) -> Option<Came> {
+        let (known, renewal) = match answer {
+            Ok(OwnerReply::Known { inodes, renewal }) => (inodes, renewal),
             Ok(other) => crate::session::unexpected_answer(&other),
             Err(error) => {
                 if error.kind() == ErrorKind::SessionEnded {
@@ -67,23 +67,26 @@ impl AskingToKnow {
         }
         let holder = tokens.holder_of(&mut state, self.session)?;
         let requests = std::mem::take(&mut self.requests);
-        let mut granted = 0;
+        let mut attributes = Vec::with_capacity(requests.len());
         // What a faulty owner leaves out is refused.
-        let grants = grants.into_iter().chain(std::iter::repeat(None));
-        for ((request, inode), grant) in requests.into_iter().zip(grants) {
-            match grant {
-                Some(_) => granted += 1,
+        let known = known.into_iter().chain(std::iter::repeat(None));
+        for ((request, inode), known) in requests.into_iter().zip(known) {
+            match &known {
+                // A faulty owner may say those of another one.
+                Some(known) => attributes.extend(known.attributes.filter(|it| it.inode == inode)),
                 None => self.known.refuse(TokenObject::Inode(inode), now),
             }
-            let answered = holder.answered(request, reply(grant), now);
+            let answered = holder.answered(request, reply(known), now);
             assert!(
                 answered.is_ok(),
                 "one whole range of an inode: {answered:?}"
             );
         }
         tokens.renewed(&mut state, renewal, sent);
-        tokens.act(state);
-        Some(granted)
+        // Nothing else is shown meanwhile: the state is locked.
+        let before = self.known.count();
+        let after = tokens.act_then(state, || self.known.count());
+        Some(Came::new(attributes, before, after))
     }
 }
 
@@ -101,12 +104,12 @@ impl Drop for AskingToKnow {
     }
 }
 
-fn reply(grant: Option<GrantNumber>) -> TokenReply {
-    match grant {
-        Some(number) => TokenReply::Granted {
+fn reply(known: Option<KnownInode>) -> TokenReply {
+    match known {
+        Some(known) => TokenReply::Granted {
             ranges: vec![TokenRange::ALL],
             mode: TokenMode::Shared,
-            number,
+            number: known.number,
         },
         None => TokenReply::Ship,
     }
@@ -190,12 +193,16 @@ impl Tokens {
         true
     }
 
-    /// Asks for shared tokens of inodes that are about to be listed with their attributes, so that these can be
-    /// kept; those of which others want something are left out. Returns whether any came. Waits as long as for one
-    /// token; what comes later is there for the next listing.
+    /// Asks for shared tokens of inodes that have been listed, so that their attributes can be kept; those of which
+    /// others want something are left out. Returns the attributes that came with them, in the order of the inodes. Waits as
+    /// long as for one token; what comes later is there for the next listing.
     ///
     /// No more than there is room for; what wasn't looked at for long goes back meanwhile.
-    pub(crate) async fn ask_to_know(&self, known: &Arc<KnownNames>, inodes: Vec<InodeId>) -> bool {
+    pub(crate) async fn ask_to_know(
+        &self,
+        known: &Arc<KnownNames>,
+        inodes: Vec<InodeId>,
+    ) -> Vec<Came> {
         let world = self.session.world();
         let deadline = Deadline::after(world, CLAIM_MAX);
         self.make_room();
@@ -203,21 +210,21 @@ impl Tokens {
         let all = inodes.chunks(KNOWN_MAX);
         let all = all.filter_map(|inodes| self.begin_to_know(known, inodes));
         let all: Vec<_> = all.map(|asking| self.spawn_asking(asking)).collect();
-        let mut any = false;
+        let mut came = Vec::with_capacity(all.len());
         for (inode, told) in all {
             let work = Work::Ask(inode);
             let waiting = self.session.wait_for_work(TOKEN_WAIT, inode, work, told);
             match deadline.bound(world, waiting).await {
-                Ok(Ok(Ok(Some(granted)))) => any |= granted > 0,
+                Ok(Ok(Ok(Some(some)))) => came.push(some),
                 _ => break,
             }
         }
-        any
+        came
     }
 
     /// Asks in a task of its own: what the owner grants to somebody who has stopped waiting would be held by the session and
-    /// known to nobody. Returns one of the inodes, and what says how many were granted.
-    fn spawn_asking(&self, asking: AskingToKnow) -> (InodeId, oneshot::Receiver<Option<usize>>) {
+    /// known to nobody. Returns one of the inodes, and what says what came.
+    fn spawn_asking(&self, asking: AskingToKnow) -> (InodeId, oneshot::Receiver<Option<Came>>) {
         let inode = asking.requests[0].1;
         let (tell, told) = oneshot::channel();
         let asks = async move {

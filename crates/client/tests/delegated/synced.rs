@@ -48,3 +48,52 @@ fn an_fsync_waits_for_what_was_made_before_it_began_and_for_nothing_later() {
         node.check_and_close().await;
     });
 }
+
+/// Would be broken if what a program sends itself, because it waits for it, stayed where it is when the program is interrupted.
+#[test]
+fn what_an_interrupted_fsync_was_sending_goes_all_the_same() {
+    run(9_968, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, way) = (maker.client.clone(), maker.way.clone());
+        let file = maker.open_one().await;
+        client.write(file, 0, b"interrupted").await.unwrap();
+        way.slow_ms.store(400, Ordering::Relaxed);
+        let syncing = client.fsync(file, false);
+        let synced = world.timeout(Duration::from_millis(1), syncing).await;
+        assert!(synced.is_err(), "it is on its way");
+        way.slow_ms.store(0, Ordering::Relaxed);
+        // Nobody waits for it, and nothing of the next one is waited for but its own.
+        let next = maker.open_one().await;
+        client.write(next, 0, b"next").await.unwrap();
+        client.fsync(next, false).await.unwrap();
+        client.fsync(file, false).await.unwrap();
+        for (inode, content) in [(file, &b"interrupted"[..]), (next, b"next")] {
+            let there = rig::read(&node.client, inode, 0, content.len()).await;
+            assert_eq!(there, content);
+            client.release(inode).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if who syncs sent what was made since, or left it to a message of its own each time.
+#[test]
+fn files_that_are_synced_one_by_one_take_one_message_each() {
+    run(9_964, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, way) = (maker.client.clone(), maker.way.clone());
+        for _ in 0..20 {
+            // Also when the time is over that what isn't waited for has.
+            world.sleep(Duration::from_millis(7)).await;
+            let file = maker.open_one().await;
+            client.write(file, 0, b"synced").await.unwrap();
+            let (synced, asked) = messages(&way, client.fsync(file, false)).await;
+            synced.unwrap();
+            assert_eq!(asked, 1, "what makes it and what it contains");
+            client.release(file).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}

@@ -3,8 +3,8 @@
 use crate::metanode::Metanode;
 use crate::tokens::{CLAIM_WAIT_MAX, Claim, Claiming, Settling, needs_of_shown};
 use model::operation::Ranked;
-use model::owner::{OwnerReply, OwnerRequest, RECALL_WAIT_MAX};
-use model::token::{TokenReply, TokenRequest};
+use model::owner::{KnownInode, OwnerReply, OwnerRequest, RECALL_WAIT_MAX};
+use model::token::{GrantNumber, TokenReply, TokenRequest};
 use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SessionId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,6 +18,10 @@ const SHOWN_ROUNDS_MAX: usize = 8;
 /// How often the tokens of a client are renewed that calls this owner in its own process, as a single node's does. It costs
 /// no message, and what kernels keep of the client's answers is valid for as long as its tokens.
 const RENEWED_HERE_EVERY: Duration = Duration::from_millis(200);
+
+/// How long attributes are read that go with grants. Who asks has just had them listed, so their records are in memory; if not,
+/// it gets the tokens without.
+const SHOWN_READ_MAX: Duration = Duration::from_millis(200);
 
 /// How an operation goes on that showed attributes of inodes.
 pub(super) enum Shown<'a> {
@@ -52,11 +56,12 @@ impl Metanode {
             }
             OwnerRequest::AskToKnow { session, inodes } => {
                 let grants = self.tokens.ask_to_know(*session, inodes, deadline).await;
-                if !is_here && grants.iter().any(Option::is_some) {
+                let inodes = self.shown_by(inodes, grants, deadline).await;
+                if !is_here && inodes.iter().any(Option::is_some) {
                     self.settle_grants(deadline).await?;
                 }
                 let renewal = self.tokens.renewal(*session)?;
-                Ok(OwnerReply::Known { grants, renewal })
+                Ok(OwnerReply::Known { inodes, renewal })
             }
             OwnerRequest::ReturnTokens { session, back } => {
                 for back in back {
@@ -130,6 +135,33 @@ impl Metanode {
         let host = self.host.clone();
         let syncing = async move { host.sync().await };
         self.world.spawn("makes a grant's answer durable", syncing)
+    }
+
+    /// What grants of these inodes let their session see. Looked at after they were given: from then on others change it only
+    /// once it was given back.
+    async fn shown_by(
+        &self,
+        inodes: &[InodeId],
+        grants: Vec<Option<GrantNumber>>,
+        deadline: Deadline,
+    ) -> Vec<Option<KnownInode>> {
+        let without = |number| KnownInode {
+            number,
+            attributes: None,
+        };
+        let grants = grants.into_iter();
+        let mut known: Vec<_> = grants.map(|grant| grant.map(without)).collect();
+        let reading = async {
+            for (inode, known) in inodes.iter().zip(&mut known) {
+                let Some(known) = known else { continue };
+                // Who asks for attributes that are damaged hears of it then.
+                let record = self.host.inode_record(*inode).await.ok().flatten();
+                known.attributes = record.map(|record| record.attributes(*inode));
+            }
+        };
+        let until = deadline.min(Deadline::after(&self.world, SHOWN_READ_MAX));
+        let _in_time = until.bound(&self.world, reading).await;
+        known
     }
 
     /// Waits until what grants let their session see is durable.

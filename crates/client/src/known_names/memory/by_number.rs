@@ -107,6 +107,21 @@ impl Memory {
         self.shown.take(directory)
     }
 
+    /// Whether kernels may keep an inode's attributes. Those of a root are kept without a name.
+    pub(in crate::known_names) fn is_shown(&self, inode: InodeId) -> bool {
+        is_root(inode) || self.shown.contains(inode)
+    }
+
+    /// The inodes with names in this directory whose attributes kernels may keep.
+    pub(in crate::known_names) fn shown_in(&self, directory: InodeId) -> Vec<InodeId> {
+        self.shown.of(directory)
+    }
+
+    /// Kernels have dropped the attributes of these.
+    pub(in crate::known_names) fn hide_in(&mut self, directory: InodeId, inodes: &[InodeId]) {
+        self.shown.hide_in(directory, inodes);
+    }
+
     /// Kernels keep nothing of an inode any more.
     pub(in crate::known_names) fn hide(&mut self, inode: InodeId) {
         self.shown.hide(inode);

@@ -101,6 +101,7 @@ impl Memory {
             if let Some(held) = self.inodes.get_mut(inode) {
                 held.since = since;
             }
+            self.meanwhile.note(*inode, since);
         }
     }
 }

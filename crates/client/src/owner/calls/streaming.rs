@@ -1,7 +1,9 @@
 //! What the client does itself under delegations, and how it gets to the owner (`owner/stream.rs` has the rules).
 //!
 //! A task sends it: at once if somebody waits for it or much is there, else after [`STREAM_DELAY`], so that a file that is
-//! closed soon goes as one operation and many go in one message. It ends when all is answered, and with the session.
+//! closed soon goes as one operation and many go in one message. It ends when all is answered, and with the session. Who
+//! publishes, and so waits, sends it itself unless a message is on its way: no other task has to wake first, nor to wake it
+//! again. If that is given up, or fails, the task goes on.
 
 use super::{Calls, Outcome, PAUSE_MAX, PAUSE_MIN};
 use crate::known_names::{Making, OwnChange};
@@ -37,6 +39,10 @@ pub(super) struct Streaming {
     publishes: Mutex<BTreeMap<u64, Publishing>>,
     /// It should be sent at once.
     hurry: Notify,
+    /// When operations go for which nobody waits. Locked last.
+    due: Mutex<Option<Deadline>>,
+    /// Who sends has it alone: each message goes once the one before is answered.
+    sending: tokio::sync::Mutex<()>,
     /// The owner has refused what a program was told is done, and no program that syncs has heard of it.
     has_refused: AtomicBool,
 }
@@ -45,6 +51,22 @@ pub(super) struct Streaming {
 struct Publishing {
     tell: oneshot::Sender<Result<StreamDone>>,
     change: Option<OwnChange>,
+}
+
+/// Lets its holder send. If something is urgent when it is dropped, the task sends it.
+struct Turn<'a> {
+    streaming: &'a Streaming,
+    _alone: tokio::sync::MutexGuard<'a, ()>,
+}
+
+/// What became of a batch.
+enum Batch {
+    /// The owner has answered it.
+    Answered,
+    /// It is to be sent again.
+    Again,
+    /// There was none, or the session has ended.
+    None,
 }
 
 /// Nothing is answered any more.
@@ -58,6 +80,8 @@ impl Default for Streaming {
             answered: watch::Sender::new(0),
             publishes: Mutex::default(),
             hurry: Notify::new(),
+            due: Mutex::new(None),
+            sending: tokio::sync::Mutex::default(),
             has_refused: AtomicBool::new(false),
         }
     }
@@ -66,12 +90,34 @@ impl Default for Streaming {
 impl Streaming {
     /// Unlocks the stream, which may have changed, and says what follows from that.
     fn unlock(&self, stream: MutexGuard<'_, Stream>) {
-        self.is_busy
-            .store(stream.newest().is_some(), Ordering::Release);
         let is_urgent = stream.is_urgent();
-        drop(stream);
+        self.unlock_calmly(stream);
         if is_urgent {
             self.hurry.notify_one();
+        }
+    }
+
+    /// As [`Streaming::unlock`], for who has the turn to send what is urgent.
+    fn unlock_calmly(&self, stream: MutexGuard<'_, Stream>) {
+        let is_busy = stream.newest().is_some();
+        self.is_busy.store(is_busy, Ordering::Release);
+        drop(stream);
+    }
+
+    /// The turn to send, if nobody has it or waits for it.
+    fn try_turn(&self) -> Option<Turn<'_>> {
+        let alone = self.sending.try_lock().ok()?;
+        Some(Turn {
+            streaming: self,
+            _alone: alone,
+        })
+    }
+
+    /// Waits for the turn to send.
+    async fn turn(&self) -> Turn<'_> {
+        Turn {
+            streaming: self,
+            _alone: self.sending.lock().await,
         }
     }
 
@@ -101,6 +147,14 @@ impl Streaming {
         let publishes = std::mem::take(&mut *self.publishes.lock());
         drop(publishes);
         lost > 0
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.streaming.stream.lock().is_urgent() {
+            self.streaming.hurry.notify_one();
+        }
     }
 }
 
@@ -136,7 +190,11 @@ impl Calls {
         let making = self.names.make(directory, name, |directory, above| {
             let mut stream = self.streaming.stream.lock();
             is_full = stream.is_full();
+            let was_empty = stream.newest().is_none();
             let made = stream.make((directory, above), (name, new), opens, now);
+            if was_empty {
+                *self.streaming.due.lock() = Some(Deadline::after(&self.world, STREAM_DELAY));
+            }
             begins = stream.begin_sending();
             self.streaming.unlock(stream);
             let made = made?;
@@ -188,7 +246,7 @@ impl Calls {
         let Operation::Publish(publish) = operation else {
             return None;
         };
-        let (told, begins) = {
+        let (told, begins, turn) = {
             let mut stream = self.streaming.stream.lock();
             let number = stream.publish(publish, self.world.wall())?;
             let (tell, told) = oneshot::channel();
@@ -198,12 +256,22 @@ impl Calls {
             };
             self.streaming.publishes.lock().insert(number, publishing);
             let begins = stream.begin_sending();
-            self.streaming.unlock(stream);
-            (told, begins)
+            let turn = self.streaming.try_turn();
+            match turn.is_some() {
+                true => self.streaming.unlock_calmly(stream),
+                false => self.streaming.unlock(stream),
+            }
+            (told, begins, turn)
         };
         self.send_if(begins);
         let _listed = self.list();
-        let done = match deadline.bound(&self.world, told).await {
+        let telling = async {
+            if let Some(turn) = turn {
+                self.send_batch(&turn).await;
+            }
+            told.await
+        };
+        let done = match deadline.bound(&self.world, telling).await {
             Ok(Ok(done)) => done,
             // The session has ended.
             Ok(Err(_)) => return Some(Err(super::ended(request.session().unwrap_or_default()))),
@@ -378,54 +446,82 @@ impl Calls {
     async fn send_stream(&self) {
         let mut pause = PAUSE_MIN;
         loop {
-            let is_urgent = self.streaming.stream.lock().is_urgent();
-            if !is_urgent {
-                let hurry = self.streaming.hurry.notified();
-                let _waited = self.world.timeout(STREAM_DELAY, hurry).await;
-            }
-            let session = self.session.get().copied().unwrap_or_default();
-            let Some(operations) = self.streaming.stream.lock().batch() else {
-                return;
-            };
-            let mut call = OwnerCall {
-                shard: self.shard,
-                session,
-                tenure: Tenure::default(),
-                order: None,
-                request: OwnerRequest::ExecuteStream {
-                    session,
-                    operations,
-                },
-            };
-            let deadline = Deadline::after(&self.world, self.patience);
-            let error = match self.ask_until(&mut call, deadline).await {
-                Outcome::Answered(Ok(OwnerReply::Streamed(done))) => {
-                    self.note_streamed(&call.request, &done);
-                    pause = PAUSE_MIN;
-                    continue;
+            self.until_due().await;
+            let turn = self.streaming.turn().await;
+            let sent = self.send_batch(&turn).await;
+            drop(turn);
+            match sent {
+                Batch::Answered => pause = PAUSE_MIN,
+                Batch::None => return,
+                Batch::Again => {
+                    self.world.sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
                 }
-                Outcome::Answered(Ok(other)) => crate::owner::unexpected(&other),
-                Outcome::Answered(Err(error))
-                | Outcome::NotRun(error)
-                | Outcome::Unknown(error) => error,
-            };
-            let is_over = error.kind() == ErrorKind::SessionEnded;
-            if is_over || self.closed.load(Ordering::Acquire) {
-                self.streaming.end();
-                return;
             }
-            let advice = error.kind().advice();
-            if !matches!(advice, Advice::Retry | Advice::RefreshMap | Advice::Wait) {
-                // It would be refused for ever, and the owner takes nothing that comes behind it.
-                tracing::error!(%error, "the owner refuses what was done here as a whole");
-                let _ended = self.give_up_session(session);
-                self.streaming.end();
-                return;
-            }
-            tracing::warn!(%error, "what was done here can't be told to the owner yet");
-            self.world.sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// Waits until the stream should be sent: somebody waits for it, much is there, or something has been for long enough.
+    async fn until_due(&self) {
+        loop {
+            // First: a hurry that follows isn't missed.
+            let hurry = self.streaming.hurry.notified();
+            let due = {
+                let stream = self.streaming.stream.lock();
+                let due = *self.streaming.due.lock();
+                due.filter(|_| !stream.is_urgent())
+            };
+            // Later than when this began to wait, if others have sent all that was there, and there is more.
+            let Some(due) = due.filter(|due| !due.has_passed(&self.world)) else {
+                return;
+            };
+            let _hurried = due.bound(&self.world, hurry).await;
+        }
+    }
+
+    /// Sends the next operations once. If this is given up, they are sent again: what was done is done.
+    async fn send_batch(&self, _turn: &Turn<'_>) -> Batch {
+        let session = self.session.get().copied().unwrap_or_default();
+        let Some(operations) = self.streaming.stream.lock().batch() else {
+            return Batch::None;
+        };
+        let mut call = OwnerCall {
+            shard: self.shard,
+            session,
+            tenure: Tenure::default(),
+            order: None,
+            request: OwnerRequest::ExecuteStream {
+                session,
+                operations,
+            },
+        };
+        let deadline = Deadline::after(&self.world, self.patience);
+        let error = match self.ask_until(&mut call, deadline).await {
+            // Nothing is waited for between the answer and this: it is taken in as a whole.
+            Outcome::Answered(Ok(OwnerReply::Streamed(done))) => {
+                self.note_streamed(&call.request, &done);
+                return Batch::Answered;
+            }
+            Outcome::Answered(Ok(other)) => crate::owner::unexpected(&other),
+            Outcome::Answered(Err(error)) | Outcome::NotRun(error) | Outcome::Unknown(error) => {
+                error
+            }
+        };
+        let is_over = error.kind() == ErrorKind::SessionEnded;
+        if is_over || self.closed.load(Ordering::Acquire) {
+            self.streaming.end();
+            return Batch::None;
+        }
+        let advice = error.kind().advice();
+        if !matches!(advice, Advice::Retry | Advice::RefreshMap | Advice::Wait) {
+            // It would be refused for ever, and the owner takes nothing that comes behind it.
+            tracing::error!(%error, "the owner refuses what was done here as a whole");
+            let _ended = self.give_up_session(session);
+            self.streaming.end();
+            return Batch::None;
+        }
+        tracing::warn!(%error, "what was done here can't be told to the owner yet");
+        Batch::Again
     }
 
     /// The owner has answered a batch.
@@ -472,6 +568,8 @@ impl Calls {
         }
         let mut stream = self.streaming.stream.lock();
         let answered = stream.answered(operations.len());
+        // What has come meanwhile is collected for as long as what came first.
+        *self.streaming.due.lock() = Some(Deadline::after(&self.world, STREAM_DELAY));
         self.streaming.answered.send_if_modified(|last| {
             let is_news = answered > *last;
             *last = answered.max(*last);

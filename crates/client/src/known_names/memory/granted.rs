@@ -1,0 +1,145 @@
+//! What is known of attributes that came with the tokens of their inodes. Pure.
+//!
+//! The owner looks at them after it has granted the token, so nobody else has changed them until the client holds it; what
+//! the client has given back before the answer came isn't held, and what it holds by then since another answer isn't learned
+//! from this one. What the token doesn't keep away are the client's own changes: they are sent beside the question, and of
+//! inodes without a token nothing else notes them.
+
+use super::{Asked, Memory};
+use model::operation::DirectoryEntry;
+use model::{Attributes, FileKind, InodeId, TokenObject};
+use std::ops::Range;
+use world::Map;
+
+/// Most inodes of which own changes are noted one by one. With more of them all count as changed.
+const CHANGED_MAX: usize = 4_096;
+
+/// What an answer has brought with tokens.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Came {
+    /// In the order in which their tokens were asked for.
+    attributes: Vec<Attributes>,
+    /// What came to be held by it has one of these numbers.
+    shown: Range<u64>,
+}
+
+impl Came {
+    /// With tokens that were shown after the number `before`, and nothing else until the number `after`.
+    pub(crate) fn new(attributes: Vec<Attributes>, before: u64, after: u64) -> Self {
+        Self {
+            attributes,
+            shown: before + 1..after + 1,
+        }
+    }
+
+    pub(crate) fn attributes(&self) -> &[Attributes] {
+        &self.attributes
+    }
+}
+
+/// Own changes beside questions for tokens.
+#[derive(Default)]
+pub(super) struct Meanwhile {
+    /// Questions that have no answer.
+    asking: usize,
+    /// When an own change of each began or ended last.
+    changed: Map<InodeId, u64>,
+    /// The same of all others, if there were too many.
+    all: u64,
+}
+
+impl Meanwhile {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        (size_of::<(InodeId, u64)>() + 1) * self.changed.capacity() * 8 / 7
+    }
+
+    /// An own change of an inode begins or ends.
+    pub(super) fn note(&mut self, inode: InodeId, now: u64) {
+        if self.asking == 0 {
+            return;
+        }
+        if self.changed.len() >= CHANGED_MAX {
+            self.changed.clear();
+            self.all = now;
+        }
+        self.changed.insert(inode, now);
+    }
+
+    fn has_changed(&self, inode: InodeId, since: Asked) -> bool {
+        let changed = self.changed.get(&inode);
+        changed.is_some_and(|at| *at > since.0) || self.all > since.0
+    }
+}
+
+impl Memory {
+    /// Tokens are asked for that come with attributes.
+    pub(in crate::known_names) fn begin_to_know(&mut self) {
+        self.meanwhile.asking += 1;
+    }
+
+    /// Nothing more is learned from the answer.
+    pub(in crate::known_names) fn end_to_know(&mut self) {
+        self.meanwhile.asking -= 1;
+        if self.meanwhile.asking == 0 {
+            self.meanwhile.changed = Map::default();
+        }
+    }
+
+    /// An entry of a directory has attributes that came with their token, which was asked for then.
+    pub(in crate::known_names) fn learn_granted(
+        &mut self,
+        directory: InodeId,
+        entry: &DirectoryEntry,
+        came: &Came,
+        asked: Asked,
+    ) {
+        let Some(attributes) = &entry.attributes else {
+            return;
+        };
+        let name = entry.name.as_bytes();
+        let known = self.directories.get(&directory);
+        let named = known.and_then(|known| known.find(name)).flatten();
+        let is_there = named.is_some_and(|named| named.inode == attributes.inode);
+        // A directory's change with its names, which have a token of their own.
+        let is_file = attributes.kind != FileKind::Directory;
+        if is_there
+            && is_file
+            && self.may_learn(TokenObject::Directory(directory), asked)
+            && self.has_come(attributes.inode, came, asked)
+        {
+            self.learn_found(directory, name, attributes, true);
+        }
+    }
+
+    /// Whether an inode is held since this came, and this client hasn't changed it since that was asked for.
+    fn has_come(&self, inode: InodeId, came: &Came, asked: Asked) -> bool {
+        let held = self.inodes.get(&inode).filter(|held| held.is_exact);
+        held.is_some_and(|held| came.shown.contains(&held.since))
+            && !self.changing.contains(&TokenObject::Inode(inode))
+            && !self.meanwhile.has_changed(inode, asked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_changes_are_noted_while_tokens_are_asked_for_and_too_many_count_for_all() {
+        let mut meanwhile = Meanwhile::default();
+        let [one, other] = [InodeId(1), InodeId(2)];
+        meanwhile.note(one, 5);
+        assert!(meanwhile.changed.is_empty());
+        meanwhile.asking = 1;
+        meanwhile.note(one, 7);
+        assert!(meanwhile.has_changed(one, Asked(6)) && !meanwhile.has_changed(one, Asked(7)));
+        assert!(!meanwhile.has_changed(other, Asked(6)));
+        for number in 0..2 * CHANGED_MAX as u64 {
+            meanwhile.note(InodeId(10 + number), 8 + number);
+        }
+        assert!(meanwhile.changed.len() <= CHANGED_MAX);
+        assert!(meanwhile.has_changed(one, Asked(6)), "it is forgotten");
+        assert!(meanwhile.has_changed(other, Asked(6)));
+    }
+}
