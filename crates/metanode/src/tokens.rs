@@ -21,9 +21,7 @@ use crate::tokens::alone::Alone;
 use crate::tokens::writers::{FormerWriters, WriterCount};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use model::owner::{
-    HeldToken, RECALL_WAIT_MAX, RECALLED_RANGES_MAX, RECALLS_MAX, Renewal, Tenure,
-};
+use model::owner::{HeldToken, RECALL_WAIT_MAX, RECALLED_RANGES_MAX, RECALLS_MAX, Renewal, Tenure};
 use model::token::{GrantNumber, TokenRecall, TokenReply, TokenRequest, TokenReturn};
 use model::{Error, ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
 use parking_lot::{Mutex, MutexGuard};

@@ -9,8 +9,8 @@ use model::limits::{RESERVED_MAX, RESERVED_RUNS_MAX};
 use model::map::NsdState;
 use model::operation::{Publish, Stamp};
 use model::{
-    CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, InodeId, NsdId, Operation, Reply, Scheme,
-    SegmentPlace, SessionId,
+    CommitNumber, ErrorKind, Extent, ExtentKind, FileKind, InodeId, NsdId, Operation, Reply,
+    Scheme, SegmentPlace, SessionId,
 };
 use namespace::Key;
 use pool::SegmentOwner;

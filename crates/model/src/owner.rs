@@ -497,9 +497,9 @@ impl OwnerRequest {
                 Operation::ReadExtents { .. } => operation.answers_much(),
                 _ => true,
             },
-            Self::Lock(LockCall::Await { .. })
-            | Self::AskToken { .. }
-            | Self::AskToKnow { .. } => true,
+            Self::Lock(LockCall::Await { .. }) | Self::AskToken { .. } | Self::AskToKnow { .. } => {
+                true
+            }
             _ => false,
         }
     }
