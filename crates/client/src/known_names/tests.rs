@@ -547,7 +547,7 @@ fn what_is_known_is_there() {
         (0..4).for_each(|kind| hits[kind] += run.hits[kind]);
         came += run.came;
     }
-    assert!(came > 20, "{came}");
+    assert!(came > 5, "{came}");
     assert!(hits[..3].iter().all(|hits| *hits > 10_000), "{hits:?}");
     assert!(hits[3] > 1_000, "{hits:?}");
 }
