@@ -5,9 +5,13 @@
 //! publishes, and so waits, sends it itself unless a message is on its way: no other task has to wake first, nor to wake it
 //! again. If that is given up, or fails, the task goes on.
 
+#[cfg(test)]
+mod tests;
+
 use super::{Calls, Outcome, PAUSE_MAX, PAUSE_MIN};
 use crate::known_names::{Making, OwnChange};
 use crate::owner::stream::{Made, Stream};
+use futures::future::{Either, select};
 use model::limits::RESERVED_MAX;
 use model::operation::{NewInode, Ranked, Stamp};
 use model::owner::{OwnerCall, OwnerReply, OwnerRequest, StreamDone, Tenure};
@@ -17,6 +21,7 @@ use model::{
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -266,8 +271,14 @@ impl Calls {
         self.send_if(begins);
         let _listed = self.list();
         let telling = async {
+            let mut told = told;
             if let Some(turn) = turn {
-                self.send_batch(&turn).await;
+                let sending = pin!(self.send_batch(&turn));
+                // The end of the session is heard of at once, whatever is under way.
+                let first = select(&mut told, sending).await;
+                if let Either::Left((done, _)) = first {
+                    return done;
+                }
             }
             told.await
         };

@@ -6,10 +6,10 @@ use model::call::Answer;
 use model::{Operation, SetAttributes};
 use world::sim::Simulation;
 
-const SESSION: SessionId = SessionId(1);
+pub(super) const SESSION: SessionId = SessionId(1);
 const TENURE: Tenure = Tenure(3);
 const INODE: InodeId = InodeId(7);
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// An owner on another node that answers nothing.
 struct Silent(World);
@@ -45,14 +45,20 @@ impl Owners for Silent {
     }
 }
 
-/// A session with a truncate that was given up long ago: it is asked for again with attempts that take long. Returns what waits
-/// until it is known what became of that.
-async fn given_up(world: &World) -> (Arc<Calls>, BoxFuture<'static, ()>) {
+/// A session whose owner answers nothing.
+pub(super) fn unanswered(world: &World) -> Arc<Calls> {
     let owners = Arc::new(Silent(world.clone()));
     let shared = (Arc::default(), KnownNames::new());
     let patience = SECOND * 60;
     let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
     calls.set_session(SESSION, TENURE);
+    calls
+}
+
+/// A session with a truncate that was given up long ago: it is asked for again with attempts that take long. Returns what waits
+/// until it is known what became of that.
+async fn given_up(world: &World) -> (Arc<Calls>, BoxFuture<'static, ()>) {
+    let calls = unanswered(world);
     let set = SetAttributes {
         size: Some(0),
         ..SetAttributes::default()
