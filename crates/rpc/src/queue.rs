@@ -40,6 +40,16 @@ impl<T> Queue<T> {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 
+    /// How many of the class wait, with those that went apart.
+    pub(crate) fn len_of(&self, class: Class) -> usize {
+        self.waiting[2 * class_index(class)].len() + self.len_apart(class)
+    }
+
+    /// How many of the class wait that went apart.
+    pub(crate) fn len_apart(&self, class: Class) -> usize {
+        self.waiting[2 * class_index(class) + 1].len()
+    }
+
     /// The first one of each row.
     pub(crate) fn fronts(&self) -> impl Iterator<Item = &T> {
         self.waiting.iter().filter_map(VecDeque::front)
@@ -106,6 +116,9 @@ mod tests {
         queue.push_apart(Class::Metadata, 1);
         queue.push(Class::Metadata, 2);
         queue.push(Class::Bulk, 3);
+        assert_eq!(queue.len_of(Class::Metadata), 2);
+        assert_eq!(queue.len_apart(Class::Metadata), 1);
+        assert_eq!((queue.len_of(Class::Bulk), queue.len()), (1, 3));
         assert_eq!(queue.pop(|_| true), Some(2));
         assert_eq!(queue.pop(|item| *item != 1), Some(3));
         assert_eq!(queue.pop(|_| true), Some(1));

@@ -20,7 +20,8 @@ use model::{NodeId, NodeRun};
 use std::collections::BTreeMap;
 use world::{Deadline, Instant};
 
-/// Most calls of a lane that wait to be sent.
+/// Most calls of a class that wait in a lane to be sent. Of each class, because small reads share a lane with metadata: however
+/// many of those wait, a name is found.
 const WAITING_MAX: usize = 1024;
 
 /// Most bytes of calls of a lane that wait to be sent; what they may be answered takes no memory yet. Twice what a pool has
@@ -74,7 +75,7 @@ pub(crate) enum Step {
 pub(crate) struct Traffic<T> {
     node: NodeId,
     waiting: Queue<Waiting<T>>,
-    waiting_bytes: u64,
+    held: Held,
     last_id: u64,
     lines: BTreeMap<u64, Line<T>>,
     last_link: u64,
@@ -83,6 +84,14 @@ pub(crate) struct Traffic<T> {
     opening: Option<usize>,
     attempts: Attempts,
     is_closed: bool,
+}
+
+/// Bytes that calls hold which wait to be sent.
+#[derive(Clone, Copy, Default, Debug)]
+struct Held {
+    bytes: u64,
+    /// Of those that may wait for others.
+    apart: u64,
 }
 
 /// A connection.
@@ -120,7 +129,7 @@ impl<T> Traffic<T> {
         Self {
             node,
             waiting: Queue::new(),
-            waiting_bytes: 0,
+            held: Held::default(),
             last_id: 0,
             lines: BTreeMap::new(),
             last_link: 0,
@@ -145,21 +154,27 @@ impl<T> Traffic<T> {
         }
         self.last_id += 1;
         let waiting = Waiting::new(self.last_id, call, deadline, ticket);
-        // What may wait for others leaves half of the room to what these ask for.
-        let (most, bytes_max) = match waiting.call.may_wait {
-            true => (WAITING_MAX / 2, WAITING_BYTES_MAX / 2),
-            false => (WAITING_MAX, WAITING_BYTES_MAX),
-        };
-        if self.waiting.len() >= most || self.waiting_bytes + waiting.bytes() > bytes_max {
+        if !self.has_place(&waiting) {
             let none = NoAnswer::not_run("too many requests wait for the other node");
             return Err((waiting.ticket, none));
         }
-        self.waiting_bytes += waiting.bytes();
+        self.held.add(&waiting);
         match waiting.call.may_wait {
             true => self.waiting.push_apart(waiting.call.class, waiting),
             false => self.waiting.push(waiting.call.class, waiting),
         }
         Ok((self.last_id, self.plan(now)))
+    }
+
+    /// Whether a call may wait here. Those that may wait for others take half of the room at most: the rest is for what
+    /// these ask for.
+    fn has_place(&self, waiting: &Waiting<T>) -> bool {
+        let (class, bytes) = (waiting.call.class, waiting.bytes());
+        let has_place = self.waiting.len_of(class) < WAITING_MAX
+            && self.held.bytes + bytes <= WAITING_BYTES_MAX;
+        let has_place_apart = self.waiting.len_apart(class) < WAITING_MAX / 2
+            && self.held.apart + bytes <= WAITING_BYTES_MAX / 2;
+        has_place && (!waiting.call.may_wait || has_place_apart)
     }
 
     fn may_call(&self, call: &Call, now: Instant) -> Result<(), NoAnswer> {
@@ -182,7 +197,7 @@ impl<T> Traffic<T> {
     /// side; nothing if it has ended already.
     pub(crate) fn give_up(&mut self, id: u64) -> (Option<NoAnswer>, Option<u64>) {
         if let Some(waiting) = self.waiting.remove(|waiting| waiting.id == id) {
-            self.waiting_bytes -= waiting.bytes();
+            self.held.remove(&waiting);
             let none = match self.lines.values().any(Line::is_usable) {
                 true => "its deadline passed before the other node had room for the request",
                 false => "its deadline passed before the other node said hello",
@@ -266,7 +281,7 @@ impl<T> Traffic<T> {
             let may_go = |it: &Waiting<T>| taker(lines, limit, it) == Some(link);
             let waiting = self.waiting.pop(may_go);
             if let (Some(waiting), Some(line)) = (waiting, self.lines.get_mut(&link)) {
-                self.waiting_bytes -= waiting.bytes();
+                self.held.remove(&waiting);
                 frame = Some(line.caller.send(waiting, now));
             }
         }
@@ -369,7 +384,7 @@ impl<T> Traffic<T> {
         let waiting = self.waiting.drain();
         let unsent = waiting.map(|it| (it.ticket, Outcome::Unsent(it.call)));
         todo.ended.extend(unsent);
-        self.waiting_bytes = 0;
+        self.held = Held::default();
         todo
     }
 
@@ -393,7 +408,7 @@ impl<T> Traffic<T> {
     }
 
     fn end_waiting(&mut self, none: &NoAnswer) -> Ended<T> {
-        self.waiting_bytes = 0;
+        self.held = Held::default();
         let waiting = self.waiting.drain();
         waiting
             .map(|it| (it.ticket, Outcome::Ended(Err(none.clone()))))
@@ -484,7 +499,7 @@ impl<T> Traffic<T> {
             .waiting
             .remove(|it| is_too_large(lines, it.call.class, it.cost))
         {
-            self.waiting_bytes -= waiting.bytes();
+            self.held.remove(&waiting);
             let none = NoAnswer::not_run(TOO_LARGE);
             ended.push((waiting.ticket, Outcome::Ended(Err(none))));
         }
@@ -507,6 +522,22 @@ impl<T> Traffic<T> {
                 bytes: line.caller.bytes(),
             })
             .collect()
+    }
+}
+
+impl Held {
+    fn add<T>(&mut self, waiting: &Waiting<T>) {
+        self.bytes += waiting.bytes();
+        if waiting.call.may_wait {
+            self.apart += waiting.bytes();
+        }
+    }
+
+    fn remove<T>(&mut self, waiting: &Waiting<T>) {
+        self.bytes -= waiting.bytes();
+        if waiting.call.may_wait {
+            self.apart -= waiting.bytes();
+        }
     }
 }
 
@@ -590,6 +621,38 @@ mod tests {
             };
             let taken = traffic.call(get, deadline, ticket, now);
             assert!(taken.is_ok(), "get {ticket}");
+        }
+    }
+
+    /// Would be broken if programs that read much of a node had names refused there, again and again until their deadlines:
+    /// both wait in the lane for small messages.
+    #[test]
+    fn calls_of_other_classes_take_no_places_of_those_that_may_wait_for_others() {
+        let now = Simulation::new(1).run(async |world: World| world.now());
+        let now = now.finished();
+        let deadline = Deadline::at(now + Duration::from_secs(30));
+        let mut traffic = Traffic::new(NodeId(2), 1);
+        let block = Bytes::from(vec![0; 256 * 1024]);
+        for ticket in 0..WAITING_MAX {
+            // Six in ten write.
+            let payload = match ticket % 10 < 6 {
+                true => block.clone(),
+                false => Bytes::new(),
+            };
+            let small = Call {
+                payload,
+                ..Call::new(Method(1), Class::Bulk, &())
+            };
+            let taken = traffic.call(small, deadline, ticket, now);
+            assert!(taken.is_ok(), "small data {ticket}");
+        }
+        for may_wait in [true, false] {
+            let name = Call {
+                may_wait,
+                ..Call::new(Method(1), Class::Metadata, &())
+            };
+            let taken = traffic.call(name, deadline, WAITING_MAX, now);
+            assert!(taken.is_ok(), "may wait: {may_wait}");
         }
     }
 }

@@ -302,16 +302,41 @@ impl Memory {
 
     /// Gives it back to where `fresh` took it from.
     fn release(self) {
-        let memory = ManuallyDrop::new(self);
-        if is_mapped(memory.capacity) {
+        if is_mapped(self.capacity) {
+            let list = FreeList::for_capacity(self.capacity);
             // SAFETY: mapped by `fresh`, with this length or as a part of more that has this length and
-            // no other owner; no reference to it is left. If it fails (too many mappings), the memory
-            // stays.
-            let _ = unsafe { munmap(memory.start.as_ptr().cast(), memory.capacity) };
-            return;
+            // no other owner; no reference to it is left.
+            let unmap = |memory: &Self| unsafe {
+                munmap(memory.start.as_ptr().cast(), memory.capacity).is_ok()
+            };
+            return self.release_mapped(list, unmap);
         }
+        let memory = ManuallyDrop::new(self);
         // SAFETY: allocated by `fresh` with exactly this layout, and nobody else has it.
         unsafe { dealloc(memory.start.as_ptr(), layout_of(memory.capacity)) };
+    }
+
+    /// Gives the kernel its pages back. Its addresses, too, unless the process would have more mappings than it may
+    /// (`vm.max_map_count`), as after parts out of the middle of many: then they wait in the list, which takes them
+    /// beyond its limit, for who needs memory next or for the next try.
+    fn release_mapped(self, list: Option<&FreeList>, unmap: impl FnOnce(&Self) -> bool) {
+        let memory = ManuallyDrop::new(self);
+        if unmap(&memory) {
+            return;
+        }
+        // SAFETY: mapped by `fresh`, and no reference to it is left. Whoever uses it next finds zeros; if it fails, what
+        // was there, as in all memory that is used again.
+        let _ = unsafe {
+            madvise(
+                memory.start.as_ptr().cast(),
+                memory.capacity,
+                Advice::LinuxDontNeed,
+            )
+        };
+        if let Some(list) = list {
+            let memory = ManuallyDrop::into_inner(memory);
+            list.waiting.lock().memory.push(memory);
+        }
     }
 }
 
@@ -459,6 +484,25 @@ mod tests {
                 });
             }
         }
+    }
+
+    /// Would be lost, again and again, on a node with more holes in its memory than it may have mappings.
+    #[test]
+    fn memory_that_the_kernel_does_not_unmap_gives_its_pages_back_and_is_used_again() {
+        // Of no list, so that no other test takes it.
+        let list = FreeList::of(QUARTER_BYTES, 0);
+        let buffer_of = |memory| AlignedBuffer {
+            memory,
+            length: QUARTER_BYTES,
+        };
+        let mut buffer = buffer_of(Memory::fresh(QUARTER_BYTES));
+        buffer.fill(0xff);
+        let start = buffer.memory.start;
+        buffer.memory.release_mapped(Some(&list), |_| false);
+        let memory = list.waiting.lock().take().unwrap();
+        assert_eq!(memory.start, start);
+        let buffer = buffer_of(memory);
+        assert!(buffer.iter().all(|byte| *byte == 0));
     }
 
     #[test]
