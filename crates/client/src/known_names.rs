@@ -231,7 +231,12 @@ impl KnownNames {
         self.memory.lock().hide_in(directory, inodes);
     }
 
-    /// Whether kernels may keep an inode's attributes.
+    /// A kernel may keep an inode's access lists from now on.
+    pub(crate) fn show_lists(&self, inode: InodeId) {
+        self.memory.lock().show_lists(inode);
+    }
+
+    /// Whether kernels may keep an inode's attributes, or its access lists.
     pub(crate) fn is_shown(&self, inode: InodeId) -> bool {
         self.memory.lock().is_shown(inode)
     }

@@ -427,6 +427,14 @@ fn a_kernel_that_keeps_nothing_of_a_file_is_not_told_when_its_token_goes_back() 
         assert_eq!(look().await, 0, "it is kept");
         assert_eq!(two.get_attributes(written).await.unwrap().size, 1);
         assert_eq!(look().await, 0, "it is kept still");
+
+        // It keeps access lists, also that there are none.
+        one.write(written, 0, b"y").await.unwrap();
+        let list = one.get_xattr(written, b"system.posix_acl_access").await;
+        assert_eq!(list.unwrap_err().kind(), ErrorKind::NoSuchAttribute);
+        assert_eq!(look().await, 0);
+        assert_eq!(two.get_attributes(written).await.unwrap().size, 1);
+        assert_eq!(look().await, 1, "it was told, and has forgotten all names");
         drop(kernel);
         for client in [one, two] {
             client.close().await.unwrap();

@@ -107,6 +107,17 @@ impl Memory {
         self.shown.take(directory)
     }
 
+    /// Kernels may keep an inode's access lists from now on. They drop them with its attributes, so they hear of its token
+    /// although they may not keep these. Without a token they are told of nothing.
+    pub(in crate::known_names) fn show_lists(&mut self, inode: InodeId) {
+        if self.inodes.contains_key(&inode) && !self.is_shown(inode) {
+            let place = self.place(inode);
+            // Where its name is needn't be known: it is hidden with its own token.
+            let directory = place.map_or(inode, |(directory, _, _)| directory);
+            self.shown.show(inode, directory);
+        }
+    }
+
     /// Whether kernels may keep an inode's attributes. Those of a root are kept without a name.
     pub(in crate::known_names) fn is_shown(&self, inode: InodeId) -> bool {
         is_root(inode) || self.shown.contains(inode)
