@@ -333,12 +333,6 @@ impl Ring {
         unsafe { self.uring.submission_shared() }.is_empty()
     }
 
-    /// As `is_told`, for tests.
-    #[cfg(test)]
-    pub(super) fn has_told(&self) -> bool {
-        self.is_told(&self.submitting.lock())
-    }
-
     /// Tells the kernel of all that was pushed, by any thread.
     fn tell(&self, submitting: &Submitting) {
         for _ in 0..SUBMIT_TRIES_MAX {
@@ -446,4 +440,12 @@ fn start_reaper(rings: &'static Rings) -> io::Result<()> {
         *started = true;
     }
     Ok(())
+}
+
+#[cfg(test)]
+impl Ring {
+    /// As `is_told`.
+    pub(super) fn has_told(&self) -> bool {
+        self.is_told(&self.submitting.lock())
+    }
 }
