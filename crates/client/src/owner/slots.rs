@@ -1,10 +1,12 @@
 //! The slots of a session: how many changes may be under way, and the number of each.
 
+use futures::future::select;
 use model::limits::SESSION_SLOTS;
 use model::operation::Turn;
 use model::owner::Order;
 use parking_lot::Mutex;
 use std::ops::Range;
+use std::pin::pin;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Slots kept for publishing. Other clients can wait for what this one publishes, and other changes wait
@@ -71,11 +73,16 @@ impl Slots {
         }
     }
 
-    /// Takes a slot; waits until one is free.
+    /// Takes a slot; waits until one is free. Of those that wait for the same ones the first one gets the next: who publishes
+    /// waits for all of them, or whoever comes later would take those that are everybody's.
     pub(super) async fn take(&self, is_publish: bool) -> Slot {
         match (self.all.try_take(), is_publish) {
             (Some(slot), _) => slot,
-            (None, true) => self.for_publishing.take().await,
+            (None, true) => {
+                let (own, all) = (pin!(self.for_publishing.take()), pin!(self.all.take()));
+                // The other one is dropped, and gives back what it may have been given in the same moment.
+                select(own, all).await.factor_first().0
+            }
             (None, false) => self.all.take().await,
         }
     }
@@ -132,6 +139,30 @@ mod tests {
         let mut again = take().unwrap();
         assert_eq!(again.next_operation(), operation(2));
         assert_eq!(again.next_order(), order(2));
+    }
+
+    /// Would be broken if who publishes waited for the slots of publishers only: those that came later took all others.
+    #[test]
+    fn who_waits_to_publish_has_the_next_slot_whosever_that_is() {
+        let slots = Slots::new();
+        let mut taken: Vec<Slot> = std::iter::from_fn(|| slots.take(true).now_or_never()).collect();
+        // Once one of those that are everybody's comes back, and once one of those for publishing.
+        for at in [0, taken.len() - 1] {
+            let mut first = pin!(slots.take(true));
+            let mut second = pin!(slots.take(true));
+            assert!(first.as_mut().now_or_never().is_none());
+            assert!(second.as_mut().now_or_never().is_none());
+            let index = taken[at].index;
+            slots.give_back(taken.remove(at));
+            assert!(slots.take(true).now_or_never().is_none(), "it came later");
+            assert!(second.as_mut().now_or_never().is_none());
+            let slot = first.now_or_never().expect("it waits for longest");
+            assert_eq!(slot.index, index);
+            taken.insert(at, slot);
+        }
+        taken.into_iter().for_each(|slot| slots.give_back(slot));
+        let free = std::iter::from_fn(|| slots.take(true).now_or_never()).count();
+        assert_eq!(free, usize::from(SESSION_SLOTS), "none is lost");
     }
 
     #[test]
