@@ -230,10 +230,7 @@ fn while_a_program_looks_at_a_part_the_next_one_comes() {
         };
         let lists = world.spawn("a program", lists);
         let is_ahead = |cause: &str| cause.contains("asked for ahead");
-        until(&world, || {
-            far.waiters().iter().any(|it| is_ahead(&it.cause))
-        })
-        .await;
+        until(&world, || far.waiters().iter().any(|it| is_ahead(it.cause))).await;
         assert_eq!(lists.await.entries.len(), 256);
         way.tokens_ms.store(0, Ordering::Relaxed);
         far.close().await.unwrap();

@@ -155,7 +155,7 @@ impl Clusters {
 fn limits_of_streams(cluster: &Cluster, mount: &Path) -> Result<()> {
     let processes = processes(cluster)?;
     let file = mount.join("stream");
-    let streams: [(&str, fn(&Path, u64) -> f64); 2] =
+    let streams: [(&str, Stream); 2] =
         [("write", paths::write_stream), ("read", paths::read_stream)];
     for (what, stream) in streams {
         let before = Look::at(&processes)?;
@@ -169,6 +169,9 @@ fn limits_of_streams(cluster: &Cluster, mount: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// Plays a stream of so many bytes in a folder; returns bytes per second.
+type Stream = fn(&Path, u64) -> f64;
 
 /// Who uses CPU time: daemons, members of etcd, and the programs that this one has started.
 fn processes(cluster: &Cluster) -> Result<Vec<(String, u32)>> {
