@@ -870,7 +870,7 @@ impl FileSystem for Door {
             names.retain(|name| !name.starts_with(b"trusted."));
         }
         if self.settings.no_acl {
-            names.retain(|name| !extended::is_list(name));
+            names.retain(|name| !model::acl::is_list(name));
         }
         Ok(names)
     }

@@ -1,11 +1,10 @@
 //! Hides the extended attributes that the mount's kernel has no use for.
 
+use model::acl::is_list;
 use model::{Error, ErrorKind, Result};
 
 /// The label of SELinux.
 const LABEL: &[u8] = b"security.selinux";
-/// The two access control lists.
-const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 
 /// Whether this node's kernel labels files. Without it no program has a use for a label.
 #[must_use]
@@ -27,10 +26,6 @@ pub(crate) fn check(no_acl: bool, name: &[u8]) -> Result<()> {
         return Err(ErrorKind::NotSupported.into());
     }
     Ok(())
-}
-
-pub(crate) fn is_list(name: &[u8]) -> bool {
-    LISTS.contains(&name)
 }
 
 /// The error for a missing attribute. On a node without SELinux, a file without a label reports
@@ -67,8 +62,9 @@ mod tests {
 
     #[test]
     fn noacl_refuses_lists_and_nothing_else() {
-        assert!(LISTS.iter().all(|name| check(true, name).is_err()));
-        assert!(LISTS.iter().all(|name| check(false, name).is_ok()));
+        let lists = [model::acl::ACCESS, model::acl::DEFAULT];
+        assert!(lists.iter().all(|name| check(true, name).is_err()));
+        assert!(lists.iter().all(|name| check(false, name).is_ok()));
         assert!(check(true, b"user.posix_acl_access").is_ok());
     }
 }

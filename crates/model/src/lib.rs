@@ -4,6 +4,7 @@
 //! No I/O, no async, no clock. Everything here can be sent, stored or printed; nothing here makes
 //! decisions. See `docs/glossary.md` for what each word means.
 
+pub mod acl;
 pub mod attributes;
 pub mod call;
 pub mod checksum;

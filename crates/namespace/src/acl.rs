@@ -14,10 +14,7 @@
 use bytes::Bytes;
 use model::{Error, ErrorKind};
 
-/// Attribute with the list that decides access.
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Attribute of a directory with the list that new inodes in it inherit.
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) use model::acl::{ACCESS, DEFAULT, is_list};
 
 const VERSION: u32 = 2;
 const ENTRY_BYTES: usize = 8;

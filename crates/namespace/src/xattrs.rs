@@ -63,7 +63,7 @@ pub(crate) fn set<V: View>(
     mode: XattrMode,
     drop_setgid: bool,
 ) -> Step<Reply> {
-    if name == acl::ACCESS || name == acl::DEFAULT {
+    if acl::is_list(name) {
         return set_acl(tx, id, name, value, drop_setgid);
     }
     check_name(name)?;
@@ -84,7 +84,7 @@ pub(crate) fn remove<V: View>(
 ) -> Step<Reply> {
     check_name(name)?;
     let Some(old) = current(tx, id, name)? else {
-        if name == acl::ACCESS || name == acl::DEFAULT {
+        if acl::is_list(name) {
             // Every inode has an access list (its permission bits) and may lack a default list.
             return finish(tx, id);
         }
@@ -131,7 +131,7 @@ pub(crate) fn put_acl<V: View>(
 
 fn is_known(name: &[u8]) -> bool {
     let is_in = |namespace: &[u8]| name.len() > namespace.len() && name.starts_with(namespace);
-    name == acl::ACCESS || name == acl::DEFAULT || NAMESPACES.iter().any(|it| is_in(it))
+    acl::is_list(name) || NAMESPACES.iter().any(|it| is_in(it))
 }
 
 fn check_name(name: &[u8]) -> Step<()> {

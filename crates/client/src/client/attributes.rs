@@ -3,14 +3,10 @@
 use super::Client;
 use crate::types::FileSystemUsage;
 use bytes::Bytes;
+use model::acl::is_list;
 use model::operation::XattrMode;
 use model::{Attributes, InodeId, Privileges, Result, SetAttributes};
 use std::time::Duration;
-
-/// Whether kernels keep the value of an extended attribute, beside the attributes of stat.
-fn is_access_list(name: &[u8]) -> bool {
-    name.starts_with(b"system.posix_acl_")
-}
 
 impl Client {
     /// stat. Includes unpublished writes.
@@ -50,8 +46,8 @@ impl Client {
     /// `NoSuchAttribute`; `NotSupported` for a name outside user., trusted. and security. that
     /// isn't one of the two for access control lists.
     pub async fn get_xattr(&self, inode: InodeId, name: &[u8]) -> Result<Bytes> {
-        // Before the answer, which the kernel keeps: it must hear of changes that come after it.
-        if let Some(known) = self.names.known().filter(|_| is_access_list(name)) {
+        // Before the answer: the kernel keeps lists beside the attributes of stat, and must hear of changes that come after it.
+        if let Some(known) = self.names.known().filter(|_| is_list(name)) {
             known.show_lists(inode);
         }
         self.attributes.get_xattr(inode, name).await

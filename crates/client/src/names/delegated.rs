@@ -33,9 +33,6 @@ const QUIET_WAIT: &str = "other changes of this node in the same directory";
 /// this client came between.
 const LEARN_STEPS: usize = 6;
 
-/// The extended attribute that is passed on to what is made in a directory.
-const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-
 impl Names {
     /// Makes an inode, and opens it if it shall: here, or at the owner.
     pub(super) async fn create_known(
@@ -272,7 +269,7 @@ async fn learn_plain(session: &Session, known: &Arc<KnownNames>, directory: Inod
     let asked = known.begin();
     let default = Operation::GetXattr {
         inode: directory,
-        name: Bytes::from_static(DEFAULT_ACL),
+        name: Bytes::from_static(model::acl::DEFAULT),
     };
     let answer = session.execute(default).await;
     if answer.is_err_and(|error| error.kind() == ErrorKind::NoSuchAttribute) {
