@@ -108,14 +108,7 @@ pub(crate) fn reserve<V: View>(
     if inodes > RESERVED_MAX || data > RESERVED_MAX {
         return refused("an operation reserves 1 to 1024 numbers of a kind");
     }
-    let key = Key::Reserved {
-        session: tx.session,
-        fileset,
-    };
-    tx.ask(&Key::Counters(fileset));
-    tx.ask(&key);
-    tx.stop_if_missing()?;
-    let mut all = reserved(tx, &key)?;
+    let (key, mut all) = reserved_with_counters(tx, fileset)?;
     let runs = all.inodes.len().max(all.data.len());
     if runs >= RESERVED_RUNS_MAX {
         return refused("the session has too many unfinished runs of numbers: use those first");
@@ -151,14 +144,7 @@ pub(crate) fn reserve<V: View>(
 /// newest of the fileset: no inode has had them.
 pub(crate) fn give_back<V: View>(tx: &mut Transaction<'_, V>, from: InodeId) -> Step<Reply> {
     let (fileset, number) = (from.fileset(), from.number().0);
-    let key = Key::Reserved {
-        session: tx.session,
-        fileset,
-    };
-    tx.ask(&Key::Counters(fileset));
-    tx.ask(&key);
-    tx.stop_if_missing()?;
-    let mut all = reserved(tx, &key)?;
+    let (key, mut all) = reserved_with_counters(tx, fileset)?;
     let at = run_of(&all.inodes, number)?;
     let run = &mut all.inodes[at];
     let end = std::mem::replace(&mut run.end, number);
@@ -185,11 +171,7 @@ fn use_up<V: View>(
     number: u64,
     kind: impl Fn(&mut Reserved) -> &mut Vec<Run>,
 ) -> Step<()> {
-    let key = Key::Reserved {
-        session: tx.session,
-        fileset,
-    };
-    let mut all = reserved(tx, &key)?;
+    let (key, mut all) = reserved(tx, fileset)?;
     let runs = kind(&mut all);
     let at = run_of(runs, number)?;
     runs[at].next = number + 1;
@@ -214,11 +196,32 @@ fn put_reserved<V: View>(tx: &mut Transaction<'_, V>, key: Key, all: Reserved) {
     }
 }
 
-fn reserved<V: View>(tx: &mut Transaction<'_, V>, key: &Key) -> Step<Reserved> {
-    Ok(match tx.get(key)? {
+/// What the session of the operation has reserved of a fileset, and where that is written down.
+fn reserved<V: View>(tx: &mut Transaction<'_, V>, fileset: FilesetId) -> Step<(Key, Reserved)> {
+    let key = reserved_key(tx, fileset);
+    let all = match tx.get(&key)? {
         Some(Record::Reserved(all)) => (*all).clone(),
         _ => Reserved::default(),
-    })
+    };
+    Ok((key, all))
+}
+
+/// As [`reserved`], for who changes the counters as well.
+fn reserved_with_counters<V: View>(
+    tx: &mut Transaction<'_, V>,
+    fileset: FilesetId,
+) -> Step<(Key, Reserved)> {
+    tx.ask(&Key::Counters(fileset));
+    tx.ask(&reserved_key(tx, fileset));
+    tx.stop_if_missing()?;
+    reserved(tx, fileset)
+}
+
+fn reserved_key<V: View>(tx: &Transaction<'_, V>, fileset: FilesetId) -> Key {
+    Key::Reserved {
+        session: tx.session,
+        fileset,
+    }
 }
 
 fn unnamed() -> Stop {
