@@ -242,28 +242,16 @@ fn needed(operation: &Operation) -> u64 {
 /// was written. Who reserves numbers makes files with them, which are answered before the owner hears of them: a full
 /// pool refuses the reservation.
 fn grows(operation: &Operation) -> bool {
-    // Nothing is reserved then, but given back.
-    let gives_back = matches!(
-        operation,
-        Operation::Reserve {
-            inodes: 0,
-            data: 0,
-            ..
-        }
-    );
-    !gives_back && adds(operation)
-}
-
-fn adds(operation: &Operation) -> bool {
-    matches!(
-        operation,
+    match operation {
         Operation::Create { .. }
-            | Operation::CreateHeld { .. }
-            | Operation::CreateUnnamed { .. }
-            | Operation::Link { .. }
-            | Operation::SetXattr { .. }
-            | Operation::Share { .. }
-            | Operation::ChangeRange { .. }
-            | Operation::Reserve { .. }
-    )
+        | Operation::CreateHeld { .. }
+        | Operation::CreateUnnamed { .. }
+        | Operation::Link { .. }
+        | Operation::SetXattr { .. }
+        | Operation::Share { .. }
+        | Operation::ChangeRange { .. } => true,
+        // With none of both kinds some are given back.
+        Operation::Reserve { inodes, data, .. } => (*inodes, *data) != (0, 0),
+        _ => false,
+    }
 }
