@@ -2,7 +2,8 @@
 //!
 //! If each had a task of its own, another thread would be woken as soon as two of them came, or ended, at the same time,
 //! and each would send its answer by itself. Here all that have come begin in one go, one wake-up is enough for all whose
-//! waits are over, and their answers leave together.
+//! waits are over, and their answers leave together. (`FuturesUnordered` wakes its own task whenever it has gone through all
+//! of them: that would run once more for each batch, on another thread.)
 
 use futures::future::BoxFuture;
 use futures::task::AtomicWaker;
