@@ -3,7 +3,8 @@
 
 use crate::delegated::Maker;
 use crate::names::{chmod, far, kind_of, make, messages, new_directory};
-use crate::rig::{new_file, run_patient as run};
+use crate::rig::way::Way;
+use crate::rig::{Node, new_file, run_patient as run};
 use client::{Client, OpenFlags, Validity};
 use model::operation::{DirectoryEntry, RenameMode};
 use model::{ErrorKind, InodeId};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use testkit::inodes::name;
-use world::{Deadline, World};
+use world::{Deadline, Task, World};
 
 const ROOT: InodeId = InodeId::ROOT;
 const MS: Duration = Duration::from_millis(1);
@@ -257,24 +258,36 @@ fn a_listing_of_directories_asks_for_nothing_ahead() {
     });
 }
 
+/// Files that the owner's node has made, and a program of another one that lists them: the owner has granted their tokens, and
+/// its answer is on its way until `listed_late` ends. The program says how many it has listed.
+async fn listed_late(
+    world: &World,
+    node: &Node,
+    (far, way): (&Arc<Client>, &Arc<Way>),
+    names: &[&str],
+) -> (Vec<InodeId>, Task<usize>) {
+    let mut files = Vec::new();
+    for text in names {
+        files.push(make(&node.client, ROOT, text, new_file()).await);
+    }
+    far.read_directory(ROOT, 0, 100, false).await.unwrap();
+    assert!(!far.usable().is_empty(), "the token of the directory");
+    way.listed_late.store(true, Ordering::Relaxed);
+    let lists = {
+        let far = Arc::clone(far);
+        async move { list(&far, ROOT).await.len() }
+    };
+    let lists = world.spawn("a program", lists);
+    way.until_late().await;
+    (files, lists)
+}
+
 /// Would be broken if what an owner granted to a session counted for the one that has followed it: nobody would recall it.
 #[test]
 fn what_was_granted_to_a_session_that_has_ended_meanwhile_is_not_kept() {
     run(9_385, |world, node| async move {
         let (far, way) = far(&world, &node).await;
-        let mut files = Vec::new();
-        for text in ["a", "b"] {
-            files.push(make(&node.client, ROOT, text, new_file()).await);
-        }
-        far.read_directory(ROOT, 0, 100, false).await.unwrap();
-        assert!(!far.usable().is_empty(), "the token of the directory");
-        way.listed_late.store(true, Ordering::Relaxed);
-        let lists = {
-            let far = Arc::clone(&far);
-            async move { list(&far, ROOT).await.len() }
-        };
-        let lists = world.spawn("a program", lists);
-        way.until_late().await;
+        let (files, lists) = listed_late(&world, &node, (&far, &way), &["a", "b"]).await;
         way.no_sessions.store(true, Ordering::Relaxed);
         let ended = far.session();
         node.metanode.close_session(ended).await.unwrap();
@@ -307,19 +320,7 @@ fn what_was_granted_to_a_session_that_has_ended_meanwhile_is_not_kept() {
 fn what_is_changed_while_the_tokens_of_a_listing_come_is_not_known_as_it_was_before() {
     run(9_399, |world, node| async move {
         let (far, way) = far(&world, &node).await;
-        let mut files = Vec::new();
-        for text in ["a", "b", "c"] {
-            files.push(make(&node.client, ROOT, text, new_file()).await);
-        }
-        far.read_directory(ROOT, 0, 100, false).await.unwrap();
-        assert!(!far.usable().is_empty(), "the token of the directory");
-        way.listed_late.store(true, Ordering::Relaxed);
-        let lists = {
-            let far = Arc::clone(&far);
-            async move { list(&far, ROOT).await.len() }
-        };
-        let lists = world.spawn("a program", lists);
-        way.until_late().await;
+        let (files, lists) = listed_late(&world, &node, (&far, &way), &["a", "b", "c"]).await;
         chmod(&far, files[0], 0o600).await.unwrap();
         chmod(&node.client, files[1], 0o600).await.unwrap();
         way.listed_late.store(false, Ordering::Relaxed);

@@ -32,14 +32,9 @@ fn each_gets_its_own_answer_however_many_end_together() {
     for seed in 0..SEEDS {
         run(seed, |world| async move {
             let scene = Scene::new(&world);
-            let calls: Vec<_> = (0..40)
-                .map(|ticket| scene.spawn_ask(ticket, ticket / 8, ms(5000)))
-                .collect();
-            for (ticket, call) in calls.into_iter().enumerate() {
-                let answer = call.await.unwrap();
-                assert_eq!(answer.reply.decode::<u64>(), Ok(ticket as u64));
-            }
-            assert!(scene.counter.begun.lock().values().all(|runs| *runs == 1));
+            scene
+                .ask_all_at_once((0..40).map(|ticket| ticket / 8))
+                .await;
         });
     }
 }

@@ -275,6 +275,20 @@ impl Scene {
         })
     }
 
+    /// Asks with tickets from 0 on, all at once, each for work that takes so many milliseconds; each is answered with its own
+    /// ticket, and has run once.
+    pub(crate) async fn ask_all_at_once(&self, works: impl IntoIterator<Item = u64>) {
+        let calls: Vec<_> = (0..)
+            .zip(works)
+            .map(|(ticket, work)| self.spawn_ask(ticket, work, ms(5000)))
+            .collect();
+        for (ticket, call) in calls.into_iter().enumerate() {
+            let answer = call.await.unwrap();
+            assert_eq!(answer.reply.decode::<u64>(), Ok(ticket as u64));
+        }
+        assert!(self.counter.begun.lock().values().all(|runs| *runs == 1));
+    }
+
     pub(crate) fn begun(&self, ticket: u64) -> u32 {
         self.counter.begun.lock().get(&ticket).copied().unwrap_or(0)
     }

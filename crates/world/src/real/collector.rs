@@ -95,71 +95,95 @@ impl Drop for Collected {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::{Memory, UnderWay};
+    use super::super::request::{Completion, Memory, UnderWay};
     use super::super::ring::Gathering;
     use super::*;
     use io_uring::{opcode, types};
-    use std::{fs::File, io::Write, os::fd::OwnedFd, time::Duration};
-    use tokio::{runtime::Builder, time::timeout};
+    use std::{
+        fs::File,
+        io::{PipeWriter, Write},
+        os::fd::OwnedFd,
+        time::Duration,
+    };
+    use tokio::{
+        runtime::{Builder, Runtime},
+        time::timeout,
+    };
 
+    /// A runtime, its ring, and a pipe of which the kernel is asked when there is something to read: it can't answer before.
+    struct Scene {
+        runtime: Option<Runtime>,
+        ring: Arc<Ring>,
+        /// Who asks isn't on the runtime's threads.
+        elsewhere: Runtime,
+        reader: Arc<File>,
+        writer: PipeWriter,
+        under_way: Arc<UnderWay>,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let mut builder = Builder::new_multi_thread();
+            let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+            let ring = start(runtime.handle()).unwrap();
+            let mut builder = Builder::new_current_thread();
+            let elsewhere = builder.enable_time().build().unwrap();
+            let (reader, writer) = io::pipe().unwrap();
+            Self {
+                runtime: Some(runtime),
+                ring,
+                elsewhere,
+                reader: Arc::new(File::from(OwnedFd::from(reader))),
+                writer,
+                under_way: Arc::new(UnderWay::default()),
+            }
+        }
+
+        fn ask(&self) -> Completion {
+            let readable = types::Fd(self.reader.as_raw_fd());
+            let asked = opcode::PollAdd::new(readable, libc::POLLIN as u32).build();
+            let (of, rings) = (
+                (&self.reader, &self.under_way),
+                Rings::of_process().unwrap(),
+            );
+            let submitting = rings.submit(asked, of, Memory::None, Some(&self.ring));
+            self.elsewhere.block_on(submitting)
+        }
+
+        /// There is something to read, and the kernel says so.
+        fn must_be_answered(mut self, asked: impl IntoIterator<Item = Completion>) {
+            self.writer.write_all(b"now").unwrap();
+            for answer in asked {
+                let answered = async { timeout(Duration::from_secs(60), answer).await };
+                let answer = self.elsewhere.block_on(answered).unwrap();
+                assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
+            }
+        }
+    }
     #[test]
     fn a_request_that_is_under_way_at_the_end_of_its_runtime_is_answered() {
-        let mut builder = Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
-        let ring = start(runtime.handle()).unwrap();
-        let mut builder = Builder::new_current_thread();
-        let elsewhere = builder.enable_time().build().unwrap();
-        // The kernel can't answer before there is something to read.
-        let (reader, mut writer) = io::pipe().unwrap();
-        let reader = Arc::new(File::from(OwnedFd::from(reader)));
-        let readable = types::Fd(reader.as_raw_fd());
-        let asked = opcode::PollAdd::new(readable, libc::POLLIN as u32).build();
-        let under_way = Arc::new(UnderWay::default());
-        let of = (&reader, &under_way);
-        let rings = Rings::of_process().unwrap();
-        let answer = elsewhere.block_on(rings.submit(asked, of, Memory::None, Some(&ring)));
-        assert!(!ring.is_idle());
-        drop(runtime);
-        writer.write_all(b"now").unwrap();
-        let answered = async { timeout(Duration::from_secs(60), answer).await };
-        let answer = elsewhere.block_on(answered).unwrap();
-        assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
+        let mut scene = Scene::new();
+        let asked = scene.ask();
+        assert!(!scene.ring.is_idle());
+        drop(scene.runtime.take());
+        scene.must_be_answered([asked]);
     }
 
     #[test]
     fn the_kernel_is_told_of_what_is_gathered_when_all_of_it_is_there() {
-        let mut builder = Builder::new_multi_thread();
-        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
-        let ring = start(runtime.handle()).unwrap();
-        let mut builder = Builder::new_current_thread();
-        let elsewhere = builder.enable_time().build().unwrap();
-        let (reader, mut writer) = io::pipe().unwrap();
-        let reader = Arc::new(File::from(OwnedFd::from(reader)));
-        let under_way = Arc::new(UnderWay::default());
-        let rings = Rings::of_process().unwrap();
-        let ask = || {
-            let readable = types::Fd(reader.as_raw_fd());
-            let asked = opcode::PollAdd::new(readable, libc::POLLIN as u32).build();
-            let of = (&reader, &under_way);
-            elsewhere.block_on(rings.submit(asked, of, Memory::None, Some(&ring)))
-        };
-        let first = ask();
-        assert!(ring.has_told());
+        let scene = Scene::new();
+        let first = scene.ask();
+        assert!(scene.ring.has_told());
         let gathering = Gathering::begin();
         let nested = Gathering::begin();
-        let second = ask();
+        let second = scene.ask();
         drop(nested);
-        let third = ask();
-        assert!(!ring.has_told());
+        let third = scene.ask();
+        assert!(!scene.ring.has_told());
         drop(gathering);
-        assert!(ring.has_told());
-        let fourth = ask();
-        assert!(ring.has_told());
-        writer.write_all(b"now").unwrap();
-        for answer in [first, second, third, fourth] {
-            let answered = async { timeout(Duration::from_secs(60), answer).await };
-            let answer = elsewhere.block_on(answered).unwrap();
-            assert_eq!(answer & i32::from(libc::POLLIN), libc::POLLIN.into());
-        }
+        assert!(scene.ring.has_told());
+        let fourth = scene.ask();
+        assert!(scene.ring.has_told());
+        scene.must_be_answered([first, second, third, fourth]);
     }
 }
