@@ -1,6 +1,7 @@
 //! Listing directories while they change, and very large ones, through the kernel.
 
-use crate::fixture::{Node, eventually, once_idle, poll};
+use crate::fixture::{Node, eventually, once_idle, poll, signals::signal};
+use rustix::process::Signal;
 use std::{
     collections::BTreeMap,
     ffi::{CStr, CString},
@@ -167,18 +168,13 @@ fn same_time(directory: &Path, change: &dyn Fn()) {
     fs::File::open(directory).unwrap().set_times(times).unwrap();
 }
 
-fn signal(pid: i32, name: &str) {
-    let sent = Command::new("kill").args([name, &pid.to_string()]).status();
-    assert!(sent.unwrap().success());
-}
-
 /// Lists an open directory while the daemon is stopped; false if that needs the daemon.
 fn lists_without_the_daemon(
     entries: fs::ReadDir,
     expected: &BTreeMap<String, u64>,
     pid: i32,
 ) -> bool {
-    signal(pid, "-STOP");
+    signal(pid, Signal::STOP);
     let (tell, thread) = mpsc::channel();
     let expected = expected.clone();
     let lister = std::thread::spawn(move || {
@@ -198,7 +194,7 @@ fn lists_without_the_daemon(
             _ => Err(call),
         }
     });
-    signal(pid, "-CONT");
+    signal(pid, Signal::CONT);
     lister.join().unwrap();
     alone
 }

@@ -1,6 +1,7 @@
 //! Ending mounts in use, and daemons that don't answer: nothing hangs, and synced data survives.
 
-use crate::fixture::{Node, eventually, mounted_as, poll, within_a_minute};
+use crate::fixture::{Node, eventually, mounted_as, poll, signals::signal, within_a_minute};
+use rustix::process::Signal;
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -104,13 +105,6 @@ fn shale(node: &Node, arguments: &[&str]) -> (i32, String) {
     within_a_minute(command.args(arguments).arg("--dir").arg(&node.dir))
 }
 
-fn signal(node_pid: i32, signal: &str) {
-    let status = Command::new("kill")
-        .args([signal, &node_pid.to_string()])
-        .status();
-    assert!(status.unwrap().success());
-}
-
 /// The node comes up normally, and synced data has survived.
 fn starts_again(node: &Node) {
     node.must(&["up"]);
@@ -212,7 +206,7 @@ fn a_busy_unmount_lists_the_processes_that_use_the_mount() {
 fn commands_to_a_stopped_daemon_end_and_say_what_to_do() {
     let node = with_a_synced_file();
     let pid = node.pid();
-    signal(pid, "-STOP");
+    signal(pid, Signal::STOP);
     for arguments in [
         &["down"][..],
         &["down", "--force"],
@@ -228,9 +222,9 @@ fn commands_to_a_stopped_daemon_end_and_say_what_to_do() {
             "{arguments:?}: {said}"
         );
     }
-    signal(pid, "-CONT");
+    signal(pid, Signal::CONT);
     node.must(&["status"]);
-    signal(pid, "-STOP");
+    signal(pid, Signal::STOP);
     let (code, said) = shale(&node, &["down", "--kill"]);
     assert_eq!(code, 0, "{said}");
     assert_eq!(mounted_as(&node.mnt), None);
@@ -250,7 +244,7 @@ fn the_mount_of_a_stopped_daemon_can_be_ended_in_each_way() {
     for way in ways {
         let load = Load::on(&node);
         let pid = node.pid();
-        signal(pid, "-STOP");
+        signal(pid, Signal::STOP);
         let program = match way[0] {
             "shale" => env!("CARGO_BIN_EXE_shale"),
             other => other,

@@ -1,7 +1,7 @@
 //! Nodes that die, freeze and come back, under load.
 
-use super::{Cluster, content, signal, three_nodes};
-use crate::fixture::{eventually, figure, mounted_as, never_bare};
+use super::{Cluster, content, three_nodes};
+use crate::fixture::{eventually, figure, mounted_as, never_bare, signals::signal};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;

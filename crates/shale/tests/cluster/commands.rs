@@ -1,7 +1,7 @@
 //! Commands that concern one node or all, given on another one: what they change, and what they say.
 
-use super::{Cluster, ciphers::change, refused, signal};
-use crate::fixture::eventually;
+use super::{Cluster, ciphers::change, refused};
+use crate::fixture::{eventually, signals::signal};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;

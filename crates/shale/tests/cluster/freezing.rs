@@ -1,7 +1,7 @@
 //! A daemon that is stopped: its watchdog aborts its mounts, and it mounts again when it goes on.
 
-use super::{Cluster, child_of, signal, three_nodes};
-use crate::fixture::{alive, eventually, kill_hard, within_a_minute};
+use super::{Cluster, child_of, three_nodes};
+use crate::fixture::{alive, eventually, kill_hard, signals::signal, within_a_minute};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::FileExt;

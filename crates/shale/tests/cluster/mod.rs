@@ -24,7 +24,6 @@ mod waiting;
 use crate::fixture::{Node, alive, eventually};
 use ::coordination::etcd::{Etcd, EtcdSettings};
 use rpc::security::Credentials;
-use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -278,11 +277,6 @@ fn until_all_know_coordination(cluster: &Cluster) {
             .is_some_and(|all| all.len() == 3)
     };
     eventually("all know where coordination is", || (1..=3).all(knows_all));
-}
-
-/// Sends a signal to a node's daemon.
-pub(crate) fn signal(node: i32, signal: Signal) {
-    kill_process(Pid::from_raw(node).unwrap(), signal).unwrap();
 }
 
 /// The process of this name that a daemon has started.

@@ -1,7 +1,7 @@
 //! `shale cluster stop`: all nodes end, or none does.
 
-use super::{Cluster, child_of, content, refused, signal, three_nodes, works_everywhere};
-use crate::fixture::{alive, eventually, kill_hard, mounted_as, poll};
+use super::{Cluster, child_of, content, refused, three_nodes, works_everywhere};
+use crate::fixture::{alive, eventually, kill_hard, mounted_as, poll, signals::signal};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,10 @@
 //! `shale waiters --all`: what a program on one node waits for, over the others to the lease at the end.
 
-use super::{Cluster, signal, three_nodes};
+use super::{Cluster, three_nodes};
 use crate::fixture::{
     chains::{self, Link},
     poll,
+    signals::signal,
 };
 use rustix::process::Signal;
 use serde_json::Value;

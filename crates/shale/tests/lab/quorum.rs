@@ -6,7 +6,7 @@ use super::{
     fixture::Lab,
     load::{Load, Pauses},
 };
-use crate::{cluster::signal, fixture::figure};
+use crate::fixture::{figure, signals::signal};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::time::{Duration, Instant};

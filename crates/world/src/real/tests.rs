@@ -1,5 +1,6 @@
 //! Tests of real disks' promises; they need a file system with O_DIRECT.
 
+use super::gather_io;
 use crate::{AlignedBuffer, DISK_ALIGNMENT, Disk, World, is_aligned};
 use bytes::Bytes;
 use std::future::Future;
@@ -372,16 +373,19 @@ fn io_of_tasks_is_still_answered_when_their_runtime_has_ended() {
         let disk = disk.clone();
         async move {
             let mut reads: Vec<_> = (0..100).map(|_| Box::pin(disk.read(0, MIB))).collect();
-            reads.retain_mut(|read| {
-                let mut context = Context::from_waker(Waker::noop());
-                read.as_mut().poll(&mut context).is_pending()
+            // Until the kernel is told of them when all have begun, none of them can be over.
+            gather_io(|| {
+                for read in &mut reads {
+                    let mut context = Context::from_waker(Waker::noop());
+                    assert!(read.as_mut().poll(&mut context).is_pending());
+                }
             });
-            begun.send(reads.len()).unwrap();
+            begun.send(()).unwrap();
             std::future::pending::<()>().await;
         }
     };
     runtime.spawn(task);
-    assert!(has_begun.recv().unwrap() > 0);
+    has_begun.recv().unwrap();
     drop(runtime);
     // Where nobody drives I/O: what comes now has another ring, or would never be answered.
     let elsewhere = Builder::new_current_thread().build().unwrap();

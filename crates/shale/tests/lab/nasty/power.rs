@@ -5,7 +5,7 @@ use super::{
     faults::{Fault, until_whole},
     load::{Load, Pauses},
 };
-use crate::cluster::signal;
+use crate::fixture::signals::signal;
 use rustix::process::Signal;
 use std::{fs::File, os::unix::fs::FileExt, path::PathBuf, time::Instant};
 

@@ -7,7 +7,7 @@ use super::{
     load::Load,
     roles::{Role, Roles},
 };
-use crate::cluster::signal;
+use crate::fixture::signals::signal;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 
