@@ -2,8 +2,8 @@
 
 use crate::rig::{self, Rig, pattern};
 use metanode::{CheckReport, FaultKind};
-use model::{ExtentKind, FileKind, InodeId, Scheme, SegmentPlace};
-use namespace::{Key, Record};
+use model::{ExtentKind, FileKind, InodeId, Scheme, SegmentPlace, SessionId};
+use namespace::{Key, Record, Reserved, Run};
 use std::sync::Arc;
 use testkit::forge::damaged_name;
 use world::sim::Simulation;
@@ -56,6 +56,19 @@ async fn damage_extent(rig: &Rig, inode: InodeId) {
 pub(crate) async fn damage_name(rig: &Rig, text: &str) {
     let (key, damaged) = damaged_name(&rig.metanode.hosted(), text).await;
     forge(rig, key, damaged).await;
+}
+
+/// An empty run among the numbers that a session has reserved.
+pub(crate) async fn damage_reserved(rig: &Rig, session: SessionId) {
+    let key = Key::Reserved {
+        session,
+        fileset: ROOT.fileset(),
+    };
+    let damaged = Reserved {
+        inodes: vec![Run { next: 7, end: 7 }],
+        data: Vec::new(),
+    };
+    forge(rig, key, Record::Reserved(Arc::new(damaged))).await;
 }
 
 /// A live segment without live bytes.
