@@ -186,6 +186,26 @@ fn a_damaged_orphan_does_not_keep_the_file_system_closed() {
         .finished();
 }
 
+/// Would be broken if an owner that begins stopped at what its node's last run has left and nobody can read.
+#[test]
+fn a_damaged_record_of_a_former_session_does_not_keep_the_file_system_closed() {
+    let simulation = Simulation::new(46);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            damage_reserved(&rig, rig.source.session()).await;
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            rig.file(ROOT, "file").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
 #[test]
 fn a_suspect_that_cannot_be_judged_leaves_the_others_to_repair() {
     let simulation = Simulation::new(42);

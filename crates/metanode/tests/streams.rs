@@ -414,6 +414,21 @@ fn an_operation_of_a_stream_whose_reserved_numbers_are_damaged_uses_its_number_u
     });
 }
 
+/// Would be broken if a record that can't be read kept its session open: others would wait for what that holds for ever, and
+/// after a take-over for everything.
+#[test]
+fn a_session_whose_reserved_numbers_are_damaged_ends_and_others_get_what_it_holds() {
+    run(14, |rig| async move {
+        let (session, other) = (opened(&rig).await, opened(&rig).await);
+        reserved(&rig, session).await;
+        damage_reserved(&rig, session).await;
+        delegation(&rig, session).await;
+        rig.metanode.close_session(session).await.unwrap();
+        assert_eq!(rig.metanode.hosted().run_of_session(session), None);
+        delegation(&rig, other).await;
+    });
+}
+
 #[test]
 fn a_stream_waits_for_others_that_hold_its_directory_as_any_operation_does() {
     run(5, |rig| async move {
