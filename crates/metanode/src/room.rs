@@ -255,3 +255,21 @@ fn grows(operation: &Operation) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::InodeId;
+
+    /// Would be broken if a full pool refused to take back what it keeps room for.
+    #[test]
+    fn numbers_that_are_given_back_need_no_room() {
+        let reserve = |inodes, data| Operation::Reserve {
+            inode: InodeId::ROOT,
+            inodes,
+            data,
+        };
+        assert!(!grows(&reserve(0, 0)));
+        assert!(grows(&reserve(1, 0)) && grows(&reserve(0, 1)));
+    }
+}

@@ -2,8 +2,8 @@
 
 use crate::rig::{self, Rig, pattern};
 use metanode::{CheckReport, FaultKind};
-use model::{ExtentKind, FileKind, InodeId, Scheme, SegmentPlace};
-use namespace::{Key, Record};
+use model::{ExtentKind, FileKind, InodeId, Scheme, SegmentPlace, SessionId};
+use namespace::{Key, Record, Reserved, Run};
 use std::sync::Arc;
 use testkit::forge::damaged_name;
 use world::sim::Simulation;
@@ -56,6 +56,19 @@ async fn damage_extent(rig: &Rig, inode: InodeId) {
 pub(crate) async fn damage_name(rig: &Rig, text: &str) {
     let (key, damaged) = damaged_name(&rig.metanode.hosted(), text).await;
     forge(rig, key, damaged).await;
+}
+
+/// An empty run among the numbers that a session has reserved.
+pub(crate) async fn damage_reserved(rig: &Rig, session: SessionId) {
+    let key = Key::Reserved {
+        session,
+        fileset: ROOT.fileset(),
+    };
+    let damaged = Reserved {
+        inodes: vec![Run { next: 7, end: 7 }],
+        data: Vec::new(),
+    };
+    forge(rig, key, Record::Reserved(Arc::new(damaged))).await;
 }
 
 /// A live segment without live bytes.
@@ -168,6 +181,26 @@ fn a_damaged_orphan_does_not_keep_the_file_system_closed() {
             let parts = [&*file.to_string(), "(/file)", "Orphan"];
             must_tell(&report, FaultKind::Record, &parts);
             rig.file(ROOT, "another").await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if an owner that begins stopped at what its node's last run has left and nobody can read.
+#[test]
+fn a_damaged_record_of_a_former_session_does_not_keep_the_file_system_closed() {
+    let simulation = Simulation::new(46);
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            damage_reserved(&rig, rig.source.session()).await;
+        })
+        .finished();
+    simulation
+        .run(|world| async move {
+            let rig = rig::open(&world).await;
+            rig.file(ROOT, "file").await;
             rig.close().await;
         })
         .finished();

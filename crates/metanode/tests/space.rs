@@ -155,7 +155,7 @@ fn numbers_are_reserved_as_long_as_there_is_room_for_what_is_made_with_them() {
         .finished();
 }
 
-/// Would be broken if the room for what a session doesn't make stayed kept until its end, or if a full pool refused to free it.
+/// Would be broken if the room for what a session doesn't make stayed kept until its end.
 #[test]
 fn there_is_room_again_when_numbers_are_given_back() {
     let simulation = Simulation::new(13);

@@ -1,6 +1,6 @@
 //! Streams: operations that a client has answered under a delegation before the owner applies them.
 
-use crate::damage::damage_name;
+use crate::damage::{damage_name, damage_reserved};
 use crate::rig::clients::{CLIENT, exists, next_owner, opened, send};
 use crate::rig::{self, Rig};
 use bytes::Bytes;
@@ -393,6 +393,39 @@ fn an_operation_of_a_stream_that_meets_a_damaged_record_uses_its_number_up() {
         for (said, again) in said.iter().zip(&again) {
             assert_eq!(*again, said.map_err(|_| ErrorKind::NotFound));
         }
+    });
+}
+
+/// Would be broken if using a number up needed what can't be read either: the request would be refused as a whole, and its
+/// client give its session up.
+#[test]
+fn an_operation_of_a_stream_whose_reserved_numbers_are_damaged_uses_its_number_up() {
+    run(13, |rig| async move {
+        let file = rig.file(ROOT, "f").await;
+        let session = opened(&rig).await;
+        let first = reserved(&rig, session).await;
+        damage_reserved(&rig, session).await;
+        let all = [make(&rig, 1, "a", first), write(&rig, 2, file)];
+        for _ in 0..2 {
+            let said = outcomes(&rig, session, &all).await;
+            assert_eq!(said, [Err(ErrorKind::Corrupt), Ok(())]);
+        }
+        assert_eq!(rig.read(file).await.unwrap(), vec![7; 100]);
+    });
+}
+
+/// Would be broken if a record that can't be read kept its session open: others would wait for what that holds for ever, and
+/// after a take-over for everything.
+#[test]
+fn a_session_whose_reserved_numbers_are_damaged_ends_and_others_get_what_it_holds() {
+    run(14, |rig| async move {
+        let (session, other) = (opened(&rig).await, opened(&rig).await);
+        reserved(&rig, session).await;
+        damage_reserved(&rig, session).await;
+        delegation(&rig, session).await;
+        rig.metanode.close_session(session).await.unwrap();
+        assert_eq!(rig.metanode.hosted().run_of_session(session), None);
+        delegation(&rig, other).await;
     });
 }
 

@@ -260,7 +260,8 @@ impl Shard {
         Ok(())
     }
 
-    /// The records of a session that its end removes.
+    /// The records of a session that its end removes: those that can be read. Nobody asks for the others once it has ended;
+    /// others wait for that, and for what it holds.
     async fn records_of(&self, session: SessionId) -> Result<Vec<Key>> {
         let slot = |session| Key::Slot { session, slot: 0 };
         let reserved = |session| Key::Reserved {
@@ -276,7 +277,7 @@ impl Shard {
         ] {
             let mut from = first;
             loop {
-                let page = self.scan(&from, &end, SESSION_PAGE).await?;
+                let page = self.scan_readable(&from, &end, SESSION_PAGE).await?;
                 keys.extend(page.iter().map(|(key, _)| key.clone()));
                 match page.last() {
                     Some((last, _)) if page.len() == SESSION_PAGE => from = successor(last),

@@ -262,11 +262,12 @@ impl Metanode {
     }
 }
 
-/// An operation that is refused whatever the records say, or answered if its number was used before.
+/// An operation that is refused whatever the records say, or answered if its number was used before: it asks for more than
+/// there ever is, so none is read for it that may be damaged.
 fn nothing() -> Operation {
     Operation::Reserve {
         inode: InodeId::ROOT,
-        inodes: 0,
+        inodes: u32::MAX,
         data: 0,
     }
 }
