@@ -59,6 +59,8 @@ fn classes_and_settings(cluster: &Cluster) {
     let letters = "a node class has 1 to 32 letters, digits, '-' or '_', not \"a/b\"";
     says(cluster, 1, &["node", "class", "n2", "a/b"], letters);
 
+    let get = ["config", "get", OF_CLUSTER];
+    assert_eq!(one.must(&get).trim(), "268435456");
     two.must(&["config", "set", OF_CLUSTER, "50000000"]);
     one.must(&["config", "set", LIVE, "25", "--class", "gpu"]);
     let set = ["config", "set", LATER, "100000000", "--node", "n1"];

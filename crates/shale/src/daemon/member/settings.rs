@@ -46,14 +46,14 @@ const BOND_LINKS: &str = "bond_links";
 const SETTINGS: [Setting; 8] = [
     Setting {
         name: "repair_bytes_per_second",
-        default: "none",
+        default: "268435456",
         kind: Kind::Number(4_096, 1 << 40),
         is_per_node: false,
         help: "bytes/s that repair, sweep and scrub together may read or write at one node; live",
     },
     Setting {
         name: "scrub_every_seconds",
-        default: "none",
+        default: "1209600",
         kind: Kind::Number(10, 366 * 86_400),
         is_per_node: false,
         help: "seconds between two scrubs of a placement group; live",
@@ -365,6 +365,8 @@ async fn set(facts: &Coordination, key: &str, value: Option<&str>) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::ClientSettings;
+    use node::Member;
     use std::collections::BTreeMap;
 
     #[test]
@@ -377,6 +379,17 @@ mod tests {
             let refused = key(node, Some(class)).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
         }
+    }
+
+    /// Would be broken if somebody read that repair has no limit, or that nothing is scrubbed.
+    #[test]
+    fn what_is_shown_as_a_default_is_what_counts() {
+        let shown = |name| find(name).unwrap().default.parse::<u64>().unwrap();
+        assert_eq!(shown("repair_bytes_per_second"), Member::REPAIR_SPEED);
+        let period = Member::SCRUB_PERIOD.as_secs();
+        assert_eq!(shown("scrub_every_seconds"), period);
+        let pool = ClientSettings::default().page_pool_bytes;
+        assert_eq!(shown("pagepool_bytes"), pool);
     }
 
     #[test]
