@@ -162,7 +162,10 @@ impl Coordination {
             if next == known.value {
                 return Ok(next);
             }
-            check_name(&next.name, &all)?;
+            // One that it has already was taken by an earlier build, perhaps.
+            if next.name != known.value.name {
+                check_name(&next.name, &all)?;
+            }
             match self.set_fact(&node_key(node), known.version, &next).await {
                 Ok(_) => return Ok(next),
                 Err(error) if error.kind() == ErrorKind::Changed => {}
@@ -248,7 +251,9 @@ impl Coordination {
             if facts.has_authority != new.is_quorum {
                 return Err(Error::new(ErrorKind::InvalidArgument, OTHER_ROLE));
             }
-            check_name(&facts.name, &others)?;
+            if before.is_none_or(|it| it.name != facts.name) {
+                check_name(&facts.name, &others)?;
+            }
             let mut changes = self.changed_name(before, &facts).await?;
             if before != Some(&facts) {
                 let version = own.as_ref().map_or(0, |it| it.version);
@@ -429,9 +434,11 @@ fn new_node(facts: &NodeFacts) -> [Change; 2] {
 /// `InvalidArgument`, with what a name is made of.
 pub fn check_node_name(name: &str) -> Result<()> {
     let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || name.len() > NODE_NAME_BYTES_MAX || !name.chars().all(is_fine) {
+    // Commands take nodes by name or number: nobody may mean one and expel the other.
+    let is_number = name.bytes().all(|it| it.is_ascii_digit());
+    if is_number || name.len() > NODE_NAME_BYTES_MAX || !name.chars().all(is_fine) {
         let text = format!(
-            "a node's name has 1 to {NODE_NAME_BYTES_MAX} letters, digits, '-', '_' or '.', not {name:?}"
+            "a node's name has 1 to {NODE_NAME_BYTES_MAX} letters, digits, '-', '_' or '.', not digits alone, not {name:?}"
         );
         return Err(Error::new(ErrorKind::InvalidArgument, text));
     }

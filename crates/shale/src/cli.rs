@@ -633,8 +633,15 @@ pub struct Join {
 /// Commands on settings.
 #[derive(Subcommand, Debug)]
 pub enum Config {
-    /// Show all settings as this node has them, with their units and ranges.
-    List(Dir),
+    /// Show all settings as this node, another one or those of a class have them, with their units and ranges.
+    List {
+        /// The node's directory.
+        #[command(flatten)]
+        dir: Dir,
+        /// Whose.
+        #[command(flatten)]
+        of: SettingsOf,
+    },
     /// Show one setting.
     Get {
         /// The node's directory.
@@ -642,6 +649,9 @@ pub enum Config {
         dir: Dir,
         /// Name of the setting.
         name: String,
+        /// Whose.
+        #[command(flatten)]
+        of: SettingsOf,
     },
     /// Change a setting for the whole cluster, for one node or for a class of nodes.
     Set {
@@ -659,6 +669,17 @@ pub enum Config {
         #[arg(long)]
         class: Option<String>,
     },
+}
+
+/// Whose settings are shown.
+#[derive(Args, Debug)]
+pub struct SettingsOf {
+    /// As this node of the cluster has them: a number or a name [default: the node that is asked].
+    #[arg(long, value_name = "NODE", conflicts_with = "class")]
+    pub node: Option<String>,
+    /// As a node of this class has them that has none of its own.
+    #[arg(long)]
+    pub class: Option<String>,
 }
 
 /// The port at which nodes listen for each other if none is given.

@@ -16,6 +16,7 @@ mod noted;
 mod partition;
 mod planted;
 mod power_cut;
+mod quorum;
 mod racks;
 mod random_actions;
 mod repairing;

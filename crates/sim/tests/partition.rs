@@ -29,14 +29,14 @@ const LATER: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(90);
 
 /// A program that writes and syncs on a node.
-struct Program {
-    seen: Arc<Seen>,
+pub(crate) struct Program {
+    pub(crate) seen: Arc<Seen>,
     task: Answer<Result<()>>,
 }
 
 impl Program {
     /// Returns once it has synced something.
-    async fn start(stage: &Arc<Stage>, node: usize) -> Self {
+    pub(crate) async fn start(stage: &Arc<Stage>, node: usize) -> Self {
         let seen = Arc::<Seen>::default();
         let given = seen.clone();
         let task = stage.start_task(node, async move |world, member| {
@@ -57,7 +57,7 @@ impl Program {
     ///
     /// # Errors
     /// What it was told.
-    async fn end(self, stage: &Arc<Stage>) -> Result<Duration> {
+    pub(crate) async fn end(self, stage: &Arc<Stage>) -> Result<Duration> {
         self.seen.stop.store(true, Ordering::Relaxed);
         stage.end_of(self.task).await?;
         Ok(*self.seen.longest.lock().expect("nobody panicked"))
@@ -119,7 +119,7 @@ async fn until_expelled_within(
     }
 }
 
-async fn runs_of<const N: usize>(stage: &Arc<Stage>, nodes: [usize; N]) -> Vec<NodeRun> {
+pub(crate) async fn runs_of<const N: usize>(stage: &Arc<Stage>, nodes: [usize; N]) -> Vec<NodeRun> {
     let mut runs = Vec::new();
     for node in nodes {
         runs.push(stage.run(node, async |_, member| member.run()).await);

@@ -292,7 +292,7 @@ fn tokens_end_and_names_are_unique() {
             .await
             .unwrap();
         assert_eq!(facts.list(TOKENS).await.unwrap().found.len(), 1);
-        for bad in ["a", "", "a b", "ä"] {
+        for bad in ["a", "", "a b", "ä", "1", "007"] {
             let refused = facts.redeem(&[2; 32], 301, &new(Some(bad), 2)).await;
             let refused = refused.unwrap_err().kind();
             assert!(matches!(

@@ -393,6 +393,28 @@ fn a_wait_that_ends_takes_its_request_back_unless_it_was_granted() {
     assert_eq!(locks.counts(), (0, 0));
 }
 
+/// Would be broken if a faulty daemon could end its owner's, or leave a wait behind that nobody can end.
+#[test]
+fn a_number_under_which_a_session_waits_is_refused_for_another_wait() {
+    let locks = Locks::new();
+    locks.begin_door(DOOR);
+    let all = Tables {
+        table: LockTable::default(),
+        door: DOOR,
+    };
+    locks.try_set(all.flock(1, EXCLUSIVE)).unwrap();
+    assert!(!locks.queue(7, all.flock(2, EXCLUSIVE)).unwrap());
+    let again = locks.queue(7, all.flock(3, EXCLUSIVE)).unwrap_err();
+    assert_eq!(again.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(locks.counts(), (1, 1));
+    // The first one goes on, and the number is free when it has ended.
+    locks.try_set(all.flock(1, None)).unwrap();
+    locks.granted(SESSION, 7).now_or_never().unwrap().unwrap();
+    locks.end_wait(SESSION, 7).unwrap();
+    assert!(!locks.queue(7, all.flock(3, EXCLUSIVE)).unwrap());
+    assert_eq!(locks.counts(), (1, 1));
+}
+
 #[test]
 fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
     let mut all = Tables::new();

@@ -102,6 +102,12 @@ async fn ask(parts: &Parts, manager: NodeRun, request: &JobsRequest) -> Result<J
 }
 
 impl Member {
+    /// What repair, sweep and scrub together may read or write at one node unless the cluster says otherwise, in bytes per
+    /// second.
+    pub const REPAIR_SPEED: u64 = 256 << 20;
+    /// How often each group is scrubbed unless the cluster says otherwise.
+    pub const SCRUB_PERIOD: Duration = Duration::from_secs(14 * 24 * 3_600);
+
     /// How repair of the cluster's pool is, as its manager says.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::{
         AddNsd, ChangeNsds, ChangePool, ChangeSetting, ClusterView, CreateFileSystem,
         FileSystemLine, SettingLine, client::Admin,
     },
-    cli::{Command, Config, Dir, Fs, Nsd, Of, Pool, Repair},
+    cli::{Command, Config, Dir, Fs, Nsd, Of, Pool, Repair, SettingsOf},
     output::{self, say, table},
 };
 use hyper::Method;
@@ -260,10 +260,14 @@ async fn file_systems(dir: &Dir, only: Option<&str>, json: bool) -> Result<ExitC
 
 async fn ask_config(command: Config, json: bool) -> Result<ExitCode> {
     match command {
-        Config::List(dir) => show(&dir, Method::GET, "/v1/settings", (), json, settings).await,
-        Config::Get { dir, name } => {
+        Config::List { dir, of } => {
+            let path = path_of_settings(&Admin::of(&dir.absolute()), &of).await?;
+            show(&dir, Method::GET, &path, (), json, settings).await
+        }
+        Config::Get { dir, name, of } => {
             let admin = Admin::of(&dir.absolute());
-            let all: Vec<SettingLine> = admin.ask(Method::GET, "/v1/settings", ()).await?;
+            let path = path_of_settings(&admin, &of).await?;
+            let all: Vec<SettingLine> = admin.ask(Method::GET, &path, ()).await?;
             let found = all.into_iter().find(|line| line.name == name);
             let found = found.ok_or_else(|| {
                 let text = format!("there is no setting {name:?}; `shale config list` shows them");
@@ -295,6 +299,28 @@ async fn ask_config(command: Config, json: bool) -> Result<ExitCode> {
             show(&dir, Method::PATCH, "/v1/settings", body, json, settings).await
         }
     }
+}
+
+/// Where settings are asked for, as those have them that are meant.
+///
+/// # Errors
+/// As [`number_of`].
+async fn path_of_settings(admin: &Admin, of: &SettingsOf) -> Result<String> {
+    let path = "/v1/settings";
+    Ok(match (&of.node, &of.class) {
+        (Some(node), _) => format!("{path}?node={}", number_of(admin, node).await?),
+        (None, Some(class)) => format!("{path}?class={}", encoded(class)),
+        (None, None) => path.into(),
+    })
+}
+
+/// Any word as a value in a path's query: the daemon says what is wrong with it.
+fn encoded(word: &str) -> String {
+    let letters = word.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    });
+    letters.collect()
 }
 
 async fn show<A: DeserializeOwned + Serialize>(

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     admin::{
-        ChangeNode, ClusterView, JoinTokenMade, MakeJoinToken, RotateKeys, RotationStep,
+        ChangeNode, ClusterView, JoinTokenMade, MakeJoinToken, NodeLine, RotateKeys, RotationStep,
         RotationView, client::Admin,
     },
     cli::{Cluster, Dir, NodeCommand},
@@ -215,10 +215,7 @@ fn show(dir: &Dir, json: bool, print: impl FnOnce(&ClusterView) -> ExitCode) -> 
 /// `NotFound`, with the nodes that there are.
 pub(crate) async fn number_of(admin: &Admin, node: &str) -> Result<u32> {
     let view: ClusterView = admin.ask(Method::GET, "/v1/cluster", ()).await?;
-    let number = node.parse::<u32>().ok();
-    let is_meant = |it: &&crate::admin::NodeLine| it.name == node || Some(it.node) == number;
-    let found = view.nodes.iter().find(is_meant).map(|it| it.node);
-    found.ok_or_else(|| {
+    found(&view.nodes, node).ok_or_else(|| {
         let names = view
             .nodes
             .iter()
@@ -230,4 +227,41 @@ pub(crate) async fn number_of(admin: &Admin, node: &str) -> Result<u32> {
         );
         Error::new(ErrorKind::NotFound, text)
     })
+}
+
+/// The node that is meant. Of an earlier build one may have a name that is another one's number: then the number is meant.
+fn found(nodes: &[NodeLine], node: &str) -> Option<u32> {
+    let number = node.parse::<u32>().ok();
+    let numbered = nodes.iter().find(|it| Some(it.node) == number);
+    let named = || nodes.iter().find(|it| it.name == node);
+    numbered.or_else(named).map(|it| it.node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_a_nodes_number_before_it_is_a_name() {
+        let line = |node: u32, name: &str| NodeLine {
+            node,
+            name: name.into(),
+            class: "default".into(),
+            quorum: false,
+            authority: false,
+            etcd: None,
+            state: "up".into(),
+            cause: None,
+            address: None,
+            manager: false,
+            shards: Vec::new(),
+            nsds: Vec::new(),
+        };
+        let nodes = [line(1, "2"), line(2, "n2"), line(3, "9")];
+        let meant = [("1", 1), ("2", 2), ("n2", 2), ("9", 3)];
+        for (node, number) in meant {
+            assert_eq!(found(&nodes, node), Some(number), "{node}");
+        }
+        assert_eq!(found(&nodes, "n9"), None);
+    }
 }

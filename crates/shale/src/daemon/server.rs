@@ -144,6 +144,13 @@ struct RemoveQuery {
     gone: bool,
 }
 
+/// Whose settings `config list` shows; this node's if nobody's are named.
+#[derive(Deserialize)]
+struct SettingsQuery {
+    node: Option<u32>,
+    class: Option<String>,
+}
+
 async fn check(State(serving): State<Arc<Serving>>, Query(query): Query<CheckQuery>) -> Response {
     // It changes nothing, so it ends when its client goes away (Ctrl-C).
     answer(serving.check(query.deep, query.work).await)
@@ -346,8 +353,14 @@ async fn create_file_system(
     answer(to_its_end(serving, "fs create", make).await)
 }
 
-async fn settings(State(serving): State<Arc<Serving>>) -> Response {
-    let all = async { serving.running.in_cluster()?.settings().await };
+async fn settings(
+    State(serving): State<Arc<Serving>>,
+    Query(query): Query<SettingsQuery>,
+) -> Response {
+    let all = async {
+        let here = serving.running.in_cluster()?;
+        here.settings(query.node, query.class.as_deref()).await
+    };
     answer(all.await)
 }
 
@@ -358,7 +371,7 @@ async fn change_setting(
     let change = async {
         let here = serving.running.in_cluster()?;
         here.change_setting(&body).await?;
-        here.settings().await
+        here.settings(body.node, body.class.as_deref()).await
     };
     answer(change.await)
 }

@@ -59,9 +59,15 @@ fn classes_and_settings(cluster: &Cluster) {
     let letters = "a node class has 1 to 32 letters, digits, '-' or '_', not \"a/b\"";
     says(cluster, 1, &["node", "class", "n2", "a/b"], letters);
 
+    let get = ["config", "get", OF_CLUSTER];
+    assert_eq!(one.must(&get).trim(), "268435456");
     two.must(&["config", "set", OF_CLUSTER, "50000000"]);
     one.must(&["config", "set", LIVE, "25", "--class", "gpu"]);
-    two.must(&["config", "set", LATER, "100000000", "--node", "n1"]);
+    let set = ["config", "set", LATER, "100000000", "--node", "n1"];
+    let table = two.must(&set);
+    // Whoever changes it for others is shown what these have then.
+    let shown = [LATER, "100000000", "node", "1"];
+    assert_eq!(row(&table, 0, LATER)[..4], shown);
     for (number, name, value, from) in [
         (1, OF_CLUSTER, "50000000", "cluster"),
         (2, OF_CLUSTER, "50000000", "cluster"),
@@ -77,7 +83,23 @@ fn classes_and_settings(cluster: &Cluster) {
         assert_eq!(line["value"], value, "{name} on node {number}");
         assert_eq!(line["from"], from, "{name} on node {number}");
         assert_eq!(node.must(&["config", "get", name]).trim(), value);
+        // Any node tells it of any other one.
+        let other = cluster.node(3 - number);
+        let of = ["config", "get", name, "--node", &number.to_string()];
+        assert_eq!(other.must(&of).trim(), value);
     }
+    // What a node of the class has, and what a class has that no node is in.
+    for (class, live, from) in [("gpu", "25", "class gpu"), ("cpu", "0", "default")] {
+        let lines = two.ask(&["config", "list", "--class", class]);
+        let mut lines = lines.as_array().unwrap().iter();
+        let line = lines.find(|line| line["name"] == LIVE).unwrap();
+        assert_eq!(line["value"], live, "{class}");
+        assert_eq!(line["from"], from, "{class}");
+        let of = ["config", "get", LATER, "--class", class];
+        assert_eq!(one.must(&of).trim(), "268435456", "{class}");
+    }
+    says(cluster, 1, &["config", "get", LIVE, "--node", "n7"], known);
+    says(cluster, 1, &["config", "list", "--class", "a/b"], letters);
     let table = two.must(&["config", "list"]);
     assert_eq!(
         row(&table, 0, "setting"),

@@ -4,7 +4,7 @@ use super::{Cluster, free_net, refused};
 use crate::fixture::{Node, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -153,6 +153,48 @@ fn an_attempt_that_failed_is_made_again_in_another_way_or_taken_back() {
     assert_eq!(fs::read_to_string(one.path("old")).unwrap(), "kept");
     let late = one.run(&["cluster", "create", "--undo"]);
     assert!(refused(&late).contains("already"), "{late:?}");
+    cluster.join(false);
+    assert_eq!(fs::read_to_string(cluster.path(2, "old")).unwrap(), "kept");
+}
+
+/// Would be broken if a move to etcd that broke off anywhere left two stores that both go on, or none.
+#[test]
+fn a_cluster_whose_daemon_dies_while_it_is_made_is_made_by_the_next_one() {
+    let mut cluster = Cluster {
+        nodes: vec![alone()],
+        net: free_net(),
+    };
+    let (one, address) = (cluster.node(1), cluster.address(1));
+    let path = std::env::var("PATH").unwrap();
+    let wal = one.dir.join("etcd/member/wal");
+    let is_free = |port: u16| TcpListener::bind((address.as_str(), port)).is_ok();
+    let stages: [&dyn Fn() -> bool; 3] = [
+        &|| is_founding(&one.dir),
+        &|| wal.exists(),
+        &|| TcpStream::connect((address.as_str(), 7312)).is_ok(),
+    ];
+    for is_so_far in stages {
+        std::thread::scope(|scope| {
+            let attempt = scope.spawn(|| create(one, &path, &["--address", &address]));
+            let daemon = || daemon_of(&one.dir);
+            eventually("the attempt is so far", || {
+                attempt.is_finished() || daemon().is_some() && is_so_far()
+            });
+            if let Some(daemon) = daemon() {
+                let _ = kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL);
+            }
+            // It may be through, or was before.
+            let _made_or_not = attempt.join().unwrap();
+        });
+        eventually("its etcd is gone with it", || (7311..=7313).all(is_free));
+    }
+    match is_founding(&one.dir) {
+        true => one.must(&["cluster", "create", "--address", &address]),
+        false => one.must(&["up"]),
+    };
+    assert_eq!(one.ask(&["status"])["cluster"]["node"], 1);
+    assert_eq!(cluster.view(1)["nodes"].as_array().unwrap().len(), 1);
+    assert!(!one.dir.join("coordination.region").exists());
     cluster.join(false);
     assert_eq!(fs::read_to_string(cluster.path(2, "old")).unwrap(), "kept");
 }

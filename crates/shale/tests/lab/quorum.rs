@@ -25,6 +25,7 @@ const FILES_AFTERWARDS: u64 = 5;
 fn lose_one(lab: &Lab, nodes: &[u32]) -> Pauses {
     let leader = lab.until("a member leads", || etcd::leader(lab));
     let member = etcd::process(lab, leader);
+    let before = (runs_of(lab, nodes), owner_of(lab, nodes[0]));
     let mut load = Load::start(lab, nodes);
     load.mark();
     signal(member, Signal::STOP);
@@ -36,6 +37,11 @@ fn lose_one(lab: &Lab, nodes: &[u32]) -> Pauses {
     let pauses = load.pauses(nodes);
     signal(member, Signal::CONT);
     load.end(nodes);
+    let after = (runs_of(lab, nodes), owner_of(lab, nodes[0]));
+    assert_eq!(
+        after, before,
+        "no node had to join again, and none has lost the shard"
+    );
     load.must_be_seen(lab, nodes);
     load.remove(lab, nodes[0]);
     pauses
@@ -52,6 +58,15 @@ fn standing(lab: &Lab, node: u32) -> Result<(u64, u64), String> {
 fn runs_of(lab: &Lab, nodes: &[u32]) -> Vec<u64> {
     let run = |node: &u32| lab.until("a node tells its run", || standing(lab, *node));
     nodes.iter().map(run).map(|(_, run)| run).collect()
+}
+
+/// The node that owns the shard.
+fn owner_of(lab: &Lab, asked: u32) -> u64 {
+    lab.until("a node owns the shard", || {
+        let view = lab.ask(asked, &["cluster", "show"]);
+        let owner = view["file_systems"][0]["owner"].as_u64();
+        owner.ok_or_else(|| view.to_string())
+    })
 }
 
 /// Whether a node shows that operations wait, for how long, and for what.

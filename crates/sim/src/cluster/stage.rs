@@ -167,6 +167,16 @@ impl Stage {
         self.machines.store.lead_from(self.machine(node).id);
     }
 
+    /// Most members of coordination stop: nothing is answered until [`Stage::regain_quorum`].
+    pub fn lose_quorum(&self) {
+        self.machines.store.lose_quorum();
+    }
+
+    /// They are back.
+    pub fn regain_quorum(&self) {
+        self.machines.store.regain_quorum();
+    }
+
     /// Coordination gets another leader.
     pub fn change_leader(&self) {
         self.machines.store.change_leader();

@@ -6,7 +6,7 @@
 
 use super::report::{Countdown, add, parts_of_nodes, sum_of_owners, sum_of_rebuilt};
 use super::working::OPENED_BITS;
-use super::{Parts, SCRUB_EVERY, SPEED};
+use super::{Member, Parts, SCRUB_EVERY, SPEED};
 use coordination::Roster;
 use manager::Moment;
 use manager::jobs::{GroupFact, HEAR_FIRST, NsdFact, Planner, Settings, Slot, Statement};
@@ -39,8 +39,8 @@ const BYTES_EVERY: Duration = Duration::from_secs(60);
 /// Unless the cluster says otherwise.
 const SETTINGS: Settings = Settings {
     sweep_every: Duration::from_secs(300),
-    scrub_every: Duration::from_secs(14 * 24 * 3_600),
-    node_bytes_per_second: 256 << 20,
+    scrub_every: Member::SCRUB_PERIOD,
+    node_bytes_per_second: Member::REPAIR_SPEED,
 };
 
 /// Where statements find the planner, if it is here.

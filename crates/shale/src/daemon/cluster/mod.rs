@@ -155,8 +155,9 @@ async fn live_in(
         }
         config.cluster = Some(cluster.clone());
         config.store(dir)?;
-        founding::put_store_aside(dir)?;
     }
+    // Also if the daemon that made the cluster died before it could.
+    founding::put_store_aside(dir)?;
     let events = Arc::new(Events::open(dir));
     let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
     let watchdog = Arc::new(Watchdog::start(dir)?);

@@ -46,14 +46,14 @@ const BOND_LINKS: &str = "bond_links";
 const SETTINGS: [Setting; 8] = [
     Setting {
         name: "repair_bytes_per_second",
-        default: "none",
+        default: "268435456",
         kind: Kind::Number(4_096, 1 << 40),
         is_per_node: false,
         help: "bytes/s that repair, sweep and scrub together may read or write at one node; live",
     },
     Setting {
         name: "scrub_every_seconds",
-        default: "none",
+        default: "1209600",
         kind: Kind::Number(10, 366 * 86_400),
         is_per_node: false,
         help: "seconds between two scrubs of a placement group; live",
@@ -143,18 +143,26 @@ impl Place {
 }
 
 impl InCluster {
-    /// `shale config list`, as this node has them.
+    /// `shale config list`: as a node has them, or one of a class that has none of its own; otherwise as this node.
     ///
     /// # Errors
-    /// Those of coordination.
-    pub async fn settings(&self) -> Result<Vec<SettingLine>> {
-        self.read_soon(self.read_settings()).await
+    /// `NotFound`: there is no such node; `InvalidArgument`: no class can be called so; those of coordination.
+    pub async fn settings(
+        &self,
+        node: Option<u32>,
+        class: Option<&str>,
+    ) -> Result<Vec<SettingLine>> {
+        self.read_soon(self.read_settings(node, class)).await
     }
 
-    async fn read_settings(&self) -> Result<Vec<SettingLine>> {
-        let (mut lines, class) = (Vec::new(), self.class().await?);
+    async fn read_settings(
+        &self,
+        node: Option<u32>,
+        class: Option<&str>,
+    ) -> Result<Vec<SettingLine>> {
+        let (mut lines, places) = (Vec::new(), self.places(node, class).await?);
         for setting in &SETTINGS {
-            let (value, from) = self.value_of(setting, &class).await?;
+            let (value, from) = self.value_of(setting, &places).await?;
             lines.push(SettingLine {
                 name: setting.name.into(),
                 value,
@@ -172,7 +180,7 @@ impl InCluster {
     /// cluster's; those of coordination.
     pub async fn change_setting(&self, change: &ChangeSetting) -> Result<()> {
         let setting = find(&change.name)?;
-        let place = place_of(change)?;
+        let place = place_of(change.node, change.class.as_deref())?;
         if !setting.is_per_node && !matches!(place, Place::Cluster) {
             let text = format!(
                 "{} is the same on all nodes; leave --node and --class out",
@@ -190,24 +198,34 @@ impl InCluster {
         if let Place::Node(node) = place
             && facts.node_facts(NodeId(node)).await?.is_none()
         {
-            let text = format!("the cluster has no node {node}; `shale node list` shows its nodes");
-            return Err(Error::new(ErrorKind::NotFound, text));
+            return Err(no_node(NodeId(node)));
         }
         set(facts, &place.key(setting.name), change.value.as_deref()).await
     }
 
-    /// The class that the node is in now.
-    async fn class(&self) -> Result<String> {
-        let (member, own) = (self.member(), self.member().run().node);
-        let facts = member.coordination().node_facts(own).await?;
-        let facts = facts.ok_or_else(|| {
-            let text = "this node isn't in its cluster any more: it was removed";
-            Error::new(ErrorKind::NotFound, text)
+    /// Where a value may be that counts for a node, for one of a class that has none of its own, or for this node: the
+    /// narrowest place first.
+    async fn places(&self, node: Option<u32>, class: Option<&str>) -> Result<Vec<Place>> {
+        let own = self.member().run().node;
+        let node = match place_of(node, class)? {
+            Place::Class(class) => return Ok(vec![Place::Class(class), Place::Cluster]),
+            Place::Node(node) => NodeId(node),
+            Place::Cluster => own,
+        };
+        let facts = self.member().coordination().node_facts(node).await?;
+        let facts = facts.ok_or_else(|| match node == own {
+            true => {
+                let text = "this node isn't in its cluster any more: it was removed";
+                Error::new(ErrorKind::NotFound, text)
+            }
+            false => no_node(node),
         })?;
-        Ok(facts.value.class)
+        // The class that it is in now.
+        let class = Place::Class(facts.value.class);
+        Ok(vec![Place::Node(node.0), class, Place::Cluster])
     }
 
-    async fn value_of(&self, setting: &Setting, class: &str) -> Result<(String, String)> {
+    async fn value_of(&self, setting: &Setting, places: &[Place]) -> Result<(String, String)> {
         let facts = self.member().coordination();
         if matches!(setting.kind, Kind::Ciphers) {
             return Ok(match self.cipher_list().await? {
@@ -215,15 +233,11 @@ impl InCluster {
                 None => (DEFAULT.to_string(), "default".into()),
             });
         }
-        let mut places = vec![Place::Cluster];
-        if setting.is_per_node {
-            places = vec![
-                Place::Node(self.member().run().node.0),
-                Place::Class(class.to_owned()),
-                Place::Cluster,
-            ];
-        }
         for place in places {
+            // What is the whole cluster's differs nowhere.
+            if !setting.is_per_node && !matches!(place, Place::Cluster) {
+                continue;
+            }
             if let Some(found) = facts.fact::<String>(&place.key(setting.name)).await? {
                 return Ok((found.value, place.text()));
             }
@@ -242,7 +256,8 @@ impl InCluster {
     /// Those of coordination.
     pub async fn page_pool_bytes(&self) -> Result<u64> {
         let setting = find("pagepool_bytes")?;
-        let (value, _) = self.value_of(setting, &self.class().await?).await?;
+        let places = self.places(None, None).await?;
+        let (value, _) = self.value_of(setting, &places).await?;
         value.parse().map_err(|_| {
             let text = format!(
                 "the setting {} is {value:?}, which is no number",
@@ -289,21 +304,26 @@ fn find(name: &str) -> Result<&'static Setting> {
     })
 }
 
-/// Where a change is made.
-fn place_of(change: &ChangeSetting) -> Result<Place> {
-    match (change.node, &change.class) {
+/// The place that is meant; the whole cluster if none is.
+fn place_of(node: Option<u32>, class: Option<&str>) -> Result<Place> {
+    match (node, class) {
         (None, None) => Ok(Place::Cluster),
         (Some(node), None) => Ok(Place::Node(node)),
         (None, Some(class)) => {
             // It becomes a part of a key.
             check_class(class)?;
-            Ok(Place::Class(class.clone()))
+            Ok(Place::Class(class.to_owned()))
         }
         _ => {
-            let text = "a setting is changed for one node or for one class, not for both at once";
+            let text = "a setting is for one node or for one class, not for both at once";
             Err(Error::new(ErrorKind::InvalidArgument, text))
         }
     }
+}
+
+fn no_node(node: NodeId) -> Error {
+    let text = format!("the cluster has no node {node}; `shale node list` shows its nodes");
+    Error::new(ErrorKind::NotFound, text)
 }
 
 fn check(setting: &Setting, value: &str) -> Result<()> {
@@ -345,33 +365,31 @@ async fn set(facts: &Coordination, key: &str, value: Option<&str>) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use client::ClientSettings;
+    use node::Member;
     use std::collections::BTreeMap;
 
     #[test]
     fn a_setting_is_kept_where_a_node_or_a_class_can_be() {
-        let change = |node, class: Option<&str>| ChangeSetting {
-            name: "pagepool_bytes".into(),
-            value: None,
-            node,
-            class: class.map(str::to_owned),
-        };
-        let key = |change| place_of(&change).map(|place| place.key("x"));
-        assert_eq!(key(change(None, None)).unwrap(), "config/x");
-        assert_eq!(
-            key(change(None, Some("gpu"))).unwrap(),
-            "config_of/class/gpu/x"
-        );
-        assert_eq!(
-            key(change(Some(3), None)).unwrap(),
-            "config_of/node/0000000003/x"
-        );
-        for wrong in [
-            change(Some(3), Some("gpu")),
-            change(None, Some("")),
-            change(None, Some("a/b")),
-        ] {
-            assert_eq!(key(wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let key = |node, class| place_of(node, class).map(|place| place.key("x"));
+        assert_eq!(key(None, None).unwrap(), "config/x");
+        assert_eq!(key(None, Some("gpu")).unwrap(), "config_of/class/gpu/x");
+        assert_eq!(key(Some(3), None).unwrap(), "config_of/node/0000000003/x");
+        for (node, class) in [(Some(3), "gpu"), (None, ""), (None, "a/b")] {
+            let refused = key(node, Some(class)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
         }
+    }
+
+    /// Would be broken if somebody read that repair has no limit, or that nothing is scrubbed.
+    #[test]
+    fn what_is_shown_as_a_default_is_what_counts() {
+        let shown = |name| find(name).unwrap().default.parse::<u64>().unwrap();
+        assert_eq!(shown("repair_bytes_per_second"), Member::REPAIR_SPEED);
+        let period = Member::SCRUB_PERIOD.as_secs();
+        assert_eq!(shown("scrub_every_seconds"), period);
+        let pool = ClientSettings::default().page_pool_bytes;
+        assert_eq!(shown("pagepool_bytes"), pool);
     }
 
     #[test]

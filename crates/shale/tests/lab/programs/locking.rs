@@ -188,26 +188,32 @@ pub(crate) fn count_together(
 }
 
 /// Does nothing but in a process that the tests here start: locks a byte of its own when it is told to, then waits for
-/// another one's, and says what it was answered.
+/// another one's, in the same file or in another one, and says what it was answered.
 #[test]
 fn what_a_waiting_program_does() {
     let Some(words) = actors::work() else { return };
-    let [path, own, others] = &words[..] else {
-        panic!("{words:?}");
+    let (path, own, others, there) = match &words[..] {
+        [path, own, others] => (path, own, others, path),
+        [path, own, others, there] => (path, own, others, there),
+        _ => panic!("{words:?}"),
     };
-    let file = open(Path::new(path));
-    let file = Descriptor(file.as_raw_fd());
-    let lock = |command, byte: &str| file.set(command, F_WRLCK, byte.parse().unwrap(), 1);
+    let files = [path, there].map(|path| open(Path::new(path)));
+    let [here, there] = [0, 1].map(|at: usize| Descriptor(files[at].as_raw_fd()));
+    let lock = |file: Descriptor, command, byte: &str| {
+        file.set(command, F_WRLCK, byte.parse().unwrap(), 1)
+    };
     loop {
         match actors::hear().as_str() {
             "hold" => {
-                assert_eq!(lock(F_SETLK, own), 0);
+                assert_eq!(lock(here, F_SETLK, own), 0);
                 actors::say("held");
             }
             "wait" => {
-                let answer = lock(F_SETLKW, others);
+                let answer = lock(there, F_SETLKW, others);
                 // Whoever waits for this one gets its lock, whatever the answer is.
-                assert_eq!(file.set(F_SETLK, F_UNLCK, 0, 0), 0);
+                for file in [here, there] {
+                    assert_eq!(file.set(F_SETLK, F_UNLCK, 0, 0), 0);
+                }
                 actors::say(&answer.to_string());
             }
             _ => return,
@@ -215,15 +221,23 @@ fn what_a_waiting_program_does() {
     }
 }
 
-/// Programs on nodes each hold a lock and wait for the next one's: one of them is refused, and the others get theirs.
+/// Programs on nodes each hold a lock and wait for the next one's, all in one file or each in a file of its own: one of them
+/// is refused, and the others get theirs.
 pub(super) fn who_would_wait_in_a_circle_is_told(lab: &Lab) {
-    for (number, nodes) in [&[1, 2][..], &[2, 4, 3], &[4, 3, 2, 1]].iter().enumerate() {
-        let name = format!("circle{number}");
-        drop(open(&lab.path(1, &name)));
+    let circles = [&[1, 2][..], &[2, 4, 3], &[4, 3, 2, 1]];
+    let circles = circles.map(|nodes| [(nodes, false), (nodes, true)]);
+    for (number, (nodes, has_own)) in circles.into_iter().flatten().enumerate() {
+        let name = |own: usize| match has_own {
+            true => format!("circle{number}-{own}"),
+            false => format!("circle{number}"),
+        };
+        for own in 0..nodes.len() {
+            drop(open(&lab.path(1, &name(own))));
+        }
         let programs = nodes.iter().enumerate().map(|(own, node)| {
-            let path = lab.path(*node, &name).display().to_string();
-            let others = (own + 1) % nodes.len();
-            let words = vec![path, own.to_string(), others.to_string()];
+            let path = |own: usize| lab.path(*node, &name(own)).display().to_string();
+            let next = (own + 1) % nodes.len();
+            let words = vec![path(own), own.to_string(), next.to_string(), path(next)];
             actors::Actor::start(lab, *node, WAITS, &words)
         });
         let mut programs: Vec<_> = programs.collect();
@@ -238,7 +252,7 @@ pub(super) fn who_would_wait_in_a_circle_is_told(lab: &Lab) {
             answers.sort_unstable();
             let mut expected = vec![0; nodes.len() - 1];
             expected.push(EDEADLK);
-            assert_eq!(answers, expected, "on {nodes:?}, round {round}");
+            assert_eq!(answers, expected, "on {nodes:?}, own files: {has_own}, round {round}");
         }
         programs.into_iter().for_each(actors::Actor::end);
     }
