@@ -24,6 +24,9 @@ MOUNT_TESTS := locks:: mapping:: suites::pjdfstest_finds_no_fault suites::fsx_se
 	random::several_processes_at_once_each_see_what_their_model_sees
 # Labs mount as the machine does, whatever is asked for.
 NOT_OF_MOUNTS := lab::
+# Tests that judge, or print, for how long programs wait. In the long suite, where no limit is wider for a busy machine, they
+# have it for themselves: they run one after the other when all others have ended.
+ALONE :=
 # Programs of tests that only compute: rules and simulations, in which time is their own.
 COMPUTING := client_tests manager_tests metanode_tests sim_tests tokens_tests
 # The others wait for daemons, leases, disks and networks more than they compute. A crate's tests are one program, called
@@ -47,7 +50,7 @@ BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 
-.PHONY: help build deps test-deps none-skipped run demo-cluster stop install uninstall deb test test-all test-computing test-waiting test-deb sim fuzz lint bench bench-cluster bench-parts clean
+.PHONY: help build deps test-deps none-skipped run demo-cluster stop install uninstall deb test test-all test-computing test-waiting test-alone test-deb sim fuzz lint bench bench-cluster bench-parts clean
 
 help:
 	@echo "make run       build, mount a file system in target/run, use it, say how to stop"
@@ -144,6 +147,7 @@ test-deb: deb
 test-all: none-skipped test-deb
 test-all: export SHALE_LONG := 1
 test-all: MOUNT_TESTS := posix:: rights:: listing:: mapping:: locks:: suites:: random:: programs::
+test-all: ALONE := lab::nasty:: lab::programs:: lab::quorum:: lab::survivors::
 # Tests of mounts wait more than they compute: more of them at once than there are cores.
 test test-all: export RUST_TEST_THREADS := 4
 # Tests that this machine can't run are listed here and counted at the end.
@@ -158,7 +162,9 @@ test: none-skipped
 test test-all: test-deps
 	$(CARGO) test --workspace --lib --bins --tests --no-run
 	@result=0; \
-	$(MAKE) --no-print-directory --jobs=2 --keep-going MOUNT_TESTS="$(MOUNT_TESTS)" test-computing test-waiting || result=$$?; \
+	$(MAKE) --no-print-directory --jobs=2 --keep-going MOUNT_TESTS="$(MOUNT_TESTS)" ALONE="$(ALONE)" \
+		test-computing test-waiting || result=$$?; \
+	$(MAKE) --no-print-directory ALONE="$(ALONE)" test-alone || result=$$?; \
 	cat $(COMPUTED) $(SHALE_FIGURES); \
 	if [ -s $(SHALE_SKIPPED) ]; then \
 		echo "SKIPPED: $$(wc -l < $(SHALE_SKIPPED)) tests or parts of tests can't run on this machine:"; \
@@ -167,7 +173,7 @@ test test-all: test-deps
 	scripts/failures.sh $(COMPUTED) $(WAITED); \
 	exit $$result
 
-# The two halves of `make test`.
+# The two halves of `make test`, and what follows them.
 test-computing:
 	@mkdir -p target
 	@RUST_TEST_THREADS=2 nice -n 19 $(CARGO) test --workspace --no-fail-fast $(addprefix --test ,$(COMPUTING)) > $(COMPUTED) 2>&1
@@ -176,12 +182,19 @@ test-computing:
 test-waiting:
 	@mkdir -p target
 	@exec > >(tee $(WAITED)) 2>&1; result=0; \
-	$(CARGO) test --workspace --no-fail-fast --lib --bins $(addprefix --test ,$(WAITING)) || result=$$?; \
+	$(CARGO) test --workspace --no-fail-fast --lib --bins $(addprefix --test ,$(WAITING)) -- \
+		$(addprefix --skip ,$(ALONE)) || result=$$?; \
 	if [ "$$(cat $(URING_SWITCH) 2>/dev/null)" = Y ]; then \
 		SHALE_TEST_TRANSPORT=fuse $(CARGO) test --workspace --no-fail-fast --test shale_tests -- \
 			$(MOUNT_TESTS) --skip $(NOT_OF_MOUNTS) || result=$$?; \
 	fi; \
 	exit $$result
+
+test-alone:
+	@if [ -n "$(ALONE)" ]; then \
+		exec > >(tee -a $(WAITED)) 2>&1; \
+		RUST_TEST_THREADS=1 $(CARGO) test --workspace --no-fail-fast --test shale_tests -- $(ALONE); \
+	fi
 
 # Simulations from seeds of one's own; a failure prints the line that repeats it, and with SHRINK=1 a smaller crowd that
 # fails as well.

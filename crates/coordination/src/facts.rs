@@ -471,6 +471,7 @@ fn decode_as<T: DeserializeOwned>(readable: u8, key: &str, bytes: &[u8]) -> Resu
 mod tests {
     use super::*;
     use crate::nodes::{JoinToken, NodeFacts};
+    use crate::security::{Authorities, Ciphers, NodeSecurity};
     use crate::{FileSystem, NodeAddress, Place};
     use fuzzing::{Format, Memory, ROUNDS, Tally, check, fuzz};
     use model::member::Membership;
@@ -508,6 +509,9 @@ mod tests {
         fn any_bytes_are_refused_or_are_an_address() for NodeAddress;
         fn any_bytes_are_refused_or_are_a_node() for NodeFacts;
         fn any_bytes_are_refused_or_are_a_token_with_its_role() for JoinToken;
+        fn any_bytes_are_refused_or_are_the_authorities_that_count() for Authorities;
+        fn any_bytes_are_refused_or_are_a_change_of_ciphers() for Ciphers;
+        fn any_bytes_are_refused_or_are_what_a_node_trusts() for NodeSecurity;
         fn any_bytes_are_refused_or_are_a_setting() for String;
         fn any_bytes_are_refused_or_are_a_number() for u64;
         fn any_bytes_are_refused_or_are_a_mark() for u128;

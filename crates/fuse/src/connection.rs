@@ -85,10 +85,17 @@ impl AbortFile {
     /// assigned to threads of a stopped daemon. False once the connection is gone. Doesn't wait for the daemon.
     #[must_use]
     pub fn has_requests(&self) -> bool {
+        self.requests() > 0
+    }
+
+    /// How many requests of programs are unanswered, those that the daemon hasn't read yet included. 0 once the
+    /// connection is gone. Doesn't wait for the daemon.
+    #[must_use]
+    pub fn requests(&self) -> usize {
         // It tells its number once for each time that it is opened.
         let again = format!("/proc/self/fd/{}", self.waiting.as_raw_fd());
-        let text = std::fs::read(again).unwrap_or_default();
-        text.iter().any(|digit| (b'1'..=b'9').contains(digit))
+        let text = std::fs::read_to_string(again).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
     }
 }
 

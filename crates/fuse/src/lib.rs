@@ -70,7 +70,7 @@ pub use extended::node_has_selinux;
 pub use file_system::FileSystem;
 pub use listing::Listing;
 pub use locks::{Interrupted, LockScope};
-pub use mount::Mount;
+pub use mount::{HeldBack, Mount};
 pub use mounting::{detach, remount, unmount_bind, unmount_foreign};
 pub use notifier::{Notice, Notifier};
 pub use options::{KernelFlags, MountOptions, Unmount};

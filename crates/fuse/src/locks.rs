@@ -97,6 +97,11 @@ impl LockWaits {
         }
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.state.lock().waits.len()
+    }
+
     /// `waits_max`: of all users together. A user may have at most two thirds of what the others
     /// leave, so that later users get some.
     pub(crate) fn begin(

@@ -37,11 +37,23 @@ pub struct Mount {
     notifier: Notifier,
     transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
+    /// How many requests were read that aren't among those that wait, and aren't answered.
+    under_way: Box<dyn Fn() -> usize + Send + Sync>,
+    threads_max: usize,
     longest_run: Box<dyn Fn() -> Duration + Send + Sync>,
     ended: watch::Receiver<bool>,
     /// Unmounted by this process, and not lazily.
     is_let_go: AtomicBool,
     world: World,
+}
+
+/// Requests that the kernel keeps because all threads of a mount wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldBack {
+    /// How many there are.
+    pub requests: usize,
+    /// For how long all threads have waited.
+    pub since: Duration,
 }
 
 /// A mount that another process detached ends within this time, unless programs still use it.
@@ -107,6 +119,21 @@ impl Mount {
     #[must_use]
     pub fn waiting(&self) -> Vec<WaitingRequest> {
         (self.waiting)()
+    }
+
+    /// Requests that the kernel keeps because as many wait as may; [`Mount::waiting`] doesn't have them. `None` while there
+    /// are none, or if the system doesn't tell.
+    #[must_use]
+    pub fn held_back(&self) -> Option<HeldBack> {
+        let waiting = self.waiting();
+        if waiting.len() < self.threads_max {
+            return None;
+        }
+        let all = self.identity.as_ref()?.abort_file().ok()?.requests();
+        let requests = all.saturating_sub(waiting.len() + (self.under_way)());
+        // The last one that began to wait.
+        let since = waiting.last()?.since;
+        (requests > 0).then_some(HeldBack { requests, since })
     }
 
     /// For how long the longest request that doesn't wait for anything has been running: at least that long, as calls
@@ -420,6 +447,7 @@ fn begin<F: FileSystem>(
         mounting::raise_read_ahead(number, options.read_ahead_bytes);
     }
     tracing::info!(mountpoint = %mountpoint.display(), protocol = agreement.minor, %transport, "mounted");
+    let is_io_uring = transport.is_io_uring();
     Ok(Mount {
         mountpoint: mountpoint.to_owned(),
         identity,
@@ -431,6 +459,19 @@ fn begin<F: FileSystem>(
             let serving = Arc::clone(&serving);
             move || serving.pulses.longest_run(serving.world.now())
         }),
+        under_way: Box::new({
+            let serving = Arc::clone(&serving);
+            move || {
+                // Over io_uring each wait for a lock holds a thread, and is among those that wait.
+                let locks = if is_io_uring {
+                    0
+                } else {
+                    serving.locks.count()
+                };
+                serving.pulses.running() + locks
+            }
+        }),
+        threads_max: options.threads_max,
         waiting: Box::new(move || serving.waiting.list(serving.world.now())),
         ended,
         world: world.clone(),

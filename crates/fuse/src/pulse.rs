@@ -72,6 +72,15 @@ impl Pulses {
         pulse
     }
 
+    /// How many threads run a request that doesn't wait.
+    pub(crate) fn running(&self) -> usize {
+        let all = self.0.lock();
+        let pulses = all.iter().filter_map(|seen| seen.pulse.upgrade());
+        pulses
+            .filter(|pulse| pulse.0.load(Ordering::Relaxed) & STATE == RUNS)
+            .count()
+    }
+
     /// For how long the longest request that doesn't wait has been running: at least that long, as calls of this have
     /// seen it.
     pub(crate) fn longest_run(&self, now: Instant) -> Duration {
@@ -111,10 +120,12 @@ mod tests {
             for second in 0..10 {
                 busy.runs();
                 assert_eq!(pulses.longest_run(begun + seconds(second)), seconds(second));
+                assert_eq!(pulses.running(), 2);
                 busy.reads();
             }
             stuck.reads();
             assert_eq!(pulses.longest_run(begun + seconds(20)), Duration::ZERO);
+            assert_eq!(pulses.running(), 0);
             busy.runs();
             pulses.longest_run(begun + seconds(21));
             assert_eq!(pulses.longest_run(begun + seconds(24)), seconds(3));

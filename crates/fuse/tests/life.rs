@@ -589,6 +589,13 @@ fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice)
     );
     let waiting: Vec<_> = (0..30).map(|_| statfs(&mounted.path("f"))).collect();
     eventually("threads wait", || mounted.mount.waiting().len() >= 3);
+    // Those that no thread can read show as well.
+    eventually("the kernel keeps all others", || {
+        let listed = mounted.mount.waiting().len();
+        let held = mounted.mount.held_back();
+        // Over io_uring those that stir a queue count, too.
+        held.is_some_and(|held| held.requests + listed >= waiting.len())
+    });
     eventually("all are answered", || {
         go.notify_waiters();
         waiting.iter().all(|one| one.is_finished())
@@ -596,4 +603,6 @@ fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice)
     for one in waiting {
         assert_eq!(one.join().unwrap(), 0);
     }
+    eventually("nothing waits", || mounted.mount.waiting().is_empty());
+    assert_eq!(mounted.mount.held_back(), None);
 }

@@ -4,7 +4,7 @@ use bolero::TargetLocation;
 use std::panic::RefUnwindSafe;
 
 /// Inputs of an ordinary target in `make test`; targets state theirs as a part or a multiple of it. It
-/// bounds the time of all of them together: about a hundred targets have 85 times as many inputs, of which
+/// bounds the time of all of them together: about a hundred targets have 95 times as many inputs, of which
 /// each takes some ten to two hundred microseconds. `SHALE_LONG` makes them more, `SHALE_FUZZ_ROUNDS` says
 /// how many.
 pub const ROUNDS: u64 = 1000;

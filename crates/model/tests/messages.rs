@@ -4,12 +4,14 @@ use bytes::Bytes;
 use fuzzing::{Format, Memory, ROUNDS, Source, Tally, check, fuzz, within};
 use model::call::{Call, Class, Method, Reply};
 use model::jobs::{JobsReply, JobsRequest};
-use model::join::{JoinReply, JoinRequest, RenewReply, RenewRequest};
+use model::join::{
+    AuthorityKey, AuthorityKeyRequest, JoinReply, JoinRequest, RenewReply, RenewRequest,
+};
 use model::member::{Attend, Heard, Heartbeat, HeartbeatReply, KnownManager, Unreached};
 use model::nsd::{AddressedRequest, NsdAnswer};
 use model::owner::{OwnerCall, OwnerReply};
 use model::space::{Statement, Told};
-use model::{ErrorKind, Result, ShardId};
+use model::{ErrorKind, NodeRun, Result, ShardId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
@@ -53,7 +55,11 @@ targets! {
     fn any_bytes_are_refused_or_are_a_wish_for_attendance() for Attend, ROUNDS;
     fn any_bytes_are_refused_or_name_members_that_are_not_reached() for Unreached, ROUNDS;
     fn any_bytes_are_refused_or_name_the_manager() for Result<Option<KnownManager>>, ROUNDS;
+    fn any_bytes_are_refused_or_ask_what_is_heard_of_a_manager() for NodeRun, ROUNDS;
     fn any_bytes_are_refused_or_say_what_is_heard_of_a_manager() for Result<Heard>, ROUNDS;
+    fn any_bytes_are_refused_or_say_whether_a_node_is_reached() for Result<bool>, ROUNDS;
+    fn any_bytes_are_refused_or_are_a_statement_of_a_holder_of_space() for Statement, ROUNDS;
+    fn any_bytes_are_refused_or_are_an_entry_of_a_ledger() for Told, ROUNDS;
     fn any_bytes_are_refused_or_are_what_a_holder_of_space_says() for Result<Statement>, ROUNDS;
     fn any_bytes_are_refused_or_are_what_a_ledger_says() for Result<Told>, ROUNDS;
     fn any_bytes_are_refused_or_are_a_request_about_jobs() for JobsRequest, ROUNDS;
@@ -62,6 +68,8 @@ targets! {
     fn any_bytes_are_refused_or_are_the_answer_to_who_joins() for Result<JoinReply>, ROUNDS;
     fn any_bytes_are_refused_or_ask_for_a_certificate() for RenewRequest, ROUNDS;
     fn any_bytes_are_refused_or_bring_a_certificate() for Result<RenewReply>, ROUNDS;
+    fn any_bytes_are_refused_or_ask_for_the_key_of_an_authority() for AuthorityKeyRequest, ROUNDS;
+    fn any_bytes_are_refused_or_bring_the_key_of_an_authority() for Result<AuthorityKey>, ROUNDS;
 }
 
 /// The written maxima of what an unknown machine sends hold for whatever was understood.

@@ -175,12 +175,14 @@ impl Gate {
                 "the cluster needed too long to admit the machine; ask again",
             )),
         };
-        reply(&self.world, &mut stream, &result).await?;
+        let sent = reply(&self.world, &mut stream, &result).await;
         match result {
             Ok(reply) => {
+                sent?;
                 tracing::info!(node = %reply.node, ?host, ?from, "a machine has joined");
                 Ok(())
             }
+            // Also if it has gone and hears nothing of it.
             Err(error) => {
                 let text = format!("a machine wasn't admitted: {error}");
                 Err(Refusal::new(RefusalKind::Join, text))

@@ -188,18 +188,30 @@ fn wrong_and_old_tokens_are_refused_and_logged() {
                 wrong.secret.0[3] ^= 1;
                 let error = scene.error(&wrong).await;
                 assert!(error.to_string().contains("no such token"), "{error}");
+                let used = scene.office.token(vec![scene.address]);
+                scene.join(&used).await.unwrap();
+                // So that each gets its line.
+                world.sleep(ms(10_000)).await;
+                let error = scene.error(&used).await;
+                assert!(error.to_string().contains("was used"), "{error}");
                 world.sleep(ms(5 * 60 * 1000)).await;
                 assert!(good.has_expired(world.wall()));
                 let error = scene.error(&good).await;
                 assert!(error.to_string().contains("has expired"), "{error}");
                 assert_eq!(error.kind(), ErrorKind::AccessDenied);
+                // The server says so after it has answered.
+                world.sleep(ms(1000)).await;
             })
             .finished();
     });
-    assert!(
-        log.contains("a machine wasn't admitted: no such token"),
-        "{log}"
-    );
+    for why in [
+        "no such token",
+        "the token was used",
+        "the token has expired",
+    ] {
+        let line = format!("a machine wasn't admitted: {why}");
+        assert!(log.contains(&line), "{line}: {log}");
+    }
 }
 
 /// The secret is shown to nobody but the cluster.

@@ -12,8 +12,8 @@ use super::file_systems::{FileSystems, OpenFileSystem};
 use super::watchdog::Guard;
 use crate::{admin::MountLine, options::Options};
 use fuse::{
-    Door, DoorSettings, Mount, MountOptions, Siblings, Transport, TransportChoice, Unmount,
-    WaitingRequest,
+    Door, DoorSettings, HeldBack, Mount, MountOptions, Siblings, Transport, TransportChoice,
+    Unmount, WaitingRequest,
 };
 use model::{Error, ErrorKind, FileSystemName, Result};
 use node::FIRST_FILE_SYSTEM;
@@ -515,6 +515,16 @@ impl Mounts {
     pub fn waiting(&self) -> Vec<WaitingRequest> {
         let list = self.list.lock().clone();
         list.iter().flat_map(|one| one.mount.waiting()).collect()
+    }
+
+    /// Requests that the kernel keeps because all threads of a mount wait, and where that is.
+    pub fn held_back(&self) -> Vec<(PathBuf, HeldBack)> {
+        let list = self.list.lock().clone();
+        let held = list.iter().filter_map(|one| {
+            let held = one.mount.held_back()?;
+            Some((one.mount.place(), held))
+        });
+        held.collect()
     }
 }
 

@@ -5,7 +5,7 @@ use super::running::Running;
 use super::serving::Serving;
 use crate::admin::{Wait, WaitPart, Waits};
 use coordination::Roster;
-use fuse::WaitingRequest;
+use fuse::{HeldBack, WaitingRequest};
 use model::call::Method;
 use model::jobs::JOBS;
 use model::nsd::NSD_METHOD;
@@ -13,6 +13,7 @@ use model::owner::OWNER;
 use model::space::{SPACE_STATE, SPACE_TELL};
 use model::{NodeId, NsdId, ShardId};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use world::{Errand, Part, Waiter, Work};
@@ -41,6 +42,8 @@ impl Serving {
         };
         let requests = self.mounts.waiting();
         let mut waits: Vec<Wait> = requests.iter().map(of_request).collect();
+        let held = self.mounts.held_back();
+        waits.extend(held.iter().map(|(place, held)| of_held_back(place, *held)));
         waits.extend(inside.iter().map(|waiter| places.of_waiter(waiter)));
         waits.sort_by_key(|wait| std::cmp::Reverse(wait.milliseconds));
         let more = waits.len().saturating_sub(TOLD_MAX);
@@ -130,6 +133,22 @@ fn of_request(request: &WaitingRequest) -> Wait {
         from: None,
         is_link: false,
         part: WaitPart::Program,
+    }
+}
+
+/// The kernel tells how many there are, not which.
+fn of_held_back(place: &Path, held: HeldBack) -> Wait {
+    Wait {
+        what: format!("a queue of {} more requests in the kernel", held.requests),
+        cause: format!(
+            "a thread of the mount at {}: all wait for what is listed here",
+            place.display()
+        ),
+        milliseconds: milliseconds(held.since),
+        trace: String::new(),
+        from: None,
+        is_link: false,
+        part: WaitPart::Wait,
     }
 }
 

@@ -168,11 +168,9 @@ fn a_cluster_whose_daemon_dies_while_it_is_made_is_made_by_the_next_one() {
     let path = std::env::var("PATH").unwrap();
     let wal = one.dir.join("etcd/member/wal");
     let is_free = |port: u16| TcpListener::bind((address.as_str(), port)).is_ok();
-    let stages: [&dyn Fn() -> bool; 3] = [
-        &|| is_founding(&one.dir),
-        &|| wal.exists(),
-        &|| TcpStream::connect((address.as_str(), 7312)).is_ok(),
-    ];
+    let stages: [&dyn Fn() -> bool; 3] = [&|| is_founding(&one.dir), &|| wal.exists(), &|| {
+        TcpStream::connect((address.as_str(), 7312)).is_ok()
+    }];
     for is_so_far in stages {
         std::thread::scope(|scope| {
             let attempt = scope.spawn(|| create(one, &path, &["--address", &address]));

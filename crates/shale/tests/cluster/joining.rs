@@ -6,6 +6,9 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+/// How often a machine is refused: one line of log for each is the most.
+const REFUSALS: usize = 3;
+
 #[test]
 fn a_token_is_good_for_one_machine_of_its_own_cluster() {
     let mut cluster = Cluster::founded();
@@ -18,6 +21,17 @@ fn a_token_is_good_for_one_machine_of_its_own_cluster() {
     let why = refused(&output);
     assert!(why.contains("used by another machine"), "{why}");
     assert!(!second.dir.join("node.toml").exists());
+    // Would be broken if somebody without a token could fill the log, and others' lines were left out.
+    for _ in 1..REFUSALS {
+        refused(&cluster.try_to_be(&second, 3, &token, false, &[]));
+    }
+    let log = || fs::read_to_string(cluster.node(1).dir.join("daemon.log")).unwrap();
+    let admission = "a machine wasn't admitted: the join token was used";
+    let is_told =
+        |line: &str| line.contains("a connection was refused") && line.contains(admission);
+    eventually("it is told of", || log().lines().any(is_told));
+    let lines = log().matches("a machine wasn't admitted").count();
+    assert!(lines <= REFUSALS, "{lines}");
     // Mistyped: a letter is another one.
     let fresh = cluster.token();
     let mut wrong: Vec<char> = fresh.chars().collect();

@@ -1,11 +1,12 @@
-//! `shale waiters --all`: what a program on one node waits for, over the others to the lease at the end.
+//! `shale waiters --all`: what a program on one node waits for, over the others to the lease or lock at the end.
 
 use super::{Cluster, three_nodes};
 use crate::fixture::{
     chains::{self, Link},
-    poll,
+    open, poll,
     signals::signal,
 };
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -68,4 +69,36 @@ fn a_program_that_waits_for_a_stopped_node_shows_with_the_lease_at_the_end() {
     });
     let said = cluster.node(reader).must(&["waiters"]);
     assert!(said.starts_with("nothing"), "{said}");
+}
+
+/// Would be broken if somebody whose program hangs weren't told on which node the program is that has the lock, be the owner
+/// here or there.
+#[test]
+fn a_program_that_waits_for_a_lock_shows_with_whoever_has_it_at_the_end() {
+    let cluster = Cluster::of(2);
+    let owner = cluster.owner(1).unwrap() as u64;
+    for (holder, waiter) in [(1, 2), (2, 1)] {
+        let locked = |node: usize| open(&cluster.path(node, "locked"));
+        let (held, waits) = (locked(holder), locked(waiter));
+        flock(&held, FlockOperation::LockExclusive).unwrap();
+        let program = std::thread::spawn(move || flock(&waits, FlockOperation::LockExclusive));
+        let has_it = format!(" on n{holder} has");
+        let is_it = |way: &Vec<Link>| {
+            let last = way.last().unwrap();
+            let is_lock = last.text.starts_with("waits for the lock of inode ");
+            last.node == Some(owner) && is_lock && last.text.ends_with(&has_it)
+        };
+        let way = poll::until("the chain is shown", Duration::from_secs(60), || {
+            let said = waiters(&cluster, waiter);
+            let ways = chains::from(&said, waiter as u64);
+            ways.into_iter().find(is_it).ok_or_else(|| said.to_string())
+        });
+        let remedy = way.last().and_then(|last| last.remedy.as_deref());
+        assert!(
+            remedy.is_some_and(|it| it.contains("its locks end with it")),
+            "{way:?}"
+        );
+        drop(held);
+        program.join().unwrap().unwrap();
+    }
 }

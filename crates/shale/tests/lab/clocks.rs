@@ -6,11 +6,10 @@
 use super::{
     faults::until_whole,
     fixture::Lab,
-    load::Load,
+    load::{Load, Pauses},
     roles::{Role, Roles},
 };
-use crate::fixture::skipped;
-use serde_json::Value;
+use crate::fixture::{figure, skipped};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -140,18 +139,24 @@ fn ahead(lab: &Lab, node: u32) -> u64 {
 }
 
 /// How often each node has joined.
-fn incarnations(lab: &Lab, nodes: &[u32]) -> Vec<Value> {
-    let one = |node: &u32| lab.ask(*node, &["status"])["cluster"]["incarnation"].clone();
+#[track_caller]
+fn incarnations(lab: &Lab, nodes: &[u32]) -> Vec<u64> {
+    let one = |node: &u32| {
+        let status = lab.ask(*node, &["status"]);
+        let incarnation = status["cluster"]["incarnation"].as_u64();
+        incarnation.unwrap_or_else(|| panic!("n{node}: {status}"))
+    };
     nodes.iter().map(one).collect()
 }
 
-/// A node's calendar is an hour ahead, then an hour behind, then right.
+/// A node's calendar is an hour ahead, then an hour behind, then right. Returns how long programs were held up.
 #[track_caller]
-fn go_wrong(lab: &Lab, node: u32, calendar: &Calendar, is_owner: bool) {
+fn go_wrong(lab: &Lab, node: u32, calendar: &Calendar, is_owner: bool) -> Pauses {
     let nodes = lab.nodes();
     let before = incarnations(lab, &nodes);
     let files = sim::by_suite(FILES, 2 * FILES);
     let mut load = Load::start(lab, &nodes);
+    load.mark();
     calendar.set(AHEAD);
     if is_owner {
         // Others are dated by the owner's calendar at most.
@@ -171,10 +176,12 @@ fn go_wrong(lab: &Lab, node: u32, calendar: &Calendar, is_owner: bool) {
     load.gets_on(&nodes, files);
     calendar.set(RIGHT);
     load.gets_on(&nodes, FILES_AFTERWARDS);
+    let pauses = load.pauses(&nodes);
     load.end(&nodes);
     load.must_be_seen(lab, &nodes);
     load.remove(lab, nodes[0]);
     assert_eq!(incarnations(lab, &nodes), before, "no node was expelled");
+    pauses
 }
 
 #[test]
@@ -191,14 +198,18 @@ fn a_calendar_that_is_an_hour_off_and_jumps_costs_no_lease_and_no_byte() {
     let calendars = Calendar::start_all(&lab, &library);
     until_whole(&lab);
     let runs = sim::by_suite(1, RUNS);
+    let mut worst = Pauses::default();
     for _ in 0..runs {
         let roles = Roles::of(&lab);
         let owner = roles.one_with(Role::Owner);
         let other = lab.nodes().into_iter().find(|node| *node != owner);
         for node in [owner, other.expect("there are three")] {
             let calendar = &calendars[node as usize - 1];
-            go_wrong(&lab, node, calendar, node == owner);
+            worst.add(&go_wrong(&lab, node, calendar, node == owner));
         }
         until_whole(&lab);
     }
+    figure(&format!(
+        "lab: a calendar an hour off and jumping: longest operations {worst}, worst of {runs}"
+    ));
 }

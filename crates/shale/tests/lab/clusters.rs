@@ -1,10 +1,13 @@
 //! Labs of real daemons: up, broken, mended, down, up again.
 
 use super::fixture::Lab;
-use crate::fixture::pattern;
-use std::fs;
+use crate::fixture::{bounded::run_within, pattern, repository};
+use sim::by_suite;
+use std::{fs, process::Command, time::Duration};
 
 const MIB: usize = 1 << 20;
+/// The demonstration copies and reads tens of thousands of files.
+const DEMONSTRATION_MAX: Duration = Duration::from_secs(1_800);
 
 /// Writes a file through one node; its bytes must be durable then.
 fn write(lab: &Lab, node: u32, name: &str, bytes: &[u8]) {
@@ -97,4 +100,21 @@ fn a_cluster_goes_on_without_a_node_however_it_went_and_takes_it_back() {
     write(&lab, 4, "slow", &bytes);
     lab.must(&["slow-disk", "n4", "--off"]);
     must_show(&lab, 1, "slow", &bytes);
+}
+
+/// What `make demo-cluster` runs. It takes minutes.
+#[test]
+fn the_demonstration_of_a_cluster_shows_what_it_is_to_show() {
+    if by_suite(true, false) {
+        return;
+    }
+    let Some(lab) = Lab::unmade() else { return };
+    let mut script = Command::new(repository().join("scripts/demo-cluster.sh"));
+    script.arg(env!("CARGO_BIN_EXE_shale")).arg(&lab.dir);
+    let ended = run_within(&mut script, DEMONSTRATION_MAX);
+    assert_eq!(ended.code, 0, "{}", ended.text);
+    for words in ["n4: killed", "every checksum right", "n4: up"] {
+        assert!(ended.text.contains(words), "{words}: {}", ended.text);
+    }
+    assert!(!lab.dir.exists(), "nothing is left of it");
 }

@@ -220,16 +220,17 @@ fn waits_for_each_other_are_a_circle_that_is_shown_once() {
 
 #[test]
 fn what_is_missing_ends_a_chain_and_hides_no_other() {
-    // The node that is called is silent, wasn't asked, or has answered meanwhile.
-    let asking = || {
+    // The node that is called is silent, wasn't asked, has answered meanwhile, or has never heard of it.
+    let asking_for = |seconds| {
         of_node(
             2,
             vec![
                 wait(WaitPart::Program, 3, TRACE, None),
-                wait(answer_of(1), 3, TRACE, None),
+                wait(answer_of(1), seconds, TRACE, None),
             ],
         )
     };
+    let asking = || asking_for(3);
     let silent = printed(&known(vec![asking()], &[1]));
     assert!(
         silent[2].contains("no answer from n1 within 2 s"),
@@ -238,8 +239,14 @@ fn what_is_missing_ends_a_chain_and_hides_no_other() {
     assert!(silent[3].contains("shale node list"), "{silent:?}");
     let unasked = printed(&known(vec![asking()], &[]));
     assert!(unasked[2].contains("shale waiters --all"), "{unasked:?}");
-    let done = printed(&known(vec![asking(), of_node(1, Vec::new())], &[]));
+    let done = printed(&known(vec![asking_for(1), of_node(1, Vec::new())], &[]));
     assert_eq!(done.len(), 2, "{done:?}");
+    let unheard = printed(&known(vec![asking(), of_node(1, Vec::new())], &[]));
+    assert_eq!(unheard.len(), 3, "{unheard:?}");
+    assert!(
+        unheard[2].contains("what n2 sends there is lost on the way"),
+        "{unheard:?}"
+    );
     // The node that calls is silent: what is done for it begins a chain.
     let served = of_node(
         1,

@@ -5,6 +5,9 @@ use crate::admin::{Wait, WaitPart};
 use serde::Serialize;
 use world::SPACE_WAIT;
 
+/// A call that its node knows nothing of for so long isn't one whose answer is on its way.
+const UNHEARD_MILLISECONDS: u64 = 2_000;
+
 /// A link as it is shown.
 #[derive(Serialize, PartialEq, Eq, Debug)]
 pub(super) struct Shown {
@@ -176,6 +179,14 @@ fn remedy(chains: &Chains<'_>, known: &Known, item: Item) -> Option<String> {
             Some(format!(
                 "look at its disk {there} (`iostat -x 1`, `smartctl -a`, `dmesg`); if it stays slow, replace it: `shale nsd \
                  add`, then `shale nsd remove {nsd}`"
+            ))
+        }
+        WaitPart::ForAnswer { node, .. } if wait.milliseconds >= UNHEARD_MILLISECONDS => {
+            let asked = name(known, *node);
+            let here = place.map_or("this node".into(), |node| name(known, node));
+            Some(format!(
+                "{asked} knows nothing of that call: if it stays so, what {here} sends there is lost on the way; `shale \
+                 health --all` names nodes that don't reach each other"
             ))
         }
         WaitPart::ForCoordination => {

@@ -157,20 +157,14 @@ fn check_addresses<'a>(
     Ok(*first)
 }
 
+/// Whoever asks logs refusals, so many in a time: anybody can bring them about.
 impl Admit for Admission {
     fn admit(
         &self,
         request: JoinRequest,
         from: Option<IpAddr>,
     ) -> BoxFuture<'_, Result<JoinReply>> {
-        Box::pin(async move {
-            let judged = self.judge(request, from).await;
-            if let Err(error) = &judged {
-                let from = from.map_or("?".into(), |it| it.to_string());
-                tracing::warn!(%from, %error, "a machine wasn't admitted");
-            }
-            judged
-        })
+        Box::pin(self.judge(request, from))
     }
 }
 

@@ -252,7 +252,10 @@ pub(super) fn who_would_wait_in_a_circle_is_told(lab: &Lab) {
             answers.sort_unstable();
             let mut expected = vec![0; nodes.len() - 1];
             expected.push(EDEADLK);
-            assert_eq!(answers, expected, "on {nodes:?}, own files: {has_own}, round {round}");
+            assert_eq!(
+                answers, expected,
+                "on {nodes:?}, own files: {has_own}, round {round}"
+            );
         }
         programs.into_iter().for_each(actors::Actor::end);
     }
