@@ -132,21 +132,37 @@ impl Mounts {
     /// # Errors
     /// What is wrong with the mount point or the options, and what to do.
     pub async fn add(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
-        let made = self.make(mountpoint, options).await;
+        self.add_to(mountpoint, options, None).await
+    }
+
+    /// As [`Mounts::add`], if the dead mount with this id of the kernel is still there.
+    async fn add_to(
+        self: &Arc<Self>,
+        mountpoint: &Path,
+        options: &Options,
+        replaces: Option<u64>,
+    ) -> Result<()> {
+        let made = self.make(mountpoint, options, replaces).await;
         if made.is_err() {
             self.failed.notify_one();
         }
         made
     }
 
-    async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
+    async fn make(
+        self: &Arc<Self>,
+        mountpoint: &Path,
+        options: &Options,
+        replaces: Option<u64>,
+    ) -> Result<()> {
         let _attempt = self.attempt.clone();
         self.check_mounts()?;
         // What follows ends soon; this may take as long as a client's patience, and other mounts don't wait for that.
         let prepared = self.prepare(options).await?;
         let _alone = self.making.lock().await;
         self.check_mounts()?;
-        self.make_alone(mountpoint, options, prepared).await
+        self.make_alone(mountpoint, options, prepared, replaces)
+            .await
     }
 
     /// Opens what a mount is to show. Asks the owner.
@@ -193,6 +209,7 @@ impl Mounts {
         mountpoint: &Path,
         options: &Options,
         mut prepared: Prepared,
+        replaces: Option<u64>,
     ) -> Result<()> {
         let mut how = MountOptions::new(mountpoint);
         how.name = self.source.display().to_string();
@@ -201,6 +218,7 @@ impl Mounts {
         how.transport = options.transport;
         how.locks = options.locks;
         how.no_acl = options.no_acl;
+        how.replaces = replaces;
         let door = prepared.door.clone().expect("it isn't mounted yet");
         door.wait_for_siblings().await;
         // The end of the mount is its end from now on.
@@ -216,6 +234,9 @@ impl Mounts {
             })
             .await
             .inspect_err(|_| fuse::FileSystem::unmounted(&*door))?;
+        if mount.comes_too_late() {
+            return self.end_unwanted(mount).await;
+        }
         let one = Arc::new(OneMount {
             mount,
             options: options.clone(),
@@ -229,6 +250,16 @@ impl Mounts {
         let watch = self.clone().watch(one);
         self.world.spawn("end of a mount", watch).detach();
         Ok(())
+    }
+
+    /// Ends a mount that was made although somebody has taken away what it was to replace. A program may have begun to use it.
+    async fn end_unwanted(&self, mount: Mount) -> Result<()> {
+        let ended = mount.unmount(Unmount::Forced).await;
+        let source = self.source.clone();
+        self.world.blocking(move || forget_ended(&source)).await;
+        ended?;
+        let text = "the dead mount was unmounted while it was being made again";
+        Err(Error::new(ErrorKind::NotFound, text))
     }
 
     fn siblings_of(&self, options: &Options) -> Arc<Siblings> {
@@ -418,7 +449,7 @@ impl Mounts {
                 for one in ended.iter().rev() {
                     let place = one.mount.mountpoint();
                     let prepared = self.prepare(&one.options).await?;
-                    self.make_alone(place, &one.options, prepared).await?;
+                    self.make_alone(place, &one.options, prepared, None).await?;
                 }
                 return Err(error);
             }

@@ -1,0 +1,133 @@
+//! Mounts that a kernel has, of a node whose file systems are opened when a test lets them.
+
+use super::super::{Mounts, OneMount};
+use super::opened;
+use crate::daemon::file_systems::{FileSystems, OpenFileSystem};
+use crate::options::Options;
+use client::{Losses, Owner};
+use fuse::{Mount, MountOptions, TransportChoice};
+use futures::future::{BoxFuture, pending};
+use model::owner::{LockCall, OwnerReply, OwnerRequest};
+use model::{ErrorKind, FileSystemName, Result};
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use testkit::memory::{MemoryFileSystem, MemorySettings};
+use tokio::sync::Semaphore;
+use world::World;
+use world::call::{Asked, Local};
+
+/// An owner that lets doors be made, and answers nothing else.
+struct Doorkeeper;
+
+impl Local<OwnerRequest, Result<OwnerReply>> for Doorkeeper {
+    fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
+        match request {
+            OwnerRequest::Lock(LockCall::BeginDoor(_)) => Asked::Ready(Ok(OwnerReply::Done)),
+            _ => Asked::Waits(Box::pin(pending())),
+        }
+    }
+}
+
+/// A file system that is opened as often as the test lets it.
+struct Gate {
+    file_system: Arc<OpenFileSystem>,
+    /// One for each time that it was asked for.
+    asked: Semaphore,
+    /// One for each time that it may be opened.
+    open: Semaphore,
+}
+
+impl Gate {
+    fn new(world: &World) -> Arc<Self> {
+        let owner = Owner::Here(Arc::new(Doorkeeper));
+        Arc::new(Self {
+            file_system: opened(world, owner),
+            asked: Semaphore::new(0),
+            open: Semaphore::new(0),
+        })
+    }
+
+    /// Waits until somebody asks for the file system.
+    async fn until_asked(&self) {
+        self.asked.acquire().await.unwrap().forget();
+    }
+}
+
+impl FileSystems for Gate {
+    fn open<'a>(
+        self: Arc<Self>,
+        _: Option<&'a FileSystemName>,
+    ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>> {
+        Box::pin(async move {
+            self.asked.add_permits(1);
+            self.open.acquire().await.unwrap().forget();
+            Ok(self.file_system.clone())
+        })
+    }
+
+    fn opened(&self) -> Vec<Arc<OpenFileSystem>> {
+        vec![self.file_system.clone()]
+    }
+
+    fn losses(&self) -> Losses {
+        Losses::default()
+    }
+}
+
+/// Runs a test of the mounts of a node with this directory.
+fn run<F: Future<Output = ()>>(test: impl FnOnce(World, PathBuf, Arc<Gate>, Arc<Mounts>) -> F) {
+    let directory = tempfile::tempdir().unwrap();
+    let home = directory.path().canonicalize().unwrap();
+    // Its end comes first, and with it that of mounts that a failed test leaves.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let world = World::real();
+        let gate = Gate::new(&world);
+        let mounts = Mounts::new(&world, gate.clone(), home.clone(), None);
+        test(world, home, gate, mounts).await;
+    });
+}
+
+/// A mount of a file system in memory, at a new directory in that of the node.
+async fn mount(world: &World, home: &Path, name: &str, gate: &Gate) -> Arc<OneMount> {
+    let place = home.join(name);
+    std::fs::create_dir(&place).unwrap();
+    let mut how = MountOptions::new(&place);
+    how.name = home.display().to_string();
+    how.transport = TransportChoice::Classic;
+    let shown = Arc::new(MemoryFileSystem::new(world, MemorySettings::default()));
+    let of_mount = world.clone();
+    let mounted = world.blocking(move || Mount::start(&of_mount, shown, &how));
+    Arc::new(OneMount {
+        mount: mounted.await.unwrap(),
+        options: Options::default(),
+        file_system: gate.file_system.clone(),
+    })
+}
+
+/// Would be broken if nobody looked whether it is still there after the file system's owner was asked: that may take as long as a
+/// client's patience.
+#[test]
+fn a_dead_mount_that_is_unmounted_while_it_is_made_again_stays_away() {
+    run(|world, home, gate, mounts| async move {
+        let one = mount(&world, &home, "mnt", &gate).await;
+        one.mount.leave_dead().await.unwrap();
+        assert!(one.mount.is_left_dead());
+        let mut again = pin!(mounts.add_again(&one));
+        tokio::select! {
+            made = &mut again => panic!("{made:?}"),
+            () = gate.until_asked() => {}
+        }
+        one.mount.detach_dead().await.unwrap();
+        gate.open.add_permits(1);
+        let refused = again.await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
+        assert!(fuse::shale_on(&home.join("mnt")).is_none());
+        assert!(mounts.lines().is_empty());
+    });
+}
