@@ -406,7 +406,8 @@ impl Mounts {
         // Those waiting for their turn are refused; the one being made ends with the others.
         self.closed.store(true, Ordering::Release);
         let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;
-        let ended = match &making {
+        let mut ended = Vec::new();
+        let all = match &making {
             Err(_) if how != Unmount::Forced => {
                 let text = "a mount is still being made; try again when it is done";
                 Err(Error::new(ErrorKind::Busy, text))
@@ -414,15 +415,46 @@ impl Mounts {
             _ => {
                 // Another attempt may have failed meanwhile and opened it again.
                 self.closed.store(true, Ordering::Release);
-                self.end_all_alone(how).await
+                self.end_all_alone(how, &mut ended).await
             }
         };
-        self.closed.store(ended.is_ok(), Ordering::Release);
-        ended
+        self.closed.store(all.is_ok(), Ordering::Release);
+        let refused = match all {
+            Ok(left) => return Ok(left),
+            Err(refused) => refused,
+        };
+        // Those that were ended come back, so the node is needed although it may have none for a moment.
+        let _attempt = self.attempt.clone();
+        // Not held while their owner is asked.
+        drop(making);
+        Err(self.make_ended_again(ended, refused).await)
     }
 
-    /// The caller holds `making`, unless a mount that hangs does.
-    async fn end_all_alone(self: &Arc<Self>, how: Unmount) -> Result<Vec<String>> {
+    /// Makes mounts again that were ended before another one couldn't be. Returns why it was `refused`, and what is missing now.
+    async fn make_ended_again(
+        self: &Arc<Self>,
+        ended: Vec<Arc<OneMount>>,
+        mut refused: Error,
+    ) -> Error {
+        for one in ended.iter().rev() {
+            let place = one.mount.mountpoint();
+            if let Err(error) = self.make(place, &one.options, None).await {
+                let text = format!(
+                    "{refused}; {} was unmounted before, and can't be mounted again: {error}",
+                    place.display()
+                );
+                refused = Error::new(refused.kind(), text);
+            }
+        }
+        refused
+    }
+
+    /// The caller holds `making`, unless a mount that hangs does. `ended`: gets those that were, also if not all are.
+    async fn end_all_alone(
+        &self,
+        how: Unmount,
+        ended: &mut Vec<Arc<OneMount>>,
+    ) -> Result<Vec<String>> {
         let all: Vec<_> = self.list.lock().iter().rev().cloned().collect();
         let copies = |one: &Arc<OneMount>| match one.mount.is_ended() {
             true => Vec::new(),
@@ -443,20 +475,12 @@ impl Mounts {
                     .map(|place| format!("the bind mount at {}", place.display())),
             );
         }
-        let mut ended: Vec<Arc<OneMount>> = Vec::new();
         for one in all {
-            if let Err(error) = self.end(&one, how).await {
-                for one in ended.iter().rev() {
-                    let place = one.mount.mountpoint();
-                    let prepared = self.prepare(&one.options).await?;
-                    self.make_alone(place, &one.options, prepared, None).await?;
-                }
-                return Err(error);
-            }
+            self.end(&one, how).await?;
             ended.push(one);
         }
         self.end_left().await;
-        for one in &ended {
+        for one in ended {
             let found = self.look_at_processes(one.mount.namespaces_elsewhere());
             for process in found.await.unwrap_or_default() {
                 left.push(format!("the mount namespace of process {process}"));

@@ -5,13 +5,14 @@ use super::opened;
 use crate::daemon::file_systems::{FileSystems, OpenFileSystem};
 use crate::options::Options;
 use client::{Losses, Owner};
-use fuse::{Mount, MountOptions, TransportChoice};
+use fuse::{Mount, MountOptions, TransportChoice, Unmount};
 use futures::future::{BoxFuture, pending};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{ErrorKind, FileSystemName, Result};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use testkit::memory::{MemoryFileSystem, MemorySettings};
 use tokio::sync::Semaphore;
 use world::World;
@@ -129,5 +130,32 @@ fn a_dead_mount_that_is_unmounted_while_it_is_made_again_stays_away() {
         assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
         assert!(fuse::shale_on(&home.join("mnt")).is_none());
         assert!(mounts.lines().is_empty());
+    });
+}
+
+/// Would be broken if other mounts could neither be made nor end while the owner is asked for one that comes back.
+#[test]
+fn mounts_that_come_back_because_another_one_is_in_use_hold_up_nobody() {
+    run(|world, home, gate, mounts| async move {
+        // The newest one is ended first.
+        let busy = mount(&world, &home, "busy", &gate).await;
+        let idle = mount(&world, &home, "idle", &gate).await;
+        let held = std::fs::File::create(home.join("busy/held")).unwrap();
+        mounts.list.lock().extend([busy.clone(), idle.clone()]);
+        {
+            let mut ending = pin!(mounts.end_all(Unmount::IfIdle));
+            tokio::select! {
+                ended = &mut ending => panic!("{ended:?}"),
+                () = gate.until_asked() => {}
+            }
+            assert!(idle.mount.is_ended() && !busy.mount.is_ended());
+            let closes = world.timeout(Duration::from_secs(60), mounts.close_if_none());
+            assert_eq!(closes.await, Ok(false));
+            // Nor does the daemon end because it has none for a moment.
+            mounts.list.lock().clear();
+            assert!(!mounts.close_if_none().await);
+        }
+        drop(held);
+        busy.mount.unmount(Unmount::Forced).await.unwrap();
     });
 }
