@@ -449,7 +449,8 @@ impl Mounts {
         refused
     }
 
-    /// The caller holds `making`, unless a mount that hangs does. `ended`: gets those that were, also if not all are.
+    /// The caller holds `making`, unless a mount that hangs does. `ended`: gets those that this ends, also if not all are. Others
+    /// may be on the list although somebody has unmounted them, until what was written through them is durable.
     async fn end_all_alone(
         &self,
         how: Unmount,
@@ -475,12 +476,13 @@ impl Mounts {
                     .map(|place| format!("the bind mount at {}", place.display())),
             );
         }
-        for one in all {
-            self.end(&one, how).await?;
-            ended.push(one);
+        for one in &all {
+            let was_there = one.mount.is_attached() || one.mount.is_left_dead();
+            self.end(one, how).await?;
+            ended.extend(was_there.then(|| one.clone()));
         }
         self.end_left().await;
-        for one in ended {
+        for one in &all {
             let found = self.look_at_processes(one.mount.namespaces_elsewhere());
             for process in found.await.unwrap_or_default() {
                 left.push(format!("the mount namespace of process {process}"));

@@ -9,6 +9,7 @@ use fuse::{Mount, MountOptions, TransportChoice, Unmount};
 use futures::future::{BoxFuture, pending};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{ErrorKind, FileSystemName, Result};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ struct Gate {
     file_system: Arc<OpenFileSystem>,
     /// One for each time that it was asked for.
     asked: Semaphore,
+    /// By which names it was.
+    names: Mutex<Vec<Option<FileSystemName>>>,
     /// One for each time that it may be opened.
     open: Semaphore,
 }
@@ -45,6 +48,7 @@ impl Gate {
         Arc::new(Self {
             file_system: opened(world, owner),
             asked: Semaphore::new(0),
+            names: Mutex::default(),
             open: Semaphore::new(0),
         })
     }
@@ -58,9 +62,10 @@ impl Gate {
 impl FileSystems for Gate {
     fn open<'a>(
         self: Arc<Self>,
-        _: Option<&'a FileSystemName>,
+        name: Option<&'a FileSystemName>,
     ) -> BoxFuture<'a, Result<Arc<OpenFileSystem>>> {
         Box::pin(async move {
+            self.names.lock().push(name.cloned());
             self.asked.add_permits(1);
             self.open.acquire().await.unwrap().forget();
             Ok(self.file_system.clone())
@@ -94,7 +99,8 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(World, PathBuf, Arc<Gate>, Arc<
     });
 }
 
-/// A mount of a file system in memory, at a new directory in that of the node.
+/// A mount of a file system in memory, at a new directory in that of the node; it is made again as one of a file system of this
+/// name.
 async fn mount(world: &World, home: &Path, name: &str, gate: &Gate) -> Arc<OneMount> {
     let place = home.join(name);
     std::fs::create_dir(&place).unwrap();
@@ -106,7 +112,7 @@ async fn mount(world: &World, home: &Path, name: &str, gate: &Gate) -> Arc<OneMo
     let mounted = world.blocking(move || Mount::start(&of_mount, shown, &how));
     Arc::new(OneMount {
         mount: mounted.await.unwrap(),
-        options: Options::default(),
+        options: Options::parse(&format!("fs={name}")).unwrap(),
         file_system: gate.file_system.clone(),
     })
 }
@@ -155,6 +161,32 @@ fn mounts_that_come_back_because_another_one_is_in_use_hold_up_nobody() {
             mounts.list.lock().clear();
             assert!(!mounts.close_if_none().await);
         }
+        drop(held);
+        busy.mount.unmount(Unmount::Forced).await.unwrap();
+    });
+}
+
+/// Would be broken if a mount that somebody has just unmounted came back with those that are ended in vain.
+#[test]
+fn a_mount_that_was_unmounted_before_does_not_come_back_with_the_others() {
+    run(|world, home, gate, mounts| async move {
+        let busy = mount(&world, &home, "busy", &gate).await;
+        let gone = mount(&world, &home, "gone", &gate).await;
+        let idle = mount(&world, &home, "idle", &gate).await;
+        let held = std::fs::File::create(home.join("busy/held")).unwrap();
+        gone.mount.unmount(Unmount::Forced).await.unwrap();
+        let all = [busy.clone(), gone, idle];
+        mounts.list.lock().extend(all);
+        {
+            let mut ending = pin!(mounts.end_all(Unmount::IfIdle));
+            tokio::select! {
+                ended = &mut ending => panic!("{ended:?}"),
+                () = gate.until_asked() => {}
+            }
+        }
+        // The oldest one comes first.
+        let first = "idle".parse::<FileSystemName>().unwrap();
+        assert_eq!(*gate.names.lock(), [Some(first)]);
         drop(held);
         busy.mount.unmount(Unmount::Forced).await.unwrap();
     });
