@@ -105,10 +105,13 @@ impl Names {
         opens: bool,
     ) -> Result<Attributes> {
         let create = Operation::create(directory, name, new, opens);
-        match opens {
+        let unheard = self.tokens.begin_change_of_names(directory, None);
+        let made = match opens {
             true => self.make_and_open(create).await,
             false => self.entry(create).await,
-        }
+        };
+        unheard.hear(&made);
+        made
     }
 
     /// Makes a file without a name and opens it.
@@ -165,6 +168,7 @@ impl Names {
         let was_orphan = state
             .as_ref()
             .is_some_and(|state| state.lock().set_orphan(false));
+        let unheard = self.tokens.begin_change_of_names(directory, Some(inode));
         let linked = self
             .entry(Operation::Link {
                 inode,
@@ -172,6 +176,7 @@ impl Names {
                 name,
             })
             .await;
+        unheard.hear(&linked);
         if let (Err(_), Some(state), true) = (&linked, state, was_orphan) {
             let mut inner = state.lock();
             inner.set_orphan(true);
@@ -182,9 +187,12 @@ impl Names {
         linked
     }
 
-    /// Unlink, or the removal of a directory.
-    pub(crate) async fn remove(&self, operation: Operation) -> Result<()> {
-        match self.session.execute(operation).await? {
+    /// Unlink, or the removal of a directory: of a name in this one.
+    pub(crate) async fn remove(&self, directory: InodeId, operation: Operation) -> Result<()> {
+        let unheard = self.tokens.begin_change_of_names(directory, None);
+        let removed = self.session.execute(operation).await;
+        unheard.hear(&removed);
+        match removed? {
             Reply::Removed {
                 attributes,
                 orphaned,
@@ -216,7 +224,11 @@ impl Names {
             to_name,
             mode,
         };
-        match self.session.execute(operation).await? {
+        let other = (to_directory != from_directory).then_some(to_directory);
+        let unheard = self.tokens.begin_change_of_names(from_directory, other);
+        let renamed = self.session.execute(operation).await;
+        unheard.hear(&renamed);
+        match renamed? {
             Reply::Renamed {
                 target, orphaned, ..
             } => {

@@ -4,9 +4,9 @@ use crate::rig::way::{Way, Which, client_through};
 use crate::rig::{self, Node, run_patient as run};
 use client::{Allocate, Client, OpenFlags};
 use futures::future::{Either, select};
-use model::operation::XattrMode;
+use model::operation::{RenameMode, XattrMode};
 use model::{ErrorKind, InodeId, Operation, Privileges, SetAttributes};
-use simkernel::PageKernel;
+use simkernel::{PageKernel, SimKernel};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,6 +75,13 @@ fn changes_ranges(operation: &Operation) -> bool {
 
 fn shares(operation: &Operation) -> bool {
     matches!(operation, Operation::Share { .. })
+}
+
+fn changes_names(operation: &Operation) -> bool {
+    matches!(
+        operation,
+        Operation::Unlink { .. } | Operation::Rename { .. }
+    )
 }
 
 fn empty() -> SetAttributes {
@@ -258,6 +265,56 @@ fn a_kernel_drops_what_a_given_up_truncate_cuts_late() {
         assert!(in_time.is_ok(), "programs still see it");
         kernel.close(open).await;
         far.release(file).await;
+        far.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if the kernel went on with names that it keeps: the owner recalls nothing from who changes them itself.
+#[test]
+fn a_kernel_forgets_the_names_that_given_up_changes_move_and_remove_late() {
+    const ROOT: InodeId = InodeId::ROOT;
+    run(9_581, |world, node| async move {
+        let way = Way::new(&world, &node.metanode, 0);
+        let far = client_through(&node, &way).await;
+        let kernel = SimKernel::before(&far);
+        let [first, second] = ["first", "second"].map(rig::name);
+        far.create(ROOT, first.clone(), rig::new_file())
+            .await
+            .unwrap();
+        for (old, new) in [(&first, Some(&second)), (&second, None)] {
+            // Until the kernel needn't ask for it.
+            let asked = || kernel.asked.load(Ordering::Relaxed);
+            loop {
+                let before = asked();
+                kernel.stat(ROOT, old).await.unwrap();
+                if asked() == before {
+                    break;
+                }
+                world.sleep(MS).await;
+            }
+            way.lost.store(0, Ordering::Relaxed);
+            *way.loses.lock() = Some(changes_names);
+            match new {
+                Some(new) => {
+                    let mode = RenameMode::Replace;
+                    let renamed = far.rename(ROOT, old.clone(), ROOT, new.clone(), mode);
+                    give_up(&way, renamed).await;
+                }
+                None => give_up(&way, far.unlink(ROOT, old.clone())).await,
+            }
+            *way.loses.lock() = None;
+            let forgotten = async {
+                while kernel.stat(ROOT, old).await.is_ok() {
+                    world.sleep(MS).await;
+                }
+            };
+            let in_time = world.timeout(Duration::from_secs(1), forgotten).await;
+            assert!(in_time.is_ok(), "programs still see it");
+            if let Some(new) = new {
+                kernel.stat(ROOT, new).await.unwrap();
+            }
+        }
         far.close().await.unwrap();
         node.check_and_close().await;
     });

@@ -68,7 +68,8 @@ impl Roster {
     /// The roster now.
     ///
     /// # Errors
-    /// `Unavailable`: no answer; ask again. `Corrupt` or `NotSupported`: a fact can't be read.
+    /// `Unavailable`: no answer, or who has the manager's place can't be read now; ask again. `Corrupt` or `NotSupported`:
+    /// another fact can't be read.
     pub async fn read(coordination: &Coordination) -> Result<Self> {
         let all = coordination.list("").await?;
         let mut roster = Self {
@@ -84,7 +85,7 @@ impl Roster {
     /// Brings it up to a later revision. Facts about anything else change nothing.
     ///
     /// # Errors
-    /// `Corrupt` or `NotSupported`: a fact can't be read. The others of the revision may be in the
+    /// As those of [`Roster::read`]: a fact can't be read. The others of the revision may be in the
     /// roster or not; read it anew.
     pub fn change(&mut self, revision: u64, events: Vec<Event>) -> Result<()> {
         for event in events {
@@ -122,7 +123,7 @@ impl Roster {
         } else if key == MEMBERSHIP {
             self.membership = versioned(key, version, value)?;
         } else if key == PLACE {
-            self.manager = versioned(key, version, value)?;
+            self.manager = versioned(key, version, value).map_err(not_yet_readable)?;
         } else if key == AUTHORITIES {
             self.authorities = versioned(key, version, value)?;
         } else if key == CIPHERS {
@@ -294,6 +295,15 @@ fn set<K: Ord, V: serde::de::DeserializeOwned>(
     Ok(())
 }
 
+/// The manager's place can't be read. It is written anew whenever somebody doubts it, with marks that a newer program may
+/// understand and this one doesn't, and goes with a lease of seconds: so that is waited for, by a node that starts as well.
+fn not_yet_readable(error: Error) -> Error {
+    let text = format!(
+        "{error}; a newer Shale may have written it, for some seconds: if it stays so, upgrade this node"
+    );
+    Error::new(ErrorKind::Unavailable, text)
+}
+
 fn versioned<V: serde::de::DeserializeOwned>(
     key: &str,
     version: u64,
@@ -336,6 +346,30 @@ mod tests {
             coordination.set_address(address(1, 3)).await.unwrap();
             let roster = Roster::read(&coordination).await.unwrap();
             assert_eq!(roster.addresses[&NodeId(1)], address(1, 3));
+        });
+        run.finished();
+    }
+
+    /// Would be broken if a node that starts ended because somebody has just marked the place in a way that it doesn't know.
+    #[test]
+    fn a_managers_place_that_can_not_be_read_is_waited_for() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            let mut version = 0;
+            // A mark above all that a lease's number has room for, and another format.
+            let marked = [&[3_u8, 1, 2][..], &[0xff; 18], &[0x7f]].concat();
+            for unreadable in [marked, vec![4, 1, 2, 7]] {
+                let unreadable = Some(Bytes::from(unreadable));
+                let stored = coordination.compare_and_set(PLACE, version, unreadable);
+                version = stored.await.unwrap();
+                let error = Roster::read(&coordination).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert!(error.to_string().contains("upgrade this node"), "{error}");
+            }
+            let ended = coordination.compare_and_set(PLACE, version, None);
+            ended.await.unwrap();
+            assert_eq!(Roster::read(&coordination).await.unwrap().manager, None);
         });
         run.finished();
     }

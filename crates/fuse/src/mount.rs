@@ -15,7 +15,7 @@ use crate::request::{Incoming, Request};
 use crate::ring_crew::RingCrew;
 use crate::rings::Rings;
 use crate::serving::{Ending, Serving};
-use crate::table::{DeviceNumber, TableLine, mount_on};
+use crate::table::{self, DeviceNumber, TableLine, mount_on};
 use crate::transport::{self, Transport, TransportChoice};
 use crate::umount_table::{is_told, tell_umount_of_copy};
 use crate::waiting::WaitingRequest;
@@ -34,6 +34,8 @@ pub struct Mount {
     identity: Option<Identity>,
     /// The kernel's ids of dead mounts below it, which come to light when it ends.
     covers: Vec<u64>,
+    /// The one that it was to replace had gone before.
+    comes_too_late: bool,
     notifier: Notifier,
     transport: Transport,
     waiting: Box<dyn Fn() -> Vec<WaitingRequest> + Send + Sync>,
@@ -66,16 +68,17 @@ impl Mount {
     /// directory is replaced: if root mounts, nobody gets to the directory below meanwhile.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`: the mountpoint. `Busy`: something is mounted there.
-    /// `NotSupported`: no /dev/fuse, or the kernel is too old. `NotPermitted`. Each with a remedy.
+    /// `NotFound`, `NotDirectory`: the mountpoint. `NotFound`: what it was to replace isn't there any
+    /// more. `Busy`: something is mounted there. `NotSupported`: no /dev/fuse, or the kernel is too
+    /// old. `NotPermitted`. Each with a remedy.
     pub fn start<F: FileSystem>(world: &World, fs: Arc<F>, options: &MountOptions) -> Result<Self> {
         assert!(
             options.threads >= 1 && options.threads <= options.threads_max,
             "a mount needs a thread that reads requests"
         );
         let doing = || format!("mount {} on {}", options.name, options.mountpoint.display());
-        let place =
-            mounting::prepare(&options.mountpoint).map_err(|error| error.while_doing(doing()))?;
+        let place = mounting::prepare(&options.mountpoint, options.replaces)
+            .map_err(|error| error.while_doing(doing()))?;
         let mountpoint = &place.path;
         let made = match place.dead.is_empty() {
             true => mounting::mount(mountpoint, options),
@@ -93,8 +96,18 @@ impl Mount {
             error.while_doing(doing())
         })?;
         mount.covers = replacing::uncover(mountpoint, place.dead);
+        let has_gone = |id: u64| table::lines().iter().all(|line| line.id != id);
+        let not_taken_away = options.replaces.filter(|id| mount.covers.contains(id));
+        mount.comes_too_late = not_taken_away.is_some_and(has_gone);
         fs.mounted(&mount.notifier);
         Ok(mount)
+    }
+
+    /// Whether somebody took the dead mount away that this one was to [replace](MountOptions::replaces) while it was being
+    /// made. Whoever made it ends it then: nobody wants it.
+    #[must_use]
+    pub fn comes_too_late(&self) -> bool {
+        self.comes_too_late
     }
 
     /// Where it was mounted.
@@ -452,6 +465,7 @@ fn begin<F: FileSystem>(
         mountpoint: mountpoint.to_owned(),
         identity,
         covers: Vec::new(),
+        comes_too_late: false,
         is_let_go: AtomicBool::new(false),
         notifier,
         transport,

@@ -75,8 +75,9 @@ pub(crate) struct Place {
 }
 
 /// Checks the mountpoint. A dead mount of ours stays on it, so that nobody comes to the directory below before the new
-/// one is there; only of an ordinary user's it is removed: fusermount3 mounts nowhere else.
-pub(crate) fn prepare(path: &Path) -> Result<Place> {
+/// one is there; only of an ordinary user's it is removed: fusermount3 mounts nowhere else. `replaces`: the id of one that
+/// must be there.
+pub(crate) fn prepare(path: &Path, mut replaces: Option<u64>) -> Result<Place> {
     let absolute = std::path::absolute(path).map_err(|error| refused(&error, "the path"))?;
     // As the mount table names it. Only links are read, so one that doesn't answer doesn't matter.
     let absolute = fs::canonicalize(&absolute).unwrap_or(absolute);
@@ -97,11 +98,14 @@ pub(crate) fn prepare(path: &Path) -> Result<Place> {
             ));
         };
         if is_root() {
+            let dead = of_same_source(&absolute, &top);
+            check_replaced(replaces, &dead)?;
             return Ok(Place {
-                dead: of_same_source(&absolute, &top),
+                dead,
                 path: absolute,
             });
         }
+        check_replaced(replaces.take(), &[top.id])?;
         tracing::warn!(mountpoint = %absolute.display(), "removing the mount of a daemon that died");
         unmount(&absolute, Unmount::Lazy, None).map_err(|error| {
             Error::new(
@@ -137,10 +141,20 @@ pub(crate) fn prepare(path: &Path) -> Result<Place> {
             ),
         ));
     }
+    check_replaced(replaces, &[])?;
     Ok(Place {
         path: real,
         dead: Vec::new(),
     })
+}
+
+/// Whether the dead mount is among these that a new one is to replace, if that is to replace one.
+fn check_replaced(replaces: Option<u64>, dead: &[u64]) -> Result<()> {
+    if replaces.is_some_and(|id| !dead.contains(&id)) {
+        let text = "the dead mount that was to be replaced isn't there any more";
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    Ok(())
 }
 
 /// The mounts at a place that are one's node's. No mount is made over one that is served, so with the topmost one all are

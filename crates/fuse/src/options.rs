@@ -27,6 +27,9 @@ pub struct MountOptions {
     pub locks: LockScope,
     /// The kernel neither asks for access control lists nor obeys them.
     pub no_acl: bool,
+    /// The kernel's id of a dead mount of ours, if this one is only wanted in its place: none is made if somebody has taken that
+    /// away ([`Mount::comes_too_late`](crate::Mount::comes_too_late)).
+    pub replaces: Option<u64>,
     /// Threads that read requests from /dev/fuse at all times, if that is the transport.
     pub threads: usize,
     /// Most threads: each operation that waits for a disk holds one. With io_uring, each CPU's
@@ -48,6 +51,7 @@ impl MountOptions {
             transport: TransportChoice::Auto,
             locks: LockScope::Cluster,
             no_acl: false,
+            replaces: None,
             threads: std::thread::available_parallelism().map_or(2, |cpus| cpus.get().clamp(2, 8)),
             threads_max: THREADS_MAX,
         }

@@ -142,7 +142,7 @@ mod tests {
             let over = Over(&is_over);
             // As this kernel can do it, and as older ones do.
             for ways in [&WAYS[..], &[ON_TOP]].into_iter().cycle().take(40) {
-                let place = mounting::prepare(&path).unwrap();
+                let place = mounting::prepare(&path, None).unwrap();
                 assert_eq!(place.path, path);
                 let before = ids_at(&path);
                 assert!(!before.is_empty() && place.dead == before);
@@ -193,7 +193,7 @@ mod tests {
             options.flags.no_atime = read_only;
             drop(mounting::mount(&path, &options).unwrap());
             let usual = line_of(&path);
-            let dead = mounting::prepare(&path).unwrap().dead;
+            let dead = mounting::prepare(&path, None).unwrap().dead;
             let device = mount(&path, &options).unwrap();
             let covered = uncover(&path, dead);
             assert_eq!(line_of(&path), usual);

@@ -29,6 +29,7 @@ on_both_transports! {
     a_second_mount_on_the_same_directory_is_refused,
     the_mount_of_a_killed_daemon_is_replaced,
     a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again,
+    a_dead_mount_that_somebody_takes_away_is_not_replaced,
     the_kernel_forgets_what_it_is_told_to,
     a_lock_that_is_waited_for_leaves_a_thread_for_others,
     a_signal_ends_the_wait_for_a_lock,
@@ -228,6 +229,30 @@ fn a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again(transport: T
     mounted.runtime.block_on(ended).unwrap();
     assert_eq!(fs::metadata(place).unwrap().dev(), bare);
     assert!(fs::read_dir(place).unwrap().next().is_none());
+}
+
+fn a_dead_mount_that_somebody_takes_away_is_not_replaced(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    let (place, first) = (mounted.directory.path(), &mounted.mount);
+    mounted.runtime.block_on(first.leave_dead()).unwrap();
+    let world = mounted.runtime.block_on(async { World::real() });
+    let start = |replaces: Option<u64>| {
+        let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+        let mut options = MountOptions::new(place);
+        options.transport = transport;
+        options.replaces = replaces;
+        Mount::start(&world, fs, &options)
+    };
+    let gone = first.id().map(|id| id + (1 << 40));
+    assert_eq!(start(gone).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(first.is_left_dead(), "it keeps its place");
+    let second = start(first.id()).unwrap();
+    assert!(!second.comes_too_late());
+    fs::write(mounted.path("g"), b"served").unwrap();
+    mounted.runtime.block_on(second.leave_dead()).unwrap();
+    mounted.runtime.block_on(second.detach_dead()).unwrap();
+    assert_eq!(start(second.id()).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(fuse::shale_on(&fs::canonicalize(place).unwrap()).is_none());
 }
 
 fn the_kernel_forgets_what_it_is_told_to(transport: TransportChoice) {

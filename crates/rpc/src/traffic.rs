@@ -193,20 +193,25 @@ impl<T> Traffic<T> {
         Ok(())
     }
 
-    /// Nobody waits for the call any more. Says what is known, and which connection tells the other
-    /// side; nothing if it has ended already.
-    pub(crate) fn give_up(&mut self, id: u64) -> (Option<NoAnswer>, Option<u64>) {
+    /// Nobody waits for the call any more. Says what is known; nothing if it has ended already. A
+    /// connection tells the other side, or what waited behind a call that wasn't sent goes.
+    pub(crate) fn give_up(&mut self, id: u64, now: Instant) -> (Option<NoAnswer>, Todo<T>) {
         if let Some(waiting) = self.waiting.remove(|waiting| waiting.id == id) {
             self.held.remove(&waiting);
             let none = match self.lines.values().any(Line::is_usable) {
                 true => "its deadline passed before the other node had room for the request",
                 false => "its deadline passed before the other node said hello",
             };
-            return (Some(NoAnswer::not_run(none)), None);
+            return (Some(NoAnswer::not_run(none)), self.plan(now));
         }
         let mut lines = self.lines.iter_mut();
         let found = lines.find_map(|(link, line)| Some((line.caller.give_up(id)?, *link)));
-        found.map_or((None, None), |(none, link)| (Some(none), Some(link)))
+        let mut todo = Todo::nothing();
+        let none = found.map(|(none, link)| {
+            todo.wake.push(link);
+            none
+        });
+        (none, todo)
     }
 
     /// The connection that was asked for is open; gives its number. None: it isn't wanted any more.

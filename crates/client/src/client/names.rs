@@ -116,9 +116,8 @@ impl Client {
     /// # Errors
     /// `NotFound`, `IsDirectory`.
     pub async fn unlink(&self, directory: InodeId, name: FileName) -> Result<()> {
-        self.names
-            .remove(Operation::Unlink { directory, name })
-            .await
+        let unlink = Operation::Unlink { directory, name };
+        self.names.remove(directory, unlink).await
     }
 
     /// Removes an empty directory.
@@ -126,9 +125,8 @@ impl Client {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `NotEmpty`.
     pub async fn remove_directory(&self, directory: InodeId, name: FileName) -> Result<()> {
-        self.names
-            .remove(Operation::RemoveDirectory { directory, name })
-            .await
+        let remove = Operation::RemoveDirectory { directory, name };
+        self.names.remove(directory, remove).await
     }
 
     /// Moves a name. Publishes the moved inode's data first, so that after a crash the new name

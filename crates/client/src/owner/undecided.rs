@@ -7,7 +7,8 @@
 //!
 //! *Another change*: a truncate that runs late would cut what was written and synced after it. A publish can't wait for
 //! that: the owner may be waiting for another client, which waits for this very publish. So who changes a file waits,
-//! before there is anything to publish ([`Undecided::until`]; `exclusive.rs`).
+//! before there is anything to publish ([`Undecided::until`]; `exclusive.rs`). *A change of names* keeps nobody waiting: only
+//! who tells kernels of it (`tokens/late.rs`).
 
 use futures::future::BoxFuture;
 use model::owner::OwnerRequest;
@@ -24,6 +25,8 @@ pub(crate) enum Late {
     Bytes,
     /// It changes other attributes of an inode.
     Attributes,
+    /// It changes names in a directory.
+    Names,
 }
 
 /// A session's undecided requests: at most as many as there are slots.
@@ -90,7 +93,7 @@ fn has(all: &[(InodeId, Late)], inode: InodeId, kinds: &[Late]) -> bool {
         .any(|(of, late)| *of == inode && kinds.contains(late))
 }
 
-/// What a request may do late, and of which inode.
+/// What a request may do late, and of which inode; of a rename of the directory where the name was.
 fn late(request: &OwnerRequest) -> Option<(InodeId, Late)> {
     let OwnerRequest::Execute { operation, .. } = request else {
         return None;
@@ -106,6 +109,15 @@ fn late(request: &OwnerRequest) -> Option<(InodeId, Late)> {
         Operation::SetAttributes { inode, .. }
         | Operation::SetXattr { inode, .. }
         | Operation::RemoveXattr { inode, .. } => Some((*inode, Late::Attributes)),
+        Operation::Create { directory, .. }
+        | Operation::CreateHeld { directory, .. }
+        | Operation::Link { directory, .. }
+        | Operation::Unlink { directory, .. }
+        | Operation::RemoveDirectory { directory, .. }
+        | Operation::Rename {
+            from_directory: directory,
+            ..
+        } => Some((*directory, Late::Names)),
         _ => None,
     }
 }

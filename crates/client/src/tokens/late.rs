@@ -1,13 +1,14 @@
 //! Kernels of this node, and changes whose answer nobody heard: the owner didn't answer in time, or the program didn't wait.
 //!
-//! The kernel has given its program an error then, and goes on with what it keeps: attributes for some seconds, pages until it
-//! is told. The owner recalls nothing from the client that changes something itself. So when it is known what became of the
-//! change, and it may have been made, all kernels are told as they are of what others change.
+//! The kernel has given its program an error then, and goes on with what it keeps: names and attributes for some seconds, pages
+//! until it is told. The owner recalls nothing from the client that changes something itself. So when it is known what became of
+//! the change, and it may have been made, all kernels are told as they are of what others change.
 
 use super::Tokens;
 use crate::inode::Why;
 use crate::kernels::Expired;
 use crate::owner::Late;
+use futures::future::join_all;
 use model::{Error, ErrorKind, InodeId, Result, TokenRange};
 use std::time::Duration;
 
@@ -15,11 +16,14 @@ use std::time::Duration;
 const DROP_MAX: Duration = Duration::from_secs(24);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A change of an inode that is under way. Unless its answer is heard before this is dropped, kernels are told when it is known
-/// what became of it.
+/// A change that is under way. Unless its answer is heard before this is dropped, kernels are told when it is known what became
+/// of it.
 pub(crate) struct Unheard<'a> {
     tokens: &'a Tokens,
+    /// What is changed, or the directory whose names are.
     inode: InodeId,
+    /// Another one that is changed with its names.
+    other: Option<InodeId>,
     of: Late,
     is_heard: bool,
 }
@@ -39,16 +43,21 @@ impl Drop for Unheard<'_> {
             return;
         }
         // Whoever was asking is gone by now: what it leaves undecided is listed.
-        let changes = &[Late::Bytes, Late::Attributes];
+        let changes: &'static [Late] = match self.of {
+            Late::Names => &[Late::Names],
+            _ => &[Late::Bytes, Late::Attributes],
+        };
         let decided = tokens.session.owner().undecided(self.inode, changes);
-        let (me, inode, of) = (tokens.me.clone(), self.inode, self.of);
+        let (me, inode, other, of) = (tokens.me.clone(), self.inode, self.other, self.of);
         let telling = async move {
             if let Some(decided) = decided {
                 decided.await;
             }
             // Not held before: that may last.
-            if let Some(tokens) = me.upgrade() {
-                tokens.tell_late(inode, of).await;
+            let Some(tokens) = me.upgrade() else { return };
+            match of {
+                Late::Names => tokens.tell_late_names([Some(inode), other]).await,
+                _ => tokens.tell_late(inode, of).await,
             }
         };
         let session = &tokens.session;
@@ -62,9 +71,42 @@ impl Tokens {
         Unheard {
             tokens: self,
             inode,
+            other: None,
             of,
             is_heard: false,
         }
+    }
+
+    /// The owner is about to be asked for a change of names in a directory; `other`: the second one of a rename, or the inode
+    /// that gets one more name.
+    pub(crate) fn begin_change_of_names(
+        &self,
+        directory: InodeId,
+        other: Option<InodeId>,
+    ) -> Unheard<'_> {
+        Unheard {
+            tokens: self,
+            inode: directory,
+            other,
+            of: Late::Names,
+            is_heard: false,
+        }
+    }
+
+    /// Kernels are told of a change of names that may have been made, as of a directory's recall: no name is valid, nor the
+    /// directory's attributes, nor those of what has its name in it. But the token stays, and so does the account of what
+    /// kernels keep under it: it may be answered to them again meanwhile.
+    async fn tell_late_names(&self, changed: [Option<InodeId>; 2]) {
+        let names = self.session.known_names();
+        let changed = changed.into_iter().flatten();
+        let inodes = changed.flat_map(|inode| {
+            let below = names.map_or_else(Vec::new, |names| names.shown_in(inode));
+            below.into_iter().chain([inode])
+        });
+        let attributes = inodes.map(Expired::Attributes);
+        let expired: Vec<Expired> = attributes.chain([Expired::Names]).collect();
+        let (world, expired) = (self.session.world(), expired.into_iter());
+        join_all(expired.map(|what| self.kernels.expire_soon(world, what))).await;
     }
 
     /// Kernels are told of a change of an inode that may have been made.

@@ -54,6 +54,8 @@ pub struct Way {
     pub loses: Mutex<Option<Which>>,
     /// How many of them didn't.
     pub lost: AtomicU64,
+    /// These operations are never sent, and whoever asks for one knows that.
+    pub keeps: Mutex<Option<Which>>,
     /// These operations are refused.
     pub refuses: Mutex<Option<Which>>,
     /// Nothing arrives that says what is held.
@@ -92,6 +94,7 @@ impl Way {
             no_publishes: AtomicBool::new(false),
             loses: Mutex::new(None),
             lost: AtomicU64::new(0),
+            keeps: Mutex::new(None),
             refuses: Mutex::new(None),
             no_reclaims: AtomicBool::new(false),
             refuses_streams: AtomicBool::new(false),
@@ -287,6 +290,12 @@ impl Remote for Way {
                 let error = Error::new(ErrorKind::Corrupt, "a record is damaged");
                 let reply = Reply::new(&Err::<OwnerReply, _>(error), Bytes::new());
                 return Ok(Answer { from: RUN, reply });
+            }
+            let keeps = *self.keeps.lock();
+            if let (Some(keeps), Some(operation)) = (keeps, &operation)
+                && keeps(operation)
+            {
+                return Err(NoAnswer::not_run("such operations aren't sent"));
             }
             let publishes = matches!(operation, Some(Operation::Publish(_)));
             if publishes && self.no_publishes.load(Ordering::Relaxed) {

@@ -173,12 +173,7 @@ impl LaneOfPeer {
     }
 
     fn give_up(&self, id: u64) -> Option<NoAnswer> {
-        self.with(|traffic, _| {
-            let (known, link) = traffic.give_up(id);
-            let mut todo = Todo::nothing();
-            todo.wake.extend(link);
-            (known, todo)
-        })
+        self.with(|traffic, now| traffic.give_up(id, now))
     }
 
     /// Lets the rules decide, and does what they want. No other lock may be held.

@@ -120,11 +120,12 @@ impl Scene {
         let Some((&ticket, &id)) = self.waiting.iter().nth(which) else {
             return;
         };
-        let (none, link) = self.traffic.give_up(id);
-        self.woken.extend(link);
+        let (none, todo) = self.traffic.give_up(id, self.now);
         let none = none.expect("it waits");
-        assert_eq!(self.traffic.give_up(id), (None, None));
+        let (again, nothing) = self.traffic.give_up(id, self.now);
+        assert!(again.is_none() && nothing.wake.is_empty(), "{nothing:?}");
         self.end(vec![(ticket, Outcome::Ended(Err(none)))]);
+        self.perform(todo);
     }
 
     /// The connection that is wanted opens, or not.
@@ -494,6 +495,29 @@ fn equal_calls_are_spread_evenly_and_a_stuck_connection_gets_none() {
         }
         assert_eq!(scene.carried[&2], 1, "no call waits behind that frame");
         assert_eq!(scene.traffic.waiting(), 0);
+    });
+}
+
+/// Would be broken if what waits behind a call that there is no room for waited on although nobody wants that one any more:
+/// until a reply came, which may take as long as its request may.
+#[test]
+fn a_call_goes_at_once_when_the_one_before_it_is_given_up() {
+    with_time(|now| {
+        let mut scene = greeted(now, 1);
+        for size in [200_000, 300_000, 1_000] {
+            scene.call(Class::Bulk, size, 1000);
+        }
+        while scene.woken.contains(&1) {
+            scene.send_there(1);
+        }
+        assert_eq!(scene.traffic.waiting(), 2, "the second one finds no room");
+        scene.give_up(1);
+        assert!(scene.woken.contains(&1));
+        scene.send_there(1);
+        assert_eq!(scene.traffic.waiting(), 0);
+        scene.settle().unwrap();
+        scene.judge();
+        assert_eq!(scene.runs.len(), 2);
     });
 }
 

@@ -132,21 +132,37 @@ impl Mounts {
     /// # Errors
     /// What is wrong with the mount point or the options, and what to do.
     pub async fn add(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
-        let made = self.make(mountpoint, options).await;
+        self.add_to(mountpoint, options, None).await
+    }
+
+    /// As [`Mounts::add`], if the dead mount with this id of the kernel is still there.
+    async fn add_to(
+        self: &Arc<Self>,
+        mountpoint: &Path,
+        options: &Options,
+        replaces: Option<u64>,
+    ) -> Result<()> {
+        let made = self.make(mountpoint, options, replaces).await;
         if made.is_err() {
             self.failed.notify_one();
         }
         made
     }
 
-    async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
+    async fn make(
+        self: &Arc<Self>,
+        mountpoint: &Path,
+        options: &Options,
+        replaces: Option<u64>,
+    ) -> Result<()> {
         let _attempt = self.attempt.clone();
         self.check_mounts()?;
         // What follows ends soon; this may take as long as a client's patience, and other mounts don't wait for that.
         let prepared = self.prepare(options).await?;
         let _alone = self.making.lock().await;
         self.check_mounts()?;
-        self.make_alone(mountpoint, options, prepared).await
+        self.make_alone(mountpoint, options, prepared, replaces)
+            .await
     }
 
     /// Opens what a mount is to show. Asks the owner.
@@ -193,6 +209,7 @@ impl Mounts {
         mountpoint: &Path,
         options: &Options,
         mut prepared: Prepared,
+        replaces: Option<u64>,
     ) -> Result<()> {
         let mut how = MountOptions::new(mountpoint);
         how.name = self.source.display().to_string();
@@ -201,6 +218,7 @@ impl Mounts {
         how.transport = options.transport;
         how.locks = options.locks;
         how.no_acl = options.no_acl;
+        how.replaces = replaces;
         let door = prepared.door.clone().expect("it isn't mounted yet");
         door.wait_for_siblings().await;
         // The end of the mount is its end from now on.
@@ -216,6 +234,9 @@ impl Mounts {
             })
             .await
             .inspect_err(|_| fuse::FileSystem::unmounted(&*door))?;
+        if mount.comes_too_late() {
+            return self.end_unwanted(mount).await;
+        }
         let one = Arc::new(OneMount {
             mount,
             options: options.clone(),
@@ -229,6 +250,16 @@ impl Mounts {
         let watch = self.clone().watch(one);
         self.world.spawn("end of a mount", watch).detach();
         Ok(())
+    }
+
+    /// Ends a mount that was made although somebody has taken away what it was to replace. A program may have begun to use it.
+    async fn end_unwanted(&self, mount: Mount) -> Result<()> {
+        let ended = mount.unmount(Unmount::Forced).await;
+        let source = self.source.clone();
+        self.world.blocking(move || forget_ended(&source)).await;
+        ended?;
+        let text = "the dead mount was unmounted while it was being made again";
+        Err(Error::new(ErrorKind::NotFound, text))
     }
 
     fn siblings_of(&self, options: &Options) -> Arc<Siblings> {
@@ -375,7 +406,8 @@ impl Mounts {
         // Those waiting for their turn are refused; the one being made ends with the others.
         self.closed.store(true, Ordering::Release);
         let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;
-        let ended = match &making {
+        let mut ended = Vec::new();
+        let all = match &making {
             Err(_) if how != Unmount::Forced => {
                 let text = "a mount is still being made; try again when it is done";
                 Err(Error::new(ErrorKind::Busy, text))
@@ -383,15 +415,47 @@ impl Mounts {
             _ => {
                 // Another attempt may have failed meanwhile and opened it again.
                 self.closed.store(true, Ordering::Release);
-                self.end_all_alone(how).await
+                self.end_all_alone(how, &mut ended).await
             }
         };
-        self.closed.store(ended.is_ok(), Ordering::Release);
-        ended
+        self.closed.store(all.is_ok(), Ordering::Release);
+        let refused = match all {
+            Ok(left) => return Ok(left),
+            Err(refused) => refused,
+        };
+        // Those that were ended come back, so the node is needed although it may have none for a moment.
+        let _attempt = self.attempt.clone();
+        // Not held while their owner is asked.
+        drop(making);
+        Err(self.make_ended_again(ended, refused).await)
     }
 
-    /// The caller holds `making`, unless a mount that hangs does.
-    async fn end_all_alone(self: &Arc<Self>, how: Unmount) -> Result<Vec<String>> {
+    /// Makes mounts again that were ended before another one couldn't be. Returns why it was `refused`, and what is missing now.
+    async fn make_ended_again(
+        self: &Arc<Self>,
+        ended: Vec<Arc<OneMount>>,
+        mut refused: Error,
+    ) -> Error {
+        for one in ended.iter().rev() {
+            let place = one.mount.mountpoint();
+            if let Err(error) = self.make(place, &one.options, None).await {
+                let text = format!(
+                    "{refused}; {} was unmounted before, and can't be mounted again: {error}",
+                    place.display()
+                );
+                refused = Error::new(refused.kind(), text);
+            }
+        }
+        refused
+    }
+
+    /// The caller holds `making`, unless a mount that hangs does. `ended`: gets those that this ends, also if not all are. Others
+    /// may be on the list although somebody has unmounted them, until what was written through them is durable.
+    async fn end_all_alone(
+        &self,
+        how: Unmount,
+        ended: &mut Vec<Arc<OneMount>>,
+    ) -> Result<Vec<String>> {
         let all: Vec<_> = self.list.lock().iter().rev().cloned().collect();
         let copies = |one: &Arc<OneMount>| match one.mount.is_ended() {
             true => Vec::new(),
@@ -412,20 +476,13 @@ impl Mounts {
                     .map(|place| format!("the bind mount at {}", place.display())),
             );
         }
-        let mut ended: Vec<Arc<OneMount>> = Vec::new();
-        for one in all {
-            if let Err(error) = self.end(&one, how).await {
-                for one in ended.iter().rev() {
-                    let place = one.mount.mountpoint();
-                    let prepared = self.prepare(&one.options).await?;
-                    self.make_alone(place, &one.options, prepared).await?;
-                }
-                return Err(error);
-            }
-            ended.push(one);
+        for one in &all {
+            let was_there = one.mount.is_attached() || one.mount.is_left_dead();
+            self.end(one, how).await?;
+            ended.extend(was_there.then(|| one.clone()));
         }
         self.end_left().await;
-        for one in &ended {
+        for one in &all {
             let found = self.look_at_processes(one.mount.namespaces_elsewhere());
             for process in found.await.unwrap_or_default() {
                 left.push(format!("the mount namespace of process {process}"));

@@ -354,11 +354,13 @@ impl Calls {
     }
 
     /// Gives numbers back that weren't used since this was asked last. Others that are on their way come before them in their
-    /// runs, so this may overtake what is made with these.
+    /// runs, so this may overtake what is made with these. What can't be sent stays the directory's, and goes when that hasn't
+    /// used it for as long again: the owner would keep room for it as long as the session lasts.
     pub(in crate::owner) async fn give_numbers_back(&self) {
         let unused = self.streaming.stream.lock().take_unused_numbers();
         let session = self.session.get().copied().unwrap_or_default();
         let mut unused = unused.into_iter();
+        let mut unsent = None;
         for (directory, run) in unused.by_ref() {
             let first = InodeNumber(run.start);
             let operation = Operation::Reserve {
@@ -369,13 +371,17 @@ impl Calls {
             let stamp = Stamp::own(self.world.wall(), session);
             let request = OwnerRequest::Execute { operation, stamp };
             if let Err(error) = self.ask(&request).await {
-                // It may be done all the same, so these aren't used any more.
                 tracing::debug!(%directory, %error, "unused numbers aren't given back");
+                // Then it certainly wasn't done. Otherwise it may be: it goes on being asked for until that is known, and these
+                // aren't used any more.
+                let is_unsent = error.kind() == ErrorKind::Unavailable;
+                unsent = is_unsent.then_some((directory, run));
                 break;
             }
         }
         let mut stream = self.streaming.stream.lock();
-        unused.for_each(|(directory, run)| stream.reserved(directory, run));
+        let kept = unsent.into_iter().chain(unused);
+        kept.for_each(|(directory, run)| stream.reserved(directory, run));
     }
 
     /// Waits until the owner knows what a request is about.

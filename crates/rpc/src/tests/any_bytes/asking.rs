@@ -46,11 +46,12 @@ impl Asking {
         }
     }
 
-    fn give_up(&mut self, ticket: usize) {
-        let (none, _) = self.traffic.give_up(self.calls[ticket]);
+    fn give_up(&mut self, ticket: usize, now: Instant) {
+        let (none, todo) = self.traffic.give_up(self.calls[ticket], now);
         // It is its caller's again unless it had ended.
         let is_new = self.ended.insert(ticket);
         assert_eq!(none.is_some(), is_new);
+        self.end(todo.ended);
     }
 
     /// Talks over one connection until it ends; gives the reason.
@@ -89,7 +90,7 @@ impl Asking {
                 self.end(todo.ended);
             }
             if source.below(4) == 0 {
-                self.give_up(source.below(self.calls.len()));
+                self.give_up(source.below(self.calls.len()), now);
             }
         }
     }

@@ -4,6 +4,7 @@
 use super::{MAKING_MAX, Mounts, OneMount};
 use crate::daemon::watchdog::Guard;
 use futures::future::BoxFuture;
+use model::{ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,18 +46,33 @@ impl Mounts {
         })
     }
 
+    /// Makes a dead mount again, where it is now; not if somebody unmounts it meanwhile, which may last until its file system's
+    /// owner answers.
+    ///
+    /// # Errors
+    /// As those of [`Mounts::add`]. `NotFound`: it was unmounted.
+    pub(super) async fn add_again(self: &Arc<Self>, one: &OneMount) -> Result<()> {
+        self.add_to(&one.mount.place(), &one.options, one.mount.id())
+            .await
+    }
+
     /// Makes a dead mount again when the node has its lease, unless somebody unmounts it, or this run ends.
     async fn make_dead_again(self: &Arc<Self>, one: &OneMount, guard: &Guard) {
-        let place = one.mount.place();
-        let subject = format!("the mount at {}", place.display());
+        let subject = format!("the mount at {}", one.mount.place().display());
         let mut failures = 0;
         // Whoever has unmounted it doesn't want it back. What a run leaves is the next one's.
         while one.mount.is_left_dead() && !self.is_over.load(Ordering::Acquire) {
             if (guard.may_serve)() {
-                match self.add(&place, &one.options).await {
+                match self.add_again(one).await {
                     Ok(()) => {
                         let told = "it is served again";
                         guard.events.tell("mounted-again", &subject, told);
+                        return;
+                    }
+                    Err(error)
+                        if error.kind() == ErrorKind::NotFound && !one.mount.is_left_dead() =>
+                    {
+                        tracing::info!(%error, "a dead mount isn't made again");
                         return;
                     }
                     Err(error) => {

@@ -1,4 +1,6 @@
-//! Mounts of a node whose file systems can't be opened: what doesn't need a kernel.
+//! Mounts of a node whose file systems can't be opened: what doesn't need a kernel. What does is in `kernel`.
+
+mod kernel;
 
 use super::*;
 use client::{Client, ClientSettings, Losses, Owner, OwnerWay, Owners, RemoteOwner};
@@ -76,33 +78,38 @@ impl Owners for Nobody {
     }
 }
 
+/// A file system that is open, with this owner, and without NSDs.
+fn opened(world: &World, owner: Owner) -> Arc<OpenFileSystem> {
+    let generation = Generation {
+        first_group: GroupId(0),
+        groups: 1,
+        scheme: Scheme::Replicate(1),
+        block_bytes: None,
+        seed: 1,
+        seeded: testkit::disks::entries(1),
+        exceptions: BTreeMap::new(),
+        versions: BTreeMap::new(),
+    };
+    let map = PoolMap {
+        epoch: MapEpoch(1),
+        nsds: testkit::disks::entries(1),
+        names: Vec::new(),
+        generations: vec![generation],
+    };
+    let pool = Pool::new(world.clone(), map, Vec::new());
+    let settings = ClientSettings::default();
+    let client = Client::new(world.clone(), owner, pool, SessionId(1), settings);
+    OpenFileSystem::new(client, InodeId::ROOT)
+}
+
 /// File systems that are open, and whose owners have gone.
 struct Left(Arc<OpenFileSystem>);
 
 impl Left {
     fn new(world: &World) -> Arc<Self> {
-        let generation = Generation {
-            first_group: GroupId(0),
-            groups: 1,
-            scheme: Scheme::Replicate(1),
-            block_bytes: None,
-            seed: 1,
-            seeded: testkit::disks::entries(1),
-            exceptions: BTreeMap::new(),
-            versions: BTreeMap::new(),
-        };
-        let map = PoolMap {
-            epoch: MapEpoch(1),
-            nsds: testkit::disks::entries(1),
-            names: Vec::new(),
-            generations: vec![generation],
-        };
-        let pool = Pool::new(world.clone(), map, Vec::new());
         let (owners, settings) = (Arc::new(Nobody(world.clone())), ClientSettings::default());
         let owner = RemoteOwner::new(world.clone(), ShardId(0), owners, settings.patience);
-        let owner = Owner::There(owner);
-        let client = Client::new(world.clone(), owner, pool, SessionId(1), settings);
-        Arc::new(Self(OpenFileSystem::new(client, InodeId::ROOT)))
+        Arc::new(Self(opened(world, Owner::There(owner))))
     }
 }
 
