@@ -117,6 +117,11 @@ impl KnownNames {
         self.memory.lock().look(directory, name.as_bytes(), now)
     }
 
+    /// Where a name leads to, if that is known.
+    pub(crate) fn leads_to(&self, directory: InodeId, name: &FileName) -> Option<InodeId> {
+        self.memory.lock().leads_to(directory, name.as_bytes())
+    }
+
     /// A part of a directory, as the owner would list it, if that is known; see [`KnownNames::look`].
     pub(crate) fn list(
         &self,

@@ -316,6 +316,23 @@ impl Owner {
         self.ask_to(&unhold).await
     }
 
+    /// Removes a use of a file that was made here, soon: nobody waits for it. False if the owner must be told now.
+    pub(crate) fn unhold_later(&self, session: SessionId, inode: InodeId) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::There(owner) => owner.unhold_later(session, inode),
+        }
+    }
+
+    /// A file's name is about to be removed. The session whose use of it was to be removed soon, if there is one: who asks
+    /// tells the owner now.
+    pub(crate) fn take_close(&self, inode: InodeId) -> Option<SessionId> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(owner) => owner.take_close(inode),
+        }
+    }
+
     /// The lock that conflicts with one that would be taken.
     pub(crate) async fn conflict(&self, test: LockCall) -> Result<Option<HeldLock>> {
         match self.ask(&OwnerRequest::Lock(test)).answer().await? {

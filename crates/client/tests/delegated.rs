@@ -1,5 +1,6 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
+mod closed;
 mod synced;
 mod unused;
 pub(crate) mod visited;

@@ -178,6 +178,12 @@ impl Memory {
         }
     }
 
+    /// Where a name leads to, if that is known: no use of it.
+    pub(super) fn leads_to(&self, directory: InodeId, name: &[u8]) -> Option<InodeId> {
+        let named = self.directories.get(&directory)?.find(name)??;
+        Some(named.inode)
+    }
+
     fn attributes(&mut self, named: &Named) -> Option<Attributes> {
         if let Some(inode) = self.inodes.get_mut(&named.inode) {
             inode.was_used = true;

@@ -137,7 +137,9 @@ impl Names {
             self.reserve(directory);
         }
         if opens {
-            let opened = self.opens.hold_new(&made.attributes, maker, grants, held);
+            let opened = self
+                .opens
+                .hold_made_here(&made.attributes, maker, grants, held);
             opened.await?;
         }
         // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows. If another

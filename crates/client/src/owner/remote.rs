@@ -125,6 +125,16 @@ impl RemoteOwner {
         calls.until_quiet(directory).await;
     }
 
+    /// As [`Calls::unhold_later`].
+    pub(super) fn unhold_later(&self, session: SessionId, inode: InodeId) -> bool {
+        self.calls.load().unhold_later(session, inode)
+    }
+
+    /// As [`Calls::take_close`].
+    pub(super) fn take_close(&self, inode: InodeId) -> Option<SessionId> {
+        self.calls.load().take_close(inode)
+    }
+
     /// Reserves numbers for files in a directory.
     pub(super) async fn reserve_numbers(&self, directory: InodeId) -> Result<()> {
         let calls = self.calls.load_full();
