@@ -361,6 +361,12 @@ impl KnownNames {
         self.memory.lock().wants_delegation(directory, now)
     }
 
+    /// A file is about to be made in a directory. Whether the client should ask for a delegation before, because it has made the
+    /// directory itself; once.
+    pub(crate) fn wants_new_delegation(&self, directory: InodeId, now: Moment) -> bool {
+        self.memory.lock().wants_new_delegation(directory, now)
+    }
+
     /// The client has asked for a delegation at this time, and has it or not.
     pub(crate) fn note_tried(&self, directory: InodeId, is_delegated: bool, tried: Range<Moment>) {
         let mut memory = self.memory.lock();

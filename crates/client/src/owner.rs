@@ -119,6 +119,14 @@ impl Owner {
         }
     }
 
+    /// Whether it is in this process now, and knows the session.
+    pub(crate) fn is_near(&self) -> bool {
+        match self {
+            Self::Here(_) => true,
+            Self::There(remote) => remote.is_near(),
+        }
+    }
+
     /// Asks. The answer is ready at once if the owner is here and misses nothing.
     pub(crate) fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
         match self {

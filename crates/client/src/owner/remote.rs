@@ -69,6 +69,11 @@ impl RemoteOwner {
         }
     }
 
+    /// As [`Calls::is_near`].
+    pub(super) fn is_near(&self) -> bool {
+        self.calls.load().is_near()
+    }
+
     /// Asks an owner in this process, on this thread; `None` if there is none, or it would have to wait: then nothing was
     /// done.
     pub(super) fn ask_near(
