@@ -117,6 +117,11 @@ impl KnownNames {
         self.memory.lock().look(directory, name.as_bytes(), now)
     }
 
+    /// Where a name leads to, if that is known.
+    pub(crate) fn leads_to(&self, directory: InodeId, name: &FileName) -> Option<InodeId> {
+        self.memory.lock().leads_to(directory, name.as_bytes())
+    }
+
     /// A part of a directory, as the owner would list it, if that is known; see [`KnownNames::look`].
     pub(crate) fn list(
         &self,
@@ -354,6 +359,12 @@ impl KnownNames {
     /// The owner has made a name for this client. Whether the client should ask for a delegation now.
     pub(crate) fn wants_delegation(&self, directory: InodeId, now: Moment) -> bool {
         self.memory.lock().wants_delegation(directory, now)
+    }
+
+    /// A file is about to be made in a directory. Whether the client should ask for a delegation before, because it has made the
+    /// directory itself; once.
+    pub(crate) fn wants_new_delegation(&self, directory: InodeId, now: Moment) -> bool {
+        self.memory.lock().wants_new_delegation(directory, now)
     }
 
     /// The client has asked for a delegation at this time, and has it or not.

@@ -189,6 +189,9 @@ impl Names {
 
     /// Unlink, or the removal of a directory: of a name in this one.
     pub(crate) async fn remove(&self, directory: InodeId, operation: Operation) -> Result<()> {
+        if let Operation::Unlink { directory, name } = &operation {
+            self.tell_close(*directory, name).await;
+        }
         let unheard = self.tokens.begin_change_of_names(directory, None);
         let removed = self.session.execute(operation).await;
         unheard.hear(&removed);
@@ -214,8 +217,9 @@ impl Names {
         mode: RenameMode,
     ) -> Result<()> {
         self.publish_named(from_directory, &from_name).await?;
-        if mode == RenameMode::Exchange {
-            self.publish_named(to_directory, &to_name).await?;
+        match mode {
+            RenameMode::Exchange => self.publish_named(to_directory, &to_name).await?,
+            _ => self.tell_close(to_directory, &to_name).await,
         }
         let operation = Operation::Rename {
             from_directory,
@@ -238,6 +242,22 @@ impl Names {
                 Ok(())
             }
             other => unexpected_reply(&other),
+        }
+    }
+
+    /// A name is about to be removed. If it leads to a file that is closed, of which the owner would be told later, it is told
+    /// now: it would keep the file as one in use, to release it a moment later.
+    async fn tell_close(&self, directory: InodeId, name: &FileName) {
+        let leads_to = self
+            .known()
+            .and_then(|known| known.leads_to(directory, name));
+        let Some(inode) = leads_to else { return };
+        if let Some(session) = self.session.owner().take_close(inode) {
+            // Boxed because it is rare: otherwise every removal's future would contain it.
+            let told = Box::pin(self.session.unhold(session, inode)).await;
+            if let Err(error) = told {
+                tracing::debug!(%inode, %error, "the owner can't be told of a closed file");
+            }
         }
     }
 

@@ -125,6 +125,19 @@ impl Opens {
         self.hold_new(attributes, maker, grants, held).await
     }
 
+    /// As [`Opens::hold_new`], for a file that was made here under a delegation.
+    pub(crate) async fn hold_made_here(
+        &self,
+        attributes: &Attributes,
+        maker: SessionId,
+        grants: u64,
+        held: HeldState,
+    ) -> Result<()> {
+        self.hold_new(attributes, maker, grants, held).await?;
+        self.pages.inode(attributes.inode).lock().note_made_here();
+        Ok(())
+    }
+
     fn note_new(&self, state: &InodeRef, attributes: &Attributes, grants: u64, held: HeldState) {
         let mut inner = state.lock();
         inner.note_open_to_write();
@@ -144,7 +157,7 @@ impl Opens {
     }
 
     async fn let_go(&self, state: &InodeRef) {
-        let holder = {
+        let (holder, may_wait) = {
             let mut inner = state.lock();
             let Some(holder) = inner.note_close() else {
                 warn!(inode = %state.id(), "released an inode that isn't open");
@@ -156,8 +169,12 @@ impl Opens {
             if !inner.is_open() && is_useless {
                 self.pages.discard(state.id(), &mut inner);
             }
-            holder
+            (holder, inner.is_made_here() && !inner.is_orphan())
         };
+        // Without names it goes with this, as far as is known here, and its space is free then.
+        if may_wait && self.session.unhold_later(holder, state.id()) {
+            return;
+        }
         if let Err(error) = self.session.unhold(holder, state.id()).await {
             warn!(inode = %state.id(), %error, "an inode without names couldn't be released; the owner removes it later");
         }

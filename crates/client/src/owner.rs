@@ -119,6 +119,14 @@ impl Owner {
         }
     }
 
+    /// Whether it is in this process now, and knows the session.
+    pub(crate) fn is_near(&self) -> bool {
+        match self {
+            Self::Here(_) => true,
+            Self::There(remote) => remote.is_near(),
+        }
+    }
+
     /// Asks. The answer is ready at once if the owner is here and misses nothing.
     pub(crate) fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
         match self {
@@ -314,6 +322,23 @@ impl Owner {
     pub(crate) async fn unhold(&self, inode: InodeId, stamp: Stamp) -> Result<()> {
         let unhold = OwnerRequest::Unhold { inode, stamp };
         self.ask_to(&unhold).await
+    }
+
+    /// Removes a use of a file that was made here, soon: nobody waits for it. False if the owner must be told now.
+    pub(crate) fn unhold_later(&self, session: SessionId, inode: InodeId) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::There(owner) => owner.unhold_later(session, inode),
+        }
+    }
+
+    /// A file's name is about to be removed. The session whose use of it was to be removed soon, if there is one: who asks
+    /// tells the owner now.
+    pub(crate) fn take_close(&self, inode: InodeId) -> Option<SessionId> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(owner) => owner.take_close(inode),
+        }
     }
 
     /// The lock that conflicts with one that would be taken.

@@ -336,6 +336,11 @@ impl Session {
         }
     }
 
+    /// As [`Session::unhold`], of a file that was made here: nobody waits for it. False if the owner must be told now.
+    pub(crate) fn unhold_later(&self, session: SessionId, inode: InodeId) -> bool {
+        self.owner.unhold_later(session, inode)
+    }
+
     /// The lock that conflicts with one that would be taken.
     pub(crate) async fn conflict(&self, test: LockCall) -> Result<Option<HeldLock>> {
         self.owner.conflict(test).await

@@ -1,5 +1,7 @@
 //! Files that a client makes itself under the delegation of their directory: nobody sees a difference but in the messages.
 
+mod closed;
+mod first;
 mod synced;
 mod unused;
 pub(crate) mod visited;
@@ -836,7 +838,8 @@ fn a_new_directory_is_delegated_soon_although_others_have_just_made_one_beside_i
     run(9_991, |world, node| async move {
         let (client, way) = far(&world, &node).await;
         let (other, _) = far(&world, &node).await;
-        let directory = make(&client, ROOT, "d", new_directory()).await;
+        // A directory that another one has made isn't asked for with its first file.
+        let directory = make(&other, ROOT, "d", new_directory()).await;
         client.lookup_to_keep(ROOT, name("d")).await.unwrap();
         let mut maker = Maker::at(&world, (client, way), "d", directory);
         // Fewer than make it worthwhile.

@@ -455,7 +455,7 @@ impl Known {
 
     fn request(&mut self, draw: &mut Draw) -> OwnerRequest {
         let inode = self.inode(draw);
-        match draw.below(35) {
+        match draw.below(36) {
             30 => {
                 let HeldToken {
                     object,
@@ -504,6 +504,10 @@ impl Known {
                         .collect(),
                 }
             }
+            35 => OwnerRequest::UnholdAll {
+                inodes: vec![inode; draw.of(&[0, 1, 2, 300])],
+                stamp: self.stamp(draw, false),
+            },
             32 => OwnerRequest::AwaitRecalls {
                 session: self.session(draw),
                 known: Tenure(draw.number()),
@@ -762,6 +766,10 @@ fn a_daemon_does_nothing_in_the_name_of_another_ones_session() {
                 },
                 OwnerRequest::Unhold {
                     inode: kept.held,
+                    stamp: Stamp::own(world.wall(), other),
+                },
+                OwnerRequest::UnholdAll {
+                    inodes: vec![kept.held],
                     stamp: Stamp::own(world.wall(), other),
                 },
                 OwnerRequest::Lock(LockCall::EndDoor(LockDoor {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::join;
 use model::operation::{Fresh, Publish, Ranked, Stamp, Turn};
 use model::owner::{
-    Order, OwnerReply, OwnerRequest, Reclaimed, STREAMED_MAX, StreamDone, Streamed,
+    Order, OwnerReply, OwnerRequest, Reclaimed, STREAMED_MAX, StreamDone, Streamed, UNHELD_MAX,
 };
 use model::token::{GrantNumber, Ship, TokenReply, TokenRequest, TokenReturn};
 use model::{
@@ -300,6 +300,46 @@ fn operations_of_a_stream_that_are_repeated_after_a_take_over_hold_their_files_o
             assert!(!is_there(at).await, "it was held once");
         }
         rig.must_be_clean("all are gone").await;
+    });
+}
+
+/// Would be broken if a copy of the message ended a use that another close ends, or if a file stayed that others have removed.
+#[test]
+fn uses_of_several_files_end_with_one_message_and_once() {
+    run(14, |rig| async move {
+        let session = opened(&rig).await;
+        let first = reserved(&rig, session).await;
+        let files = [0, 1, 2].map(|at| inode(first + at));
+        let all: Vec<Streamed> = (0..3)
+            .map(|at| open_new(&rig, at + 1, &format!("f{at}"), first + at))
+            .collect();
+        streamed(&rig, session, &all).await;
+        let inode = files[0];
+        let hold = OwnerRequest::Hold { session, inode };
+        let order = Some(Order { slot: 2, number: 1 });
+        send(&rig, CLIENT, session, order, hold).await.unwrap();
+        rig.unlink(ROOT, "f1").await;
+        assert_eq!(rig.metanode.in_use().inodes, 3);
+        let stamp = Stamp::own(rig.world.wall(), session);
+        let end = async |number: u64, inodes: &[InodeId]| {
+            let order = Some(Order { slot: 1, number });
+            let inodes = inodes.to_vec();
+            let ends = OwnerRequest::UnholdAll { inodes, stamp };
+            send(&rig, CLIENT, session, order, ends).await
+        };
+        let is_there = async |inode| exists(&rig.metanode, inode, &rig.stamp()).await;
+        for _ in 0..2 {
+            assert_eq!(end(1, &files).await, Ok(OwnerReply::Done));
+            assert!(rig.metanode.is_clean(), "its file is gone for good");
+            assert_eq!(rig.metanode.in_use().inodes, 1, "it is open twice");
+            assert!(!is_there(files[1]).await && is_there(files[2]).await);
+        }
+        assert_eq!(end(2, &files[..1]).await, Ok(OwnerReply::Done));
+        assert_eq!(rig.metanode.in_use().inodes, 0);
+        let many = vec![inode; UNHELD_MAX + 1];
+        let refused = end(3, &many).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        rig.must_be_clean("after the closes").await;
     });
 }
 

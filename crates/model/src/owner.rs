@@ -177,7 +177,17 @@ pub enum OwnerRequest {
         /// At most [`STREAMED_MAX`], with numbers that follow each other.
         operations: Vec<Streamed>,
     },
+    /// Removes a use of each of these inodes, as [`OwnerRequest::Unhold`] does of one. In order. → `Done`
+    UnholdAll {
+        /// At most [`UNHELD_MAX`]; one that is named twice was used twice.
+        inodes: Vec<InodeId>,
+        /// The session that used them, and when the uses had ended.
+        stamp: Stamp,
+    },
 }
+
+/// Most inodes in one [`OwnerRequest::UnholdAll`].
+pub const UNHELD_MAX: usize = 256;
 
 /// An operation of a session's stream: it makes a regular file, or publishes what was written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -397,7 +407,9 @@ impl OwnerRequest {
     #[must_use]
     pub fn session(&self) -> Option<SessionId> {
         match self {
-            Self::Execute { stamp, .. } | Self::Unhold { stamp, .. } => Some(stamp.session),
+            Self::Execute { stamp, .. }
+            | Self::Unhold { stamp, .. }
+            | Self::UnholdAll { stamp, .. } => Some(stamp.session),
             Self::Hold { session, .. }
             | Self::ReportLowWater { session, .. }
             | Self::Reclaim { session, .. }
@@ -424,7 +436,7 @@ impl OwnerRequest {
     #[must_use]
     pub fn is_in_order(&self) -> bool {
         match self {
-            Self::Hold { .. } | Self::Unhold { .. } => true,
+            Self::Hold { .. } | Self::Unhold { .. } | Self::UnholdAll { .. } => true,
             Self::Lock(call) => !matches!(call, LockCall::Test { .. } | LockCall::Await { .. }),
             _ => false,
         }

@@ -30,6 +30,8 @@ pub(crate) struct Inner {
     is_open_to_write: bool,
     /// The session that holds the inode at the owner, once for each open.
     holder: SessionId,
+    /// It was made here, under a delegation.
+    is_made_here: bool,
     /// Without names; deleted with its last holder, so its data needn't be written.
     orphan: bool,
     known: Option<Known>,
@@ -79,6 +81,7 @@ impl Inner {
             opens: 0,
             is_open_to_write: false,
             holder: standing.session(),
+            is_made_here: false,
             orphan: false,
             known: None,
             held: Held::new(standing),
@@ -309,6 +312,16 @@ impl Inner {
         if let Some(pending) = &mut self.pending {
             pending.size = end.max(size.min(pending.size));
         }
+    }
+
+    /// A program has made it here, under a delegation.
+    pub(crate) fn note_made_here(&mut self) {
+        self.is_made_here = true;
+    }
+
+    /// Whether it was made so while its state was kept.
+    pub(crate) fn is_made_here(&self) -> bool {
+        self.is_made_here
     }
 
     /// Whether it has no names.

@@ -13,6 +13,7 @@ use super::changing::Changing;
 use super::directory::{Directory, Named};
 use super::places::Places;
 use super::shown::Shown;
+use delegated::New;
 use granted::Meanwhile;
 use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::DirectoryEntry;
@@ -109,6 +110,8 @@ pub(super) struct Memory {
     meanwhile: Meanwhile,
     /// Where the names of directories are.
     places: Places,
+    /// Directories that this client has just made.
+    new: New,
     /// Of which inodes kernels may keep attributes.
     shown: Shown,
     /// Tokens that others wanted: they aren't asked for about as long as the owner calls them contended.
@@ -130,6 +133,7 @@ impl Memory {
             changing_names: Changing::default(),
             meanwhile: Meanwhile::default(),
             places: Places::default(),
+            new: New::default(),
             shown: Shown::default(),
             refused: Map::default(),
             asked_later: BTreeSet::new(),
@@ -151,6 +155,7 @@ impl Memory {
             + self.inodes.capacity() * place(size_of::<(InodeId, Inode)>())
             + self.refused.capacity() * place(size_of::<(TokenObject, Contention)>())
             + self.places.bytes()
+            + self.new.bytes()
             + self.shown.bytes()
             + self.meanwhile.bytes()
     }
@@ -176,6 +181,12 @@ impl Memory {
                 None => Looked::Unknown(self.wanted_for(&named, now)),
             },
         }
+    }
+
+    /// Where a name leads to, if that is known: no use of it.
+    pub(super) fn leads_to(&self, directory: InodeId, name: &[u8]) -> Option<InodeId> {
+        let named = self.directories.get(&directory)?.find(name)??;
+        Some(named.inode)
     }
 
     fn attributes(&mut self, named: &Named) -> Option<Attributes> {

@@ -7,16 +7,19 @@
 //! programs that make files at the same time none would ever make one here.
 //!
 //! *A program that has several files made* in a directory whose names are all known makes it worthwhile to ask for the
-//! delegation (`known_names/tries.rs` says when). Nobody is asked to give anything back for that: what others have the owner
-//! refuses. *When it goes back*, what was made here is told first (`tokens/flushing.rs`).
+//! delegation (`known_names/tries.rs` says when); *the first file in a directory that this client has made* does so before it is
+//! made, because hardly anybody else has anything of that. Nobody is asked to give anything back for it: what others have the
+//! owner refuses. *When it goes back*, what was made here is told first (`tokens/flushing.rs`).
 
-use super::Names;
 use super::preparing::QUIET_MAX;
+use super::under_tokens::NAMES_MAX;
+use super::{Names, list_part};
 use crate::inode::HeldState;
 use crate::known_names::{KnownNames, Making, ToLearn};
 use crate::session::Session;
 use crate::tokens::Tokens;
 use bytes::Bytes;
+use futures::future::join4;
 use model::operation::NewInode;
 use model::token::Ship;
 use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result};
@@ -28,6 +31,15 @@ const STREAM_WAIT: &str = "the owner of the metadata, which hasn't heard of a ne
 
 /// What a create waits for that could be made here a moment later.
 const QUIET_WAIT: &str = "other changes of this node in the same directory";
+
+/// Why a directory is to become delegated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    /// The owner has made several files in it for this client, and all its names are known.
+    Busy,
+    /// This client has made it itself, and its first file is about to be made.
+    New,
+}
 
 /// Most steps until a directory's attributes are known: three tokens, its name, and the attributes, once more if a change of
 /// this client came between.
@@ -51,6 +63,12 @@ impl Names {
                 Making::Later => true,
                 Making::Not => false,
             };
+            let now = self.session.standing().now();
+            // An owner in this process makes files by function calls: for few of them more would take longer.
+            let may_prepare = !is_later && !self.session.owner().is_near();
+            if may_prepare && known.wants_new_delegation(directory, now) {
+                self.delegate(known, directory, Worth::New);
+            }
             // Boxed: a create whose file is made at once pays nothing for it.
             let later = Box::pin(self.make_later(known, entry, (&new, opens), is_later));
             if let Some(made) = later.await? {
@@ -60,7 +78,7 @@ impl Names {
         let made = self.create_at_owner((directory, name), new, opens).await;
         let has_made = is_file && made.is_ok();
         if has_made && known.wants_delegation(directory, self.session.standing().now()) {
-            self.delegate(known, directory);
+            self.delegate(known, directory, Worth::Busy);
         }
         made
     }
@@ -137,7 +155,9 @@ impl Names {
             self.reserve(directory);
         }
         if opens {
-            let opened = self.opens.hold_new(&made.attributes, maker, grants, held);
+            let opened = self
+                .opens
+                .hold_made_here(&made.attributes, maker, grants, held);
             opened.await?;
         }
         // After the work: if the tokens ran out meanwhile, others may have the directory, and only the owner knows. If another
@@ -173,7 +193,7 @@ impl Names {
     }
 
     /// Asks for a delegation, in the background.
-    fn delegate(&self, known: &Arc<KnownNames>, directory: InodeId) {
+    fn delegate(&self, known: &Arc<KnownNames>, directory: InodeId, worth: Worth) {
         let begun = self.session.standing().now();
         let world = self.session.world();
         let Some(asking) = self.preparing.begin(world, directory) else {
@@ -181,7 +201,7 @@ impl Names {
         };
         let (session, tokens, known) = (self.session.clone(), self.tokens.clone(), known.clone());
         self.session.spawn("asks for a delegation", async move {
-            let is_delegated = become_maker(&session, &tokens, &known, directory).await;
+            let is_delegated = become_maker(&session, &tokens, &known, directory, worth).await;
             // Before it may be asked for again.
             let tried = begun..session.standing().now();
             known.note_tried(directory, is_delegated, tried);
@@ -196,24 +216,66 @@ async fn become_maker(
     tokens: &Tokens,
     known: &Arc<KnownNames>,
     directory: InodeId,
+    worth: Worth,
 ) -> bool {
     let deadline = Deadline::after(session.world(), QUIET_MAX);
     let quiet = known.until_quiet(directory);
     // Quiet or not: if something is in the way, that is seen.
     let _in_time = deadline.bound(session.world(), quiet).await;
-    if !learn_directory(session, tokens, known, directory).await
-        || !learn_plain(session, known, directory).await
-        || !tokens.claim_delegation(known, directory).await
-    {
+    let is_maker = match worth {
+        // Numbers come last: of what isn't delegated, others take them.
+        Worth::Busy => {
+            learn_directory(session, tokens, known, directory).await
+                && learn_plain(session, known, directory).await
+                && tokens.claim_delegation(known, directory).await
+                && reserve_numbers(session, directory).await
+        }
+        Worth::New => prepare_new(session, tokens, known, directory).await,
+    };
+    if is_maker {
+        tracing::debug!(%directory, "files are made here");
+    }
+    is_maker
+}
+
+/// Of a directory that this client has just made: hardly anybody else has anything of it, so its tokens come first, and under
+/// them all the rest at once. A program waits meanwhile.
+async fn prepare_new(
+    session: &Session,
+    tokens: &Tokens,
+    known: &Arc<KnownNames>,
+    directory: InodeId,
+) -> bool {
+    if !tokens.claim_new_delegation(known, directory).await {
         return false;
     }
-    // Only now: of what isn't delegated, others take the numbers.
-    if let Err(error) = session.owner().reserve_numbers(directory).await {
+    let prepared = join4(
+        learn_directory(session, tokens, known, directory),
+        learn_plain(session, known, directory),
+        learn_new_names(session, known, directory),
+        reserve_numbers(session, directory),
+    );
+    let (is_known, is_plain, (), has_numbers) = prepared.await;
+    is_known && is_plain && has_numbers
+}
+
+/// Reserves numbers for files in a directory that is delegated. Whether it has some.
+async fn reserve_numbers(session: &Session, directory: InodeId) -> bool {
+    let reserved = session.owner().reserve_numbers(directory).await;
+    if let Err(error) = &reserved {
         tracing::debug!(%directory, %error, "no numbers are reserved for a delegation");
-        return false;
     }
-    tracing::debug!(%directory, "files are made here");
-    true
+    reserved.is_ok()
+}
+
+/// Learns which names are in a new directory, mostly none: all others are missing. If those of others are too many, programs
+/// look for each.
+async fn learn_new_names(session: &Session, known: &KnownNames, directory: InodeId) {
+    let asked = known.begin();
+    let part = (directory, 0, NAMES_MAX, false);
+    if let Ok((entries, is_end)) = list_part(session, part).await {
+        known.learn_listing(directory, 0, (&entries, is_end), asked);
+    }
 }
 
 /// Learns a directory's attributes under its tokens. Whether they are known.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use world::{Deadline, Work};
 
 /// Names of a directory that are learned at once because several others are missing: what fits into a small answer.
-const NAMES_MAX: u32 = 1_000;
+pub(super) const NAMES_MAX: u32 = 1_000;
 /// The names of a directory with more of them are learned in parts. A part that follows so late is the last one: a program
 /// waits for them.
 const LEARN_MAX: Duration = Duration::from_secs(1);

@@ -78,17 +78,22 @@ impl Book {
             return;
         }
         match request {
-            // The use is removed whether or not the inode could be released.
-            OwnerRequest::Unhold { inode, .. } => {
-                if let Some(count) = self.holds.get_mut(inode) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.holds.remove(inode);
-                    }
-                }
+            // The uses are removed whether or not the inodes could be released.
+            OwnerRequest::Unhold { inode, .. } => self.unhold(*inode),
+            OwnerRequest::UnholdAll { inodes, .. } => {
+                inodes.iter().for_each(|inode| self.unhold(*inode));
             }
             OwnerRequest::Lock(call) => self.lock_answered(call, reply),
             _ => {}
+        }
+    }
+
+    fn unhold(&mut self, inode: InodeId) {
+        if let Some(count) = self.holds.get_mut(&inode) {
+            *count -= 1;
+            if *count == 0 {
+                self.holds.remove(&inode);
+            }
         }
     }
 
@@ -342,6 +347,14 @@ mod tests {
         book.answered(&unhold, &Ok(OwnerReply::Done));
         book.answered(&unhold, &Err(ErrorKind::Unavailable.into()));
         assert_eq!(book.parts(), [Reclaimed::default()]);
+        for _ in 0..3 {
+            book.answered(&hold, &Ok(OwnerReply::Done));
+        }
+        // One that is named twice was used twice; of the last one nothing was known.
+        let inodes = vec![inode, InodeId(8), inode];
+        let all = OwnerRequest::UnholdAll { inodes, stamp };
+        book.answered(&all, &Ok(OwnerReply::Done));
+        assert_eq!(book.parts()[0].holds, [(inode, 1)]);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! what it changes waits (`undecided`).
 
 mod at_once;
+mod closing;
 mod streaming;
 #[cfg(test)]
 mod tests;
@@ -25,6 +26,7 @@ use super::slots::{Slot, Slots};
 use super::undecided::{Late, Undecided};
 use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
+use closing::Closing;
 use futures::future::{BoxFuture, Either, select};
 use model::call::{Call, NoAnswer};
 use model::operation::Stamp;
@@ -109,6 +111,8 @@ pub(super) struct Calls {
     under_way: UnderWay,
     /// What the client has done itself and the owner has yet to hear of.
     streaming: Streaming,
+    /// Closes of what was made so, of which the owner has yet to hear.
+    closing: Closing,
     /// The client's tokens.
     tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
     /// What the client knows of names.
@@ -173,6 +177,7 @@ impl Calls {
             undecided: Undecided::new(),
             under_way: UnderWay::new(),
             streaming: Streaming::default(),
+            closing: Closing::default(),
             tokens,
             names,
             closed: AtomicBool::new(false),

@@ -30,6 +30,8 @@ pub(super) fn concern(request: &OwnerRequest) -> Concern {
             | LockCall::EndWait { .. } => Concern::Nothing,
         },
         OwnerRequest::Sync | OwnerRequest::CloseSession { .. } => Concern::All,
+        // Who says that has waited until the owner knew of the files.
+        OwnerRequest::UnholdAll { .. } => Concern::Nothing,
         // Tokens don't rest on what is in the records; they go back when nothing under them is left to send.
         OwnerRequest::AskToken { .. }
         | OwnerRequest::AskToKnow { .. }

@@ -69,6 +69,11 @@ impl RemoteOwner {
         }
     }
 
+    /// As [`Calls::is_near`].
+    pub(super) fn is_near(&self) -> bool {
+        self.calls.load().is_near()
+    }
+
     /// Asks an owner in this process, on this thread; `None` if there is none, or it would have to wait: then nothing was
     /// done.
     pub(super) fn ask_near(
@@ -123,6 +128,16 @@ impl RemoteOwner {
     pub(super) async fn until_quiet(&self, directory: InodeId) {
         let calls = self.calls.load_full();
         calls.until_quiet(directory).await;
+    }
+
+    /// As [`Calls::unhold_later`].
+    pub(super) fn unhold_later(&self, session: SessionId, inode: InodeId) -> bool {
+        self.calls.load().unhold_later(session, inode)
+    }
+
+    /// As [`Calls::take_close`].
+    pub(super) fn take_close(&self, inode: InodeId) -> Option<SessionId> {
+        self.calls.load().take_close(inode)
     }
 
     /// Reserves numbers for files in a directory.

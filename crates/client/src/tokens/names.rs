@@ -2,6 +2,7 @@
 
 use super::{Go, OBJECTS_MAX, TOKEN_WAIT, Tokens, Try};
 use crate::known_names::{Came, KnownNames};
+use futures::future::join;
 use model::owner::{KNOWN_MAX, KnownInode, OwnerReply, OwnerRequest};
 use model::token::{Ship, TokenReply};
 use model::{ErrorKind, InodeId, Result, SessionId, TokenMode, TokenObject, TokenRange};
@@ -165,32 +166,49 @@ impl Tokens {
         known: &Arc<KnownNames>,
         directory: InodeId,
     ) -> bool {
-        for object in [
-            TokenObject::Inode(directory),
-            TokenObject::Directory(directory),
-        ] {
-            let want = Want {
-                object,
-                mode: TokenMode::Exclusive,
-                range: TokenRange::ALL,
-                desired: TokenRange::ALL,
-                ship: Ship::IfHeld,
-            };
-            let begun = match self.try_claim(want) {
-                Ok(Try::Begun(begun)) => begun,
-                Ok(Try::Waits(waiting)) => {
-                    let waited = self.wait(want, waiting.turn());
-                    match self.session.world().timeout(CLAIM_MAX, waited).await {
-                        Ok(Ok(Some(Go::Begin(begun)))) => begun,
-                        _ => return false,
-                    }
-                }
-                _ => return false,
-            };
-            // Before the next one is asked for: nobody waits for what this client waits with.
-            self.has_claimed(known, object, Some(begun));
+        self.claim_alone(known, TokenObject::Inode(directory)).await
+            && self
+                .claim_alone(known, TokenObject::Directory(directory))
+                .await
+    }
+
+    /// The same of a directory that the client has just made, if there is room for more: hardly anybody else has anything of it,
+    /// so neither is asked for in vain, and both are asked for at once.
+    pub(crate) async fn claim_new_delegation(
+        &self,
+        known: &Arc<KnownNames>,
+        directory: InodeId,
+    ) -> bool {
+        if !self.make_room() {
+            return false;
         }
-        true
+        let attributes = self.claim_alone(known, TokenObject::Inode(directory));
+        let names = self.claim_alone(known, TokenObject::Directory(directory));
+        join(attributes, names).await == (true, true)
+    }
+
+    /// Asks for a token alone, unless others want it too. True if the client has had it: it isn't in use any more, so nobody
+    /// waits for what this client waits with.
+    async fn claim_alone(&self, known: &KnownNames, object: TokenObject) -> bool {
+        let want = Want {
+            object,
+            mode: TokenMode::Exclusive,
+            range: TokenRange::ALL,
+            desired: TokenRange::ALL,
+            ship: Ship::IfHeld,
+        };
+        let begun = match self.try_claim(want) {
+            Ok(Try::Begun(begun)) => begun,
+            Ok(Try::Waits(waiting)) => {
+                let waited = self.wait(want, waiting.turn());
+                match self.session.world().timeout(CLAIM_MAX, waited).await {
+                    Ok(Ok(Some(Go::Begin(begun)))) => begun,
+                    _ => return false,
+                }
+            }
+            _ => return false,
+        };
+        self.has_claimed(known, object, Some(begun))
     }
 
     /// Asks for shared tokens of inodes that have been listed, so that their attributes can be kept; those of which

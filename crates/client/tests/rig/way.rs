@@ -67,8 +67,10 @@ pub struct Way {
     pub is_away: AtomicBool,
     /// When the newest request was sent that tokens last from and that was answered.
     pub renewed: Mutex<Option<Instant>>,
-    /// Requests that were sent, besides those that listen for recalls.
+    /// Requests that were sent, besides those for which nobody waits: that listen for recalls, and that tell of many closes.
     pub asked: AtomicU64,
+    /// Requests that told of closes.
+    pub closed: AtomicU64,
     /// Of these, lookups and listings.
     pub looked: AtomicU64,
     /// How many extents each of them had that publishes, in the order in which they were sent.
@@ -102,6 +104,7 @@ impl Way {
             is_away: AtomicBool::new(false),
             renewed: Mutex::new(None),
             asked: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
             looked: AtomicU64::new(0),
             published: Mutex::default(),
         })
@@ -254,8 +257,12 @@ impl Remote for Way {
                 _ => {}
             }
             let request = call.decode::<OwnerCall>().ok().map(|call| call.request);
-            if !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
+            let tells_many = matches!(request, Some(OwnerRequest::UnholdAll { .. }));
+            if !tells_many && !matches!(request, Some(OwnerRequest::AwaitRecalls { .. })) {
                 self.asked.fetch_add(1, Ordering::Relaxed);
+            }
+            if tells_many || matches!(request, Some(OwnerRequest::Unhold { .. })) {
+                self.closed.fetch_add(1, Ordering::Relaxed);
             }
             let reclaims = matches!(request, Some(OwnerRequest::Reclaim { .. }));
             if reclaims && self.no_reclaims.load(Ordering::Relaxed) {

@@ -11,7 +11,7 @@ use model::lock::LockRequest;
 use model::operation::Turn;
 use model::owner::{
     EXAMINED_MAX, GIVE_UP_MAX, KNOWN_MAX, LockCall, MENDED_MAX, OwnerCall, OwnerRequest,
-    RECLAIM_MAX, RETURNED_MAX, RETURNED_RANGES_MAX, Reclaimed, STREAMED_MAX,
+    RECLAIM_MAX, RETURNED_MAX, RETURNED_RANGES_MAX, Reclaimed, STREAMED_MAX, UNHELD_MAX,
 };
 use model::{Error, ErrorKind, NodeRun, Operation, Result, SessionId, ShardId};
 
@@ -134,6 +134,9 @@ fn check_form(call: &OwnerCall) -> Result<()> {
             (*session == own, is_small)
         }
         OwnerRequest::Unhold { stamp, .. } => (stamp.session == own, true),
+        OwnerRequest::UnholdAll { inodes, stamp } => {
+            (stamp.session == own, inodes.len() <= UNHELD_MAX)
+        }
         OwnerRequest::Lock(lock) => (lock.session() == own, has_ranges(lock)),
         OwnerRequest::GiveUp { places } => {
             let is_own = places.iter().all(|place| place.segment.session == own);

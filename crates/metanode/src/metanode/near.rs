@@ -68,6 +68,7 @@ impl Metanode {
         let shows = match &call.request {
             OwnerRequest::Execute { .. }
             | OwnerRequest::Unhold { .. }
+            | OwnerRequest::UnholdAll { .. }
             | OwnerRequest::AskToken { .. }
             | OwnerRequest::AskToKnow { .. } => self.shard().newest_change(),
             _ => CommitNumber(0),
@@ -140,8 +141,8 @@ impl Metanode {
         }
         // Its client knows that this owner knows what it holds.
         self.owes_nothing(session);
-        let mut last_use = None;
-        let mut answer = self.change(request, &mut last_use);
+        let mut last_uses = Vec::new();
+        let mut answer = self.change(request, &mut last_uses);
         // It may have been closed meanwhile: then what was taken for it ends again.
         if self.sessions.ends() != ends
             && let Err(error) = self.end_if_closed(session, self.is_open_now(session))
@@ -149,10 +150,10 @@ impl Metanode {
             answer = Err(error);
         }
         let mut shows = CommitNumber(0);
-        if let Some((inode, stamp)) = last_use {
+        for (inode, stamp) in last_uses {
             // The client doesn't say any more that it holds the inode: it is gone, or its session ends.
             match self.release_now(inode, &stamp) {
-                Some(commit) => shows = commit,
+                Some(commit) => shows = shows.max(commit),
                 None => {
                     shows = self.shard().newest_change();
                     let it = self.clone();

@@ -47,16 +47,18 @@ impl Local<OwnerRequest, Result<OwnerReply>> for Metanode {
             {
                 Asked::Waits(Box::pin(async move {
                     self.wait_for_grace().await?;
-                    self.change_here(request, ends, &mut None)
+                    self.change_here(request, ends, &mut Vec::new())
                 }))
             }
             request if request.is_in_order() => {
-                let mut last_use = None;
-                let reply = self.change_here(request, ends, &mut last_use);
-                match last_use {
-                    None => Asked::Ready(reply),
-                    Some((inode, stamp)) => Asked::Waits(Box::pin(async move {
-                        self.release(inode, &stamp).await?;
+                let mut last_uses = Vec::new();
+                let reply = self.change_here(request, ends, &mut last_uses);
+                match last_uses.is_empty() {
+                    true => Asked::Ready(reply),
+                    false => Asked::Waits(Box::pin(async move {
+                        for (inode, stamp) in last_uses {
+                            self.release(inode, &stamp).await?;
+                        }
                         reply
                     })),
                 }
@@ -189,27 +191,29 @@ impl Metanode {
         })?;
         // It names this owner's tenure, so its client knows what was reclaimed.
         self.owes_nothing(session);
-        let (mut last_use, mut is_repeated) = (None, true);
+        let (mut last_uses, mut is_repeated) = (Vec::new(), true);
         let is_open = || self.check_standing(session).is_ok();
         let reply = self.replays.once(session, order, is_open, || {
             is_repeated = false;
-            self.change(request, &mut last_use)
+            self.change(request, &mut last_uses)
         });
         // Its first copy may have been given up before it had released the inode, or as it waited
         // for that to be durable.
-        let mut syncs = last_use.is_some();
-        if let OwnerRequest::Unhold { inode, stamp } = request
+        let mut syncs = !last_uses.is_empty();
+        if let Some((inodes, stamp)) = unheld(request)
             && is_repeated
             && reply.is_ok()
         {
             syncs = true;
-            let is_unreleased = self.holders.last_end(*inode).is_some();
-            last_use = is_unreleased.then(|| (*inode, stamp.received(self.world.wall())));
+            let stamp = stamp.received(self.world.wall());
+            let mut ended = inodes.to_vec();
+            ended.retain(|inode| self.holders.last_end(*inode).is_some());
+            last_uses.extend(ended.into_iter().map(|inode| (inode, stamp)));
         }
-        if let Some((inode, stamp)) = last_use
-            && let Err(error) = self.release(inode, &stamp).await
-        {
-            tracing::warn!(%inode, %error, "an inode without names isn't released yet");
+        for (inode, stamp) in last_uses {
+            if let Err(error) = self.release(inode, &stamp).await {
+                tracing::warn!(%inode, %error, "an inode without names isn't released yet");
+            }
         }
         if syncs {
             // The client doesn't say any more that it holds the inode, and a new owner may keep one
@@ -257,9 +261,9 @@ impl Metanode {
         &self,
         request: &OwnerRequest,
         ends: u64,
-        last_use: &mut Option<LastUse>,
+        last_uses: &mut Vec<LastUse>,
     ) -> Result<OwnerReply> {
-        let reply = self.change(request, last_use);
+        let reply = self.change(request, last_uses);
         if self.sessions.ends() != ends
             && let Some(session) = request.session()
         {
@@ -269,19 +273,23 @@ impl Metanode {
     }
 
     /// Does what a request in order asks: without waiting, so that an interrupted one is done
-    /// completely or not at all. The caller releases the inode that it may put into `last_use`.
+    /// completely or not at all. The caller releases the inodes that it may put into `last_uses`.
     pub(super) fn change(
         &self,
         request: &OwnerRequest,
-        last_use: &mut Option<LastUse>,
+        last_uses: &mut Vec<LastUse>,
     ) -> Result<OwnerReply> {
         let mut reply = OwnerReply::Done;
         let locks = self.locks();
         match request {
             OwnerRequest::Hold { session, inode } => self.holders.hold(*session, *inode),
-            OwnerRequest::Unhold { inode, stamp } => {
-                let is_last = self.holders.unhold(stamp.session, *inode);
-                *last_use = is_last.then(|| (*inode, stamp.received(self.world.wall())));
+            OwnerRequest::Unhold { .. } | OwnerRequest::UnholdAll { .. } => {
+                let (inodes, stamp) = unheld(request).expect("uses end");
+                for inode in inodes {
+                    if self.holders.unhold(stamp.session, *inode) {
+                        last_uses.push((*inode, stamp.received(self.world.wall())));
+                    }
+                }
             }
             OwnerRequest::Lock(call) => match call {
                 LockCall::BeginDoor(door) => locks.begin_door(*door),
@@ -375,9 +383,19 @@ impl Metanode {
             | OwnerRequest::Execute { .. }
             | OwnerRequest::Hold { .. }
             | OwnerRequest::Unhold { .. }
+            | OwnerRequest::UnholdAll { .. }
             | OwnerRequest::Lock(_) => unreachable!("answered by the callers"),
         }
         Ok(OwnerReply::Done)
+    }
+}
+
+/// The inodes of which a request ends a use, and by whom.
+fn unheld(request: &OwnerRequest) -> Option<(&[InodeId], &Stamp)> {
+    match request {
+        OwnerRequest::Unhold { inode, stamp } => Some((std::slice::from_ref(inode), stamp)),
+        OwnerRequest::UnholdAll { inodes, stamp } => Some((inodes.as_slice(), stamp)),
+        _ => None,
     }
 }
 

@@ -11,6 +11,10 @@ use crate::known_names::directory::Named;
 use model::{Attributes, FileKind, FileName, InodeId, TokenObject};
 use std::ops::Range;
 use tokens::Moment;
+use world::Set;
+
+/// Most directories that count as new. With more of them all are forgotten.
+const NEW_MAX: usize = 4_096;
 
 /// What comes of making a name here.
 pub(crate) enum Making<T> {
@@ -33,6 +37,25 @@ pub(crate) enum ToLearn {
     Name(InodeId, FileName),
     /// The attributes.
     Attributes,
+}
+
+/// Directories that this client has made, and in which it hasn't tried to make files itself. Others may have come to them.
+#[derive(Default)]
+pub(super) struct New(Set<InodeId>);
+
+impl New {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        (size_of::<InodeId>() + 1) * self.0.capacity() * 8 / 7
+    }
+
+    /// This client has made a directory.
+    pub(super) fn note(&mut self, directory: InodeId) {
+        if self.0.len() >= NEW_MAX {
+            self.0.clear();
+        }
+        self.0.insert(directory);
+    }
 }
 
 impl Memory {
@@ -122,9 +145,22 @@ impl Memory {
         now: Moment,
     ) -> bool {
         let known = self.directories.get_mut(&directory);
-        if !known.is_some_and(|known| known.note_had_made(now)) {
-            return false;
-        }
+        known.is_some_and(|known| known.note_had_made(now)) && self.may_ask(directory, now)
+    }
+
+    /// A file is about to be made in a directory. Whether the client should ask for a delegation before, because it has made the
+    /// directory itself: once, when nobody else has wanted any of the tokens a moment ago.
+    pub(in crate::known_names) fn wants_new_delegation(
+        &mut self,
+        directory: InodeId,
+        now: Moment,
+    ) -> bool {
+        let wants = self.new.0.contains(&directory) && self.may_ask(directory, now);
+        wants && self.new.0.remove(&directory)
+    }
+
+    /// Whether nobody else has wanted any of the tokens a moment ago that a delegation of a directory takes.
+    fn may_ask(&self, directory: InodeId, now: Moment) -> bool {
         let Some([above, own @ ..]) = self.needed(directory) else {
             return false;
         };
@@ -217,5 +253,19 @@ impl Memory {
     pub(in crate::known_names) fn is_plain(&self, directory: InodeId) -> bool {
         let held = self.inodes.get(&directory);
         held.is_some_and(Inode::is_plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_directories_count_as_new_than_may() {
+        let mut new = New::default();
+        for number in 0..3 * NEW_MAX as u64 {
+            new.note(InodeId(number));
+            assert!(new.0.len() <= NEW_MAX && new.0.contains(&InodeId(number)));
+        }
     }
 }

@@ -5,7 +5,7 @@ use super::by_number::is_root;
 use super::{Asked, MADE, Memory};
 use crate::known_names::change::{Became, Concerned};
 use crate::known_names::directory::Named;
-use model::{Attributes, InodeId, TokenObject};
+use model::{Attributes, FileKind, InodeId, TokenObject};
 
 impl Memory {
     /// Returns when the change began.
@@ -49,6 +49,9 @@ impl Memory {
         let ([(directory, name)], Some(became)) = (&concerned.names[..], became) else {
             return;
         };
+        if let Some((made, FileKind::Directory)) = became.leads {
+            self.new.note(made);
+        }
         // Nobody else has changed anything in it, and of this client nothing else this name, or anything at all.
         let held = self.directories.get(directory);
         if !is_only || held.is_none_or(|held| held.held > begun) {

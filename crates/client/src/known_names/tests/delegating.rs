@@ -203,6 +203,28 @@ fn a_directory_is_worth_learning_also_beside_own_changes() {
     assert!(!memory.wants(inode, at(0)));
 }
 
+/// Would be broken if the first files of each new directory were made by the owner, or if a try in vain were made with each file.
+#[test]
+fn a_directory_of_ones_own_is_asked_for_once_before_its_first_file() {
+    let mut memory = holding(1 << 20);
+    assert!(!memory.wants_new_delegation(CHILD, at(0)));
+    let change = Change::Flip(ROOT, 0).concerned();
+    let begun = memory.begin_change(&change);
+    let became = Became {
+        leads: Some((CHILD, FileKind::Directory)),
+        directory: None,
+    };
+    memory.end_change(&change, begun, Some(&became));
+    // Others make one beside it.
+    let above = TokenObject::Directory(ROOT);
+    memory.show(above, None, at(5_000));
+    assert!(!memory.wants_new_delegation(CHILD, at(5_049)));
+    assert!(memory.wants_new_delegation(CHILD, at(5_050)));
+    assert!(!memory.wants_new_delegation(CHILD, at(60_000)));
+    assert_eq!(memory.leads_to(ROOT, text(0).as_bytes()), None);
+    assert_eq!(memory.bytes(), memory.recounted());
+}
+
 /// What is known of a directory in the root that is delegated, with all that it takes to make names in it.
 fn making_in_child() -> Memory {
     let mut memory = knowing_child(1_000);

@@ -26,6 +26,11 @@ struct Done {
 }
 
 impl Calls {
+    /// Whether the owner is in this process, and knows the session.
+    pub(in crate::owner) fn is_near(&self) -> bool {
+        self.nearby.current().is_some()
+    }
+
     /// Asks an owner in this process, on this thread; `None` if there is none, or it would have to wait: then nothing was
     /// done.
     pub(in crate::owner) fn ask_near(

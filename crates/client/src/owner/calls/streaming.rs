@@ -169,13 +169,17 @@ impl Calls {
         self.streaming.needs(request).is_some()
     }
 
-    /// A file is closed that was made here. True if the owner needn't hear of it.
+    /// Whether a request says that a file is closed of which the owner needn't hear ([`Calls::close_unsent`]).
     pub(super) fn close_streamed(&self, request: &OwnerRequest) -> bool {
-        let OwnerRequest::Unhold { inode, .. } = request else {
-            return false;
-        };
-        let is_busy = self.streaming.is_busy.load(Ordering::Acquire);
-        is_busy && self.streaming.stream.lock().close(*inode)
+        match request {
+            OwnerRequest::Unhold { inode, .. } => self.close_unsent(*inode),
+            _ => false,
+        }
+    }
+
+    /// A file is closed. True if it was made here and that hasn't gone: the owner needn't hear of its close.
+    pub(super) fn close_unsent(&self, inode: InodeId) -> bool {
+        self.is_streaming() && self.streaming.stream.lock().close(inode)
     }
 
     /// Makes a regular file, and holds it if its program `opens` it, if its directory is delegated to the session and nothing
@@ -419,7 +423,16 @@ impl Calls {
     /// # Errors
     /// `SessionEnded`: then what it hadn't answered is lost.
     pub(in crate::owner) async fn streamed(&self, inode: InodeId) -> Result<()> {
-        let newest = self.streaming.stream.lock().concerned(inode);
+        self.all_streamed(&[inode]).await
+    }
+
+    /// The same of several of them.
+    pub(super) async fn all_streamed(&self, inodes: &[InodeId]) -> Result<()> {
+        let newest = {
+            let stream = self.streaming.stream.lock();
+            let newest = inodes.iter().filter_map(|inode| stream.concerned(*inode));
+            newest.max()
+        };
         match newest {
             Some(number) => self.until_streamed(number).await,
             None => Ok(()),
