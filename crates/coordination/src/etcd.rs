@@ -22,6 +22,7 @@
 
 mod client;
 mod connection;
+mod copies;
 mod decode;
 mod following;
 mod gateway;

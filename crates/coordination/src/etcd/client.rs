@@ -2,7 +2,8 @@
 //!
 //! A request goes to the member that answered last. Another one gets it only if it certainly wasn't
 //! done: no connection, a member that knows of no leader. What only reads, or may be done twice, is
-//! also asked elsewhere when no answer comes. Everything else ends with an unknown outcome: nothing
+//! also asked elsewhere when no answer comes; of what changes a key that is there, whose copies can't
+//! change it again, copies are sent (`copies`). Everything else ends with an unknown outcome: nothing
 //! here repeats what may have run.
 //!
 //! Each new connection begins with a question who is there: a member of another etcd, an older one, or
@@ -18,7 +19,8 @@ use model::{Error, ErrorKind};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use serde::Serialize;
-use std::pin::pin;
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -250,14 +252,22 @@ impl Client {
         times: Times,
         deadline: Deadline,
     ) -> Result<(A, usize), Failed> {
-        let asked = pin!(self.ask_in_turn((path, encode(body), times), deadline));
+        let asked = (path, encode(body), times);
+        let asked = pin!(self.ask_in_turn(asked, self.preferred(), deadline));
+        self.listed(asked).await
+    }
+
+    /// Waits for etcd, and says so in the list of waits.
+    pub(super) async fn listed<T>(&self, asked: Pin<&mut impl Future<Output = T>>) -> T {
         let part = Part::ForCoordination;
         self.world.listed(ETCD_WAIT, part, asked).await
     }
 
-    async fn ask_in_turn<A: Answer>(
+    /// Asks until the deadline, the endpoint `from` first (counted on from the last one to the first).
+    pub(super) async fn ask_in_turn<A: Answer>(
         &self,
         (path, body, times): (&'static str, Bytes, Times),
+        from: usize,
         deadline: Deadline,
     ) -> Result<(A, usize), Failed> {
         let place = deadline.bound(&self.world, self.places.acquire()).await;
@@ -266,7 +276,7 @@ impl Client {
             return Err(Failed::NoAnswer(Error::new(ErrorKind::Unavailable, text)));
         };
         let count = self.endpoints.len();
-        let first = self.preferred();
+        let first = from % count;
         let mut faults = vec![String::new(); count];
         // Whether one of the attempts can have been done.
         let mut is_unknown = false;
@@ -588,7 +598,7 @@ impl Endpoint {
     }
 }
 
-fn encode(body: &impl Serialize) -> Bytes {
+pub(super) fn encode(body: &impl Serialize) -> Bytes {
     let encoded = serde_json::to_vec(body);
     encoded.expect("our messages are structs of strings").into()
 }

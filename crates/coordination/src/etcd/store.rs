@@ -2,8 +2,8 @@
 
 use super::client::{Client, Failed, Times};
 use super::gateway::{
-    self, Base64, Compare, Delete, Grant, GrantAnswer, Id, KeepAliveAnswer, KeyValue, Number,
-    Operation, Put, Range, RangeAnswer, Streamed, Transaction, TransactionAnswer, end_of,
+    self, Base64, Compare, Delete, Grant, Id, KeepAliveAnswer, KeyValue, Number, Operation, Put,
+    Range, RangeAnswer, Streamed, Transaction, TransactionAnswer, end_of,
 };
 use super::refusal::{Meaning, Refusal};
 use super::settings::EtcdSettings;
@@ -155,10 +155,17 @@ impl Store {
         transaction.success = changes
             .filter_map(|change| self.operation(change))
             .collect();
-        let asked =
-            self.client()
-                .ask::<TransactionAnswer>(gateway::TRANSACTION, &transaction, Times::Once);
-        match asked.await {
+        let client = self.client();
+        let is_guarded = witness.as_ref().is_some_and(|(_, expected)| *expected > 0);
+        let asked = match is_guarded {
+            true => client.change_guarded(&transaction).await,
+            false => {
+                client
+                    .ask(gateway::TRANSACTION, &transaction, Times::Once)
+                    .await
+            }
+        };
+        match asked {
             Ok(answer) if answer.succeeded => Ok(answer.header.revision.0),
             Ok(answer) => Err(differing(&names, answer)),
             Err(Failed::Refused(refusal)) if refusal.meaning == Meaning::LeaseEnded => {
@@ -199,10 +206,7 @@ impl Store {
         let grant = Grant {
             ttl: Number(ttl.as_secs()),
         };
-        let granted: GrantAnswer = self
-            .client()
-            .ask(gateway::GRANT, &grant, Times::Once)
-            .await?;
+        let granted = self.client().grant(&grant).await?;
         Ok(Lease {
             id: LeaseId(granted.id.0),
             ttl: Duration::from_secs(granted.ttl.0),

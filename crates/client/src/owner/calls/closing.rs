@@ -50,7 +50,8 @@ impl Waiting {
     fn next(&mut self) -> Option<Vec<InodeId>> {
         self.is_telling = !self.inodes.is_empty();
         let count = self.inodes.len().min(UNHELD_MAX);
-        self.is_telling.then(|| self.inodes.drain(..count).collect())
+        self.is_telling
+            .then(|| self.inodes.drain(..count).collect())
     }
 
     /// Takes a close of a file out. Whether there was one.
