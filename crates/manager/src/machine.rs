@@ -23,6 +23,8 @@ const AGAIN_AFTER: Duration = Duration::from_millis(200);
 const REFUSED_MIN: u8 = 2;
 /// Time between two such attempts.
 const PROBE_AFTER: Duration = Duration::from_millis(300);
+/// Time after an attempt that wasn't refused although the connection had broken.
+const OPEN_AFTER: Duration = Duration::from_millis(100);
 /// How long the manager before has to be heard once this one's term is stored, however long that took.
 const FORMER_HEARD: Duration = Duration::from_millis(1_500);
 /// Most records of shards that are being changed at the same time.
@@ -434,33 +436,47 @@ impl Manager {
         let is_judged = self.facts.condemned.contains_key(&run);
         if self.is_of_interest(run) && !is_judged && !self.facts.proofs.contains_key(&run) {
             self.facts.proofs.insert(run, Default::default());
+            self.probe(run, Duration::ZERO, now, actions);
+        }
+    }
+
+    /// Wants an attempt, unless one is under way: the time between two must pass although a heartbeat ended a proof meanwhile,
+    /// and another one has begun.
+    fn probe(&mut self, run: NodeRun, after: Duration, now: Moment, actions: &mut Vec<Action>) {
+        if self.facts.probing.insert(run) {
             actions.push(Action::Probe {
                 run,
-                after: Duration::ZERO,
+                after,
                 was_heard: self.is_heard(run, now),
             });
         }
     }
 
     fn probed(&mut self, run: NodeRun, is_refused: bool, now: Moment, actions: &mut Vec<Action>) {
+        self.facts.probing.remove(&run);
         let needed = match self.planted {
             Some(Planted::ExpelUnproven) => 1,
             _ => REFUSED_MIN,
         };
+        // That no connection can be made proves nothing of a run that is heard: the proof began when one broke.
+        let has_broken = self.is_heard(run, now) && !self.facts.condemned.contains_key(&run);
         let Some(proof) = self.facts.proofs.get_mut(&run) else {
             return;
         };
         if !is_refused && needed > 1 {
-            self.facts.proofs.remove(&run);
+            if has_broken {
+                // Of a process that dies the kernel may close the connections long before what it listens on. One that
+                // lives says something soon, which ends this.
+                proof.refused = 0;
+                self.probe(run, OPEN_AFTER, now, actions);
+            } else {
+                self.facts.proofs.remove(&run);
+            }
             return;
         }
         proof.refused += 1;
         if proof.refused < needed {
-            actions.push(Action::Probe {
-                run,
-                after: PROBE_AFTER,
-                was_heard: self.is_heard(run, now),
-            });
+            self.probe(run, PROBE_AFTER, now, actions);
             return;
         }
         self.facts.proofs.remove(&run);

@@ -19,6 +19,8 @@ const PLACE_BY_ANY_CLOCK: Duration = Duration::from_millis(4_750);
 const KEEP_EVERY: Duration = Duration::from_secs(1);
 /// The deadline of a heartbeat.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How long what a killed node listens on stays open.
+const LISTENS: Duration = Duration::from_millis(120);
 /// How often a node says whom it can't reach.
 const TELL_EVERY: Duration = Duration::from_secs(2);
 
@@ -56,6 +58,8 @@ pub(crate) enum Life {
 pub(crate) struct Node {
     pub(crate) run: NodeRun,
     pub(crate) life: Life,
+    /// Connections to it are made until then although it is down.
+    listens_until: Duration,
     /// Thousandths by which its clock is fast.
     drift: i32,
     pub(crate) lease: NodeLease,
@@ -280,6 +284,12 @@ impl Cluster {
         }
     }
 
+    /// As [`Cluster::kill`], but what it listens on is closed later than its connections.
+    pub(crate) fn kill_slowly(&mut self, at: usize) {
+        self.kill(at);
+        self.nodes[at].listens_until = self.now + LISTENS;
+    }
+
     pub(crate) fn start(&mut self, at: usize) {
         let old = &self.nodes[at];
         let incarnation = old.run.incarnation + 1;
@@ -348,6 +358,11 @@ impl Cluster {
         }
         // Told at once, so that the next owner needn't wait.
         node.has_news |= !before.is_subset(&node.hosts);
+    }
+
+    /// The node is down, and the kernel has closed what it listened on.
+    fn listens_no_more(&self, node: &Node) -> bool {
+        node.life == Life::Down && self.now >= node.listens_until
     }
 
     /// Everything that a node does by itself.
@@ -462,7 +477,8 @@ impl Cluster {
         let mut former_kept = PLACE_BY_ANY_CLOCK;
         if let Some((holder, _)) = self.store.place {
             let node = self.node(holder.node);
-            let is_dead = node.life == Life::Down && !self.is_cut(own.node.0, holder.node.0);
+            let is_silent = self.is_cut(own.node.0, holder.node.0);
+            let is_dead = self.listens_no_more(node) && !is_silent;
             let doubted = self.nodes[at].doubted;
             let doubted = doubted.filter(|(doubt, _)| *doubt == self.store.doubt);
             let unkept = doubted.map(|(_, since)| now.since(since));
@@ -935,6 +951,7 @@ impl Node {
                 incarnation,
             },
             life: Life::Running,
+            listens_until: Duration::ZERO,
             drift,
             lease,
             known: Coordination::default(),

@@ -175,7 +175,8 @@ fn fault(cluster: &mut Cluster, weather: Weather, chance: &mut Chance) {
         _ => chance.below(8),
     };
     match kind {
-        0 | 1 => cluster.kill(at),
+        0 => cluster.kill(at),
+        1 => cluster.kill_slowly(at),
         2 if cluster.nodes[at].life == Life::Running => cluster.nodes[at].life = Life::Paused,
         3 => drop(cluster.cuts.insert((0, number))),
         4 => {

@@ -356,3 +356,64 @@ fn refused_connections_prove_the_death_of_a_run_that_is_not_heard() {
     }
     assert_eq!(refused(&mut manager, 6_100), dead);
 }
+
+/// What the manager does when an attempt to connect to the second node ended.
+fn probed(manager: &mut Manager, is_refused: bool, now: u64) -> Vec<Action> {
+    let run = run(2);
+    manager.on(Event::Probed { run, is_refused }, at(now))
+}
+
+/// The pause before the attempt that is wanted, in milliseconds.
+fn wanted(actions: &[Action]) -> Option<u128> {
+    match actions {
+        [Action::Probe { after, .. }] => Some(after.as_millis()),
+        _ => None,
+    }
+}
+
+/// Would be broken if the death of a process whose connections are closed before what it listens on weren't found before it
+/// counts as unheard, four seconds after its last heartbeat.
+#[test]
+fn a_run_whose_connection_broke_is_tried_until_it_refuses() {
+    let mut manager = established();
+    hear(&mut manager, 2, at(2_000));
+    let actions = manager.on(Event::Broke(run(2)), at(2_100));
+    assert_eq!(wanted(&actions), Some(0));
+    // One that is refused between others proves nothing.
+    for (now, is_refused, pause) in [
+        (2_110, false, 100),
+        (2_210, true, 300),
+        (2_510, false, 100),
+        (2_610, true, 300),
+    ] {
+        let actions = probed(&mut manager, is_refused, now);
+        assert_eq!(wanted(&actions), Some(pause), "{now}");
+    }
+    let actions = probed(&mut manager, true, 2_910);
+    assert_eq!(expelled(&actions), [(2, Cause::Refused)]);
+}
+
+/// Would be broken if a run were tried for ever, or if two tried at the same time made the time between attempts shorter.
+#[test]
+fn a_run_whose_connection_broke_is_tried_once_at_a_time_until_it_is_heard_or_silent() {
+    let mut manager = established();
+    hear(&mut manager, 2, at(2_000));
+    manager.on(Event::Broke(run(2)), at(2_100));
+    assert_eq!(wanted(&probed(&mut manager, true, 2_110)), Some(300));
+    hear(&mut manager, 2, at(2_120));
+    // The attempt of before is still under way.
+    let actions = manager.on(Event::Broke(run(2)), at(2_200));
+    assert_eq!(wanted(&actions), None);
+    assert_eq!(wanted(&probed(&mut manager, false, 2_410)), Some(100));
+    hear(&mut manager, 2, at(2_420));
+    assert_eq!(wanted(&probed(&mut manager, true, 2_510)), None);
+    let actions = manager.on(Event::Broke(run(2)), at(3_000));
+    assert_eq!(wanted(&actions), Some(0));
+    for other in [1, 3] {
+        hear(&mut manager, other, at(5_000));
+    }
+    assert_eq!(wanted(&probed(&mut manager, false, 6_300)), Some(100));
+    // That it isn't heard is judged by whether connections can be made from now on.
+    let actions = probed(&mut manager, false, 6_500);
+    assert!(actions.is_empty(), "{actions:?}");
+}

@@ -1,6 +1,6 @@
 //! Nodes that don't hear the manager although it reaches coordination, and a manager that gives its place up.
 
-use super::{Cluster, Life, Node};
+use super::{Cluster, Node};
 use manager::{Event, Moment, Poll, UNHEARD_AFTER, jury};
 use model::{NodeId, NodeRun};
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Cluster {
 
     /// A node refuses connections of another one.
     pub(super) fn refuses(&self, from: NodeId, to: NodeId) -> bool {
-        let is_down = self.node(to).life == Life::Down;
+        let is_down = self.listens_no_more(self.node(to));
         !self.is_cut(from.0, to.0) && (is_down || self.refusals.contains(&(from.0, to.0)))
     }
 

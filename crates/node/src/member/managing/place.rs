@@ -26,6 +26,7 @@ use model::member::{HEARD, Heard};
 use model::{ErrorKind, NodeRun};
 use std::io;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +46,10 @@ const SHORT_READS: u32 = 8;
 /// Attempts that must be refused to prove that nobody listens, and the time between them.
 const ATTEMPTS: usize = 2;
 const ATTEMPT_AFTER: Duration = Duration::from_millis(300);
+/// So many attempts that weren't refused show that somebody listens, and the pause after one. Of a process that dies the kernel
+/// may close the connections before what it listens on.
+const OPEN_MAX: usize = 3;
+const OPEN_AFTER: Duration = Duration::from_millis(100);
 /// A machine that is there refuses sooner. The place is doubted meanwhile if this one doesn't.
 const REFUSED_SOON: Duration = Duration::from_millis(600);
 /// Attempts to doubt the place; whoever still hears nothing later doubts it again.
@@ -261,12 +266,14 @@ async fn doubt(parts: &Parts, place: &Versioned<Place>) {
 }
 
 async fn is_dead(parts: &Parts, holder: NodeRun) -> bool {
-    for attempt in 0..ATTEMPTS {
-        if attempt > 0 {
-            parts.world.sleep(ATTEMPT_AFTER).await;
-        }
-        if !parts.is_refused(holder).await {
-            return false;
+    let mut attempts = Attempts::default();
+    loop {
+        let begun = parts.world.now();
+        let is_refused = parts.is_refused(holder).await;
+        match attempts.ended(is_refused, parts.world.now() - begun) {
+            ControlFlow::Continue(pause) => parts.world.sleep(pause).await,
+            ControlFlow::Break(true) => break,
+            ControlFlow::Break(false) => return false,
         }
     }
     // A firewall refuses, too: one of this node, ...
@@ -281,6 +288,35 @@ async fn is_dead(parts: &Parts, holder: NodeRun) -> bool {
         }
     }
     true
+}
+
+/// Attempts to connect to a run of which a connection has broken, or which answers nothing.
+#[derive(Default)]
+struct Attempts {
+    /// So many in a row were refused.
+    refused: usize,
+    /// So many in all weren't.
+    open: usize,
+}
+
+impl Attempts {
+    /// One has ended, after so long. Whether nobody listens, or the pause until the next one.
+    fn ended(&mut self, is_refused: bool, took: Duration) -> ControlFlow<bool, Duration> {
+        if is_refused {
+            self.refused += 1;
+            return match self.refused {
+                ATTEMPTS => ControlFlow::Break(true),
+                _ => ControlFlow::Continue(ATTEMPT_AFTER),
+            };
+        }
+        self.refused = 0;
+        self.open += 1;
+        // A machine that is silent isn't one that is closing what was open.
+        match self.open == OPEN_MAX || took >= ATTEMPT_AFTER {
+            true => ControlFlow::Break(false),
+            false => ControlFlow::Continue(OPEN_AFTER),
+        }
+    }
 }
 
 /// Whether most of a jury hear nothing of the holder, as this node.
@@ -497,5 +533,39 @@ impl Parts {
         let deadline = Deadline::after(&self.world, STEP_MAX);
         let connected = self.world.connect(address, deadline).await;
         connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    /// Would be broken if a dead manager were taken for alive because the kernel hadn't closed everything at the first attempt.
+    #[test]
+    fn two_refused_attempts_in_a_row_prove_that_nobody_listens_also_after_one_that_was_not() {
+        let mut attempts = Attempts::default();
+        let open = ControlFlow::Continue(OPEN_AFTER);
+        let refused = ControlFlow::Continue(ATTEMPT_AFTER);
+        assert_eq!(attempts.ended(false, SOON), open);
+        assert_eq!(attempts.ended(true, SOON), refused);
+        assert_eq!(attempts.ended(false, SOON), open);
+        assert_eq!(attempts.ended(true, SOON), refused);
+        assert_eq!(attempts.ended(true, SOON), ControlFlow::Break(true));
+    }
+
+    /// Would be broken if the place of a manager that hangs, or whose machine is silent, were doubted later than it must be.
+    #[test]
+    fn a_few_attempts_that_are_not_refused_end_it_and_one_without_an_answer() {
+        let mut attempts = Attempts::default();
+        for _ in 1..OPEN_MAX {
+            let open = ControlFlow::Continue(OPEN_AFTER);
+            assert_eq!(attempts.ended(false, SOON), open);
+        }
+        assert_eq!(attempts.ended(false, SOON), ControlFlow::Break(false));
+        let mut attempts = Attempts::default();
+        let silent = attempts.ended(false, STEP_MAX);
+        assert_eq!(silent, ControlFlow::Break(false));
     }
 }
