@@ -21,7 +21,7 @@ use replay::Replayed;
 
 use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
-use crate::log::{Clock, Log, Start, view_size};
+use crate::log::{Clock, Log, Start, Stored, view_size};
 use crate::memory::{ShardMemory, UnflushedLimit};
 use crate::tree::{Tree, TreeSetup};
 use bytes::Bytes;
@@ -271,11 +271,12 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         tail,
     } = settled;
     let (marker, trimmed_below) = (record.value.marker, record.value.trimmed_below);
-    let sizes = tail
-        .entries
-        .iter()
-        .map(|entry| (entry.header.number, entry.bytes.len() as u64))
-        .collect();
+    let stored = tail.entries.iter().map(|entry| Stored {
+        number: entry.header.number,
+        bytes: entry.bytes.len() as u64,
+        time: entry.header.time,
+    });
+    let stored = stored.collect();
     let end = tail.end;
     let replayed = replay::replay(opening.shard, marker, tail)?;
     let clock = Arc::new(Clock::new(opening.world.clone(), replayed.newest_time));
@@ -289,7 +290,7 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         end,
         last_commit: replayed.last_commit,
         clock,
-        sizes,
+        stored,
     });
     let owners = (session, previous);
     let opened = open_tree(

@@ -4,6 +4,7 @@ use crate::rig::{commit, machine, open, power_on, value};
 use crate::takeover::Opened;
 use model::Scheme;
 use std::time::Duration;
+use world::World;
 
 const SINGLE: Scheme = Scheme::Replicate(1);
 
@@ -148,4 +149,23 @@ fn the_same_seed_does_the_same_io() {
     };
     assert_eq!(life(34), life(34));
     assert_ne!(life(34), life(35));
+}
+
+/// Would be broken if the age of what isn't in tables began anew with each owner: the log of a shard whose owners are killed
+/// every few seconds would only grow, and each take-over would take longer than the one before.
+#[test]
+fn owners_that_change_often_flush_what_is_old() {
+    const LIFE: Duration = Duration::from_secs(18);
+    let machine = machine(35, SINGLE, 1);
+    let life = |world: World| async move {
+        let opened = open(power_on(&world, &[]).await).await.unwrap();
+        load(&opened, opened.last_commit.0 + 1, 10, 1).await;
+        world.sleep(LIFE).await;
+        opened.tree.db.manifest().replay_after_wal_id()
+    };
+    let mut flushed = Vec::new();
+    for _ in 0..5 {
+        flushed.push(machine.run(life).finished());
+    }
+    assert!(flushed[4] > flushed[0], "{flushed:?}");
 }
