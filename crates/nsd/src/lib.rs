@@ -317,6 +317,24 @@ impl Nsd {
         self.finish(self.core.clone().put_log(put)).await
     }
 
+    /// As [`Nsd::log_put`] for several entries at once, which few writes of the journal make durable. Of those that are put
+    /// when one is refused, any may be stored.
+    ///
+    /// # Errors
+    /// As [`Nsd::log_put`].
+    pub async fn log_puts(&self, puts: Vec<LogPut>) -> Result<()> {
+        let core = self.core.clone();
+        let work = async move {
+            let mut stored = Vec::with_capacity(puts.len());
+            for put in puts {
+                stored.push(core.clone().put_log(put));
+            }
+            let stored = join_all(stored).await.into_iter();
+            stored.collect::<Result<()>>()
+        };
+        self.finish(work).await
+    }
+
     /// At most `limit` entries from number `from` on, in order, proven by their checksums. Fewer
     /// don't mean the end, since one answer has about [`LOG_READ_BYTES`] at most; none do.
     ///

@@ -28,7 +28,7 @@ use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, FileSystem, NewFileSystem, ShardRecord, Versioned};
 use futures::future::{join_all, try_join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::nsd::LogPut;
+use model::nsd::{LOG_PUTS_BYTES, LOG_PUTS_MAX};
 use model::{
     CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, GroupId, NodeRun, NsdId, Result,
     SessionId, ShardEpoch, ShardId,
@@ -44,8 +44,8 @@ use world::call::Deadline;
 
 /// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
-/// Entries in flight to one NSD while the tail is copied.
-const COPY_WINDOW: usize = 16;
+/// Requests in flight to one NSD while the tail is copied: it makes entries of all durable together.
+const COPY_WINDOW: usize = 4;
 
 /// Everything needed to open a shard.
 #[derive(Clone)]
@@ -578,21 +578,39 @@ async fn copy(
     entries: Vec<(EntryNumber, Bytes)>,
     deadline: Deadline,
 ) -> Result<()> {
-    for window in entries.chunks(COPY_WINDOW) {
-        let puts = window.iter().map(|(number, bytes)| {
-            let put = LogPut {
-                shard: opening.shard,
-                epoch: record.epoch,
-                number: *number,
-                bytes: bytes.clone(),
-            };
-            nsd.log_put(put, deadline)
-        });
-        for result in join_all(puts).await {
-            result.map_err(|error| away(nsd, error))?;
+    let mut copies = FuturesUnordered::new();
+    for batch in batches(entries) {
+        copies.push(nsd.log_puts(opening.shard, record.epoch, batch, deadline));
+        if copies.len() >= COPY_WINDOW
+            && let Some(copied) = copies.next().await
+        {
+            copied.map_err(|error| away(nsd, error))?;
         }
     }
+    while let Some(copied) = copies.next().await {
+        copied.map_err(|error| away(nsd, error))?;
+    }
     Ok(())
+}
+
+/// Entries as requests put them together: one by one they would cost a message each, and a write of the journal for every few.
+fn batches(entries: Vec<(EntryNumber, Bytes)>) -> Vec<Vec<(EntryNumber, Bytes)>> {
+    let mut batches: Vec<Vec<(EntryNumber, Bytes)>> = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        let length = entry.1.len();
+        match batches.last_mut() {
+            Some(batch) if batch.len() < LOG_PUTS_MAX && bytes < LOG_PUTS_BYTES => {
+                bytes += length;
+                batch.push(entry);
+            }
+            _ => {
+                bytes = length;
+                batches.push(vec![entry]);
+            }
+        }
+    }
+    batches
 }
 
 /// Fixes what the old epoch has written. The view is recorded with it: every member has everything
