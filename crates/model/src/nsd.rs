@@ -3,8 +3,8 @@
 mod calls;
 
 pub use calls::{
-    AddressedRequest, LIST_ANSWER_MAX, LOG_READ_BYTES, NSD_METHOD, NsdAnswer, NsdCondition,
-    NsdReply, NsdRequest,
+    AddressedRequest, LIST_ANSWER_MAX, LOG_PUTS_BYTES, LOG_PUTS_MAX, LOG_READ_BYTES, NSD_METHOD,
+    NsdAnswer, NsdCondition, NsdReply, NsdRequest,
 };
 
 use crate::{

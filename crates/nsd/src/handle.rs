@@ -6,7 +6,7 @@
 use crate::Nsd;
 use crate::checksum::{UNIT, all_match};
 use crate::key::Key;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use model::call::Call;
 use model::nsd::{
     AddressedRequest, BlobDelete, BlobInfo, BlobPut, GroupDigest, GroupFence, LIST_ANSWER_MAX,
@@ -445,6 +445,44 @@ impl Handle {
                 Box::pin(self.done(&request, put.bytes, deadline)).await
             }
         }
+    }
+
+    /// As [`Nsd::log_puts`], of one log.
+    ///
+    /// # Errors
+    /// As [`Nsd::log_puts`], and `Unknown` if it didn't answer by the deadline. `InvalidArgument` also if they are more than
+    /// [`model::nsd::LOG_PUTS_MAX`].
+    pub async fn log_puts(
+        &self,
+        shard: ShardId,
+        epoch: ShardEpoch,
+        entries: Vec<(EntryNumber, Bytes)>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        if let Way::Local(nsd) = &self.way {
+            let put = |(number, bytes)| LogPut {
+                shard,
+                epoch,
+                number,
+                bytes,
+            };
+            let puts = entries.into_iter().map(put).collect();
+            return self.bound(nsd.log_puts(puts), deadline).await;
+        }
+        let total = entries.iter().map(|(_, bytes)| bytes.len()).sum();
+        let mut joined = BytesMut::with_capacity(total);
+        let mut listed = Vec::with_capacity(entries.len());
+        for (number, bytes) in &entries {
+            let length = u32::try_from(bytes.len()).expect("an entry is small");
+            listed.push((*number, length));
+            joined.extend_from_slice(bytes);
+        }
+        let request = NsdRequest::LogPuts {
+            shard,
+            epoch,
+            entries: listed,
+        };
+        Box::pin(self.done(&request, joined.freeze(), deadline)).await
     }
 
     /// As [`Nsd::log_read`].

@@ -21,6 +21,7 @@ mod index;
 mod journal;
 mod key;
 mod ledger;
+mod near;
 mod open;
 mod queue;
 mod read;
@@ -41,6 +42,7 @@ pub use crate::server::NsdServer;
 use crate::core::Core;
 use crate::finish::Finish;
 use crate::key::{Key, Named};
+use crate::state::Found;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -315,6 +317,24 @@ impl Nsd {
         self.finish(self.core.clone().put_log(put)).await
     }
 
+    /// As [`Nsd::log_put`] for several entries at once, which few writes of the journal make durable. Of those that are put
+    /// when one is refused, any may be stored.
+    ///
+    /// # Errors
+    /// As [`Nsd::log_put`].
+    pub async fn log_puts(&self, puts: Vec<LogPut>) -> Result<()> {
+        let core = self.core.clone();
+        let work = async move {
+            let mut stored = Vec::with_capacity(puts.len());
+            for put in puts {
+                stored.push(core.clone().put_log(put));
+            }
+            let stored = join_all(stored).await.into_iter();
+            stored.collect::<Result<()>>()
+        };
+        self.finish(work).await
+    }
+
     /// At most `limit` entries from number `from` on, in order, proven by their checksums. Fewer
     /// don't mean the end, since one answer has about [`LOG_READ_BYTES`] at most; none do.
     ///
@@ -327,15 +347,27 @@ impl Nsd {
         limit: usize,
     ) -> Result<Vec<LogEntry>> {
         self.core.check_serving()?;
-        let from = Key::log(shard, from);
-        let to = Key::log(shard, EntryNumber(u64::MAX));
-        let found = self.core.range(&from, &to, limit.min(LOG_READ_MAX))?;
+        let mut found = self.log_range(shard, from, limit.min(LOG_READ_MAX))?;
+        // More than the answer may have isn't read.
+        let mut bytes = 0;
+        found.retain(|(_, entry)| {
+            let has_room = bytes < LOG_READ_BYTES;
+            bytes += entry.length as usize;
+            has_room
+        });
         let largest = found.iter().map(|(_, entry)| entry.length as usize).max();
         let at_once = LOG_READ_BYTES / largest.unwrap_or(1).max(1);
-        let reads = found.into_iter().filter_map(|(key, _)| match key.named() {
-            Named::Log(_, number) => {
-                Some(async move { (number, self.core.read_proven(&key, None).await) })
-            }
+        let near = self.core.read_near(&found).await;
+        let both = found.into_iter().zip(near);
+        let reads = both.filter_map(|((key, entry), near)| match key.named() {
+            Named::Log(_, number) => Some(async move {
+                if let Some(bytes) = near {
+                    return (number, Ok((entry.writer, bytes)));
+                }
+                let read = self.core.read_proven(&key, None).await;
+                let read = read.map(|(entry, proven)| (entry.writer, proven.exact()));
+                (number, read)
+            }),
             _ => None,
         });
         // A take-over waits for thousands of entries, most of them small: one after the other they
@@ -345,12 +377,12 @@ impl Nsd {
         let mut bytes = 0;
         while let Some((number, read)) = reads.next().await {
             match read {
-                Ok((entry, proven)) => {
-                    bytes += entry.length as usize;
+                Ok((writer, exact)) => {
+                    bytes += exact.len();
                     entries.push(LogEntry {
-                        epoch: ShardEpoch(entry.writer),
+                        epoch: ShardEpoch(writer),
                         number,
-                        bytes: proven.exact(),
+                        bytes: exact,
                     });
                 }
                 // Trimmed during the read.
@@ -362,6 +394,21 @@ impl Nsd {
             }
         }
         Ok(entries)
+    }
+
+    /// At most `limit` entries of a log from `from` on, in order; none only if there are none.
+    fn log_range(&self, shard: ShardId, from: EntryNumber, limit: usize) -> Result<Found> {
+        let range = |last: u64| {
+            let (from, to) = (Key::log(shard, from), Key::log(shard, EntryNumber(last)));
+            self.core.range(&from, &to, limit)
+        };
+        // Entries have no holes between them. All that is in memory of a range is looked at, so a whole log would be looked at
+        // for each part that is read of it.
+        let found = range(from.0.saturating_add(limit as u64))?;
+        match found.is_empty() {
+            true => range(u64::MAX),
+            false => Ok(found),
+        }
     }
 
     /// Removes the entries below `below`, on behalf of an owner. Durable.

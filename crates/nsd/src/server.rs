@@ -7,10 +7,10 @@ use bytes::{Bytes, BytesMut};
 use futures::future::{BoxFuture, FutureExt};
 use model::call::{Call, Class, Reply};
 use model::nsd::{
-    AddressedRequest, BlobPut, LIST_ANSWER_MAX, LOG_READ_BYTES, LogPut, NSD_METHOD, NsdAnswer,
-    NsdReply, NsdRequest,
+    AddressedRequest, BlobPut, LIST_ANSWER_MAX, LOG_PUTS_MAX, LOG_READ_BYTES, LogPut, NSD_METHOD,
+    NsdAnswer, NsdReply, NsdRequest,
 };
-use model::{Error, ErrorKind, NodeRun, NsdId, Payload, Result};
+use model::{EntryNumber, Error, ErrorKind, NodeRun, NsdId, Payload, Result, ShardEpoch, ShardId};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -75,6 +75,31 @@ fn read_bytes(request: &NsdRequest) -> u32 {
         NsdRequest::LogRead { .. } => LOG_READ_BYTES as u32,
         _ => 0,
     }
+}
+
+/// The entries that came one after the other.
+fn split(
+    shard: ShardId,
+    epoch: ShardEpoch,
+    entries: &[(EntryNumber, u32)],
+    mut payload: Bytes,
+) -> Result<Vec<LogPut>> {
+    let total: u64 = entries.iter().map(|(_, length)| u64::from(*length)).sum();
+    if entries.len() > LOG_PUTS_MAX || total != payload.len() as u64 {
+        let text = format!(
+            "{} log entries of {total} bytes came with {} bytes; at most {LOG_PUTS_MAX} may come together",
+            entries.len(),
+            payload.len()
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, text));
+    }
+    let put = |(number, length): &(EntryNumber, u32)| LogPut {
+        shard,
+        epoch,
+        number: *number,
+        bytes: payload.split_to(*length as usize),
+    };
+    Ok(entries.iter().map(put).collect())
 }
 
 impl Service for NsdServer {
@@ -181,6 +206,15 @@ impl Nsd {
                     bytes: payload,
                 };
                 self.log_put(put).await?;
+                NsdReply::Done
+            }
+            NsdRequest::LogPuts {
+                shard,
+                epoch,
+                entries,
+            } => {
+                let puts = split(shard, epoch, &entries, payload)?;
+                self.log_puts(puts).await?;
                 NsdReply::Done
             }
             NsdRequest::LogRead { shard, from, limit } => {

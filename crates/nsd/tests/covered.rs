@@ -4,8 +4,10 @@
 use crate::scene::{IDENTITY, blob, name, on_disk};
 use model::call::{Call, Class, Reply};
 use model::checksum::{UNIT, crc32c};
-use model::nsd::{AddressedRequest, LOG_READ_BYTES, NSD_METHOD, NsdAnswer, NsdRequest};
-use model::{EntryNumber, ErrorKind, NodeId, NodeRun, ShardId};
+use model::nsd::{
+    AddressedRequest, LOG_PUTS_MAX, LOG_READ_BYTES, NSD_METHOD, NsdAnswer, NsdRequest,
+};
+use model::{EntryNumber, ErrorKind, NodeId, NodeRun, ShardEpoch, ShardId};
 use nsd::NsdServer;
 use std::time::Duration;
 use world::World;
@@ -143,5 +145,41 @@ fn only_small_reads_whose_place_is_in_memory_are_short_work() {
         let reply = serve(&scene.world, &server, &small, most).await;
         assert_eq!(reply.payload.len(), UNIT);
         assert!(is_short(&small));
+    });
+}
+
+/// Would be broken if an entry were cut short, or got another's bytes, because a message says other lengths than it has.
+#[test]
+fn log_entries_that_come_together_have_the_lengths_that_they_say() {
+    on_disk(4, async |scene| {
+        let nsd = scene.open().await;
+        let server = NsdServer::default();
+        server.add(nsd.clone());
+        let numbers = |count: u64, length| -> Vec<(EntryNumber, u32)> {
+            (1..=count)
+                .map(|number| (EntryNumber(number), length))
+                .collect()
+        };
+        for (entries, is_taken) in [
+            (numbers(0, 0), true),
+            (numbers(1, 1), false),
+            (numbers(2, u32::MAX), false),
+            (numbers(LOG_PUTS_MAX as u64, 0), true),
+            (numbers(LOG_PUTS_MAX as u64 + 1, 0), false),
+        ] {
+            let count = entries.len();
+            let request = NsdRequest::LogPuts {
+                shard: ShardId(1),
+                epoch: ShardEpoch(1),
+                entries,
+            };
+            let most = request.reply_bytes_max();
+            let reply = serve(&scene.world, &server, &request, most).await;
+            let answered = reply.decode::<NsdAnswer>();
+            let answered = answered.and_then(|answer| answer.reply);
+            let refused = answered.err().map(|error| error.kind());
+            let expected = (!is_taken).then_some(ErrorKind::InvalidArgument);
+            assert_eq!(refused, expected, "{count} entries");
+        }
     });
 }

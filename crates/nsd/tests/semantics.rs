@@ -6,7 +6,7 @@ use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
-use nsd::Nsd;
+use nsd::{FormatOptions, Nsd};
 use std::pin::pin;
 use std::time::Duration;
 use world::sim::Simulation;
@@ -402,6 +402,85 @@ fn a_log_put_does_not_queue_behind_blobs() {
             while let Some(put) = blobs.next().await {
                 put.unwrap();
             }
+        })
+        .finished();
+}
+
+/// Would be broken if a take-over waited for one read of the disk after the other: each entry of its log, of which there may be
+/// ten thousand, costs as much as a few kilobytes.
+#[test]
+fn small_log_entries_are_read_many_at_a_time() {
+    const ENTRIES: u64 = 600;
+    let simulation = Simulation::new(41);
+    simulation.disk(DISK, small_region());
+    let ios = || simulation.io_count();
+    simulation
+        .run(async |world| {
+            let scene = scene::Scene { world };
+            let disk = scene.world.open_disk(scene.path()).unwrap();
+            // It isn't emptied by itself.
+            let options = FormatOptions {
+                journal_bytes: Some(8 << 20),
+                index_bytes: Some(4 << 20),
+            };
+            let formatted = Nsd::format_with(&scene.world, &disk, IDENTITY, options).await;
+            formatted.unwrap();
+            let mut nsd = scene.open().await;
+            for number in 1..=ENTRIES {
+                // Between them lies what others store.
+                if number % 3 == 0 {
+                    nsd.put(blob(number, 3000)).await.unwrap();
+                }
+                nsd.log_put(entry(1, 1, number, 700)).await.unwrap();
+            }
+            // In the journal, and out of it.
+            for round in 0..2 {
+                let before = ios();
+                let read = nsd.log_read(ShardId(1), EntryNumber(1), 1000).await;
+                let took = ios() - before;
+                let read = read.unwrap();
+                assert!(read.iter().zip(1..).all(|(found, number)| {
+                    let put = entry(1, 1, number, 700);
+                    found.number == put.number && found.bytes == put.bytes
+                }));
+                assert_eq!(read.len() as u64, ENTRIES);
+                assert!(took < ENTRIES / 4, "{took} in round {round}");
+                nsd.checkpoint().await.unwrap();
+                nsd = scene.reopen(nsd).await;
+            }
+        })
+        .finished();
+}
+
+#[test]
+fn several_log_entries_are_put_at_once_as_one_by_one() {
+    const ENTRIES: u64 = 300;
+    let simulation = Simulation::new(42);
+    simulation.disk(DISK, small_region());
+    let ios = || simulation.io_count();
+    simulation
+        .run(async |world| {
+            let scene = scene::Scene { world };
+            let nsd = scene.open().await;
+            let puts = |epoch| -> Vec<LogPut> {
+                (1..=ENTRIES)
+                    .map(|number| entry(1, epoch, number, 100))
+                    .collect()
+            };
+            let before = ios();
+            nsd.log_puts(puts(2)).await.unwrap();
+            let took = ios() - before;
+            assert!(took < ENTRIES / 4, "{took}");
+            // Repeated, and by an older owner.
+            nsd.log_puts(puts(2)).await.unwrap();
+            let old = nsd.log_puts(puts(1)).await.unwrap_err();
+            assert_eq!(old.kind(), ErrorKind::OldEpoch);
+            nsd.log_puts(Vec::new()).await.unwrap();
+            let nsd = scene.reopen(nsd).await;
+            let read = nsd.log_read(ShardId(1), EntryNumber(1), 1000).await;
+            let read: Vec<Bytes> = read.unwrap().into_iter().map(|found| found.bytes).collect();
+            let put: Vec<Bytes> = puts(2).into_iter().map(|put| put.bytes).collect();
+            assert!(read == put, "{} of {}", read.len(), put.len());
         })
         .finished();
 }

@@ -26,7 +26,9 @@ use append::Append;
 use bytes::{Bytes, BytesMut};
 use coordination::{Coordination, ShardRecord, Versioned};
 use lateness::Lateness;
-use model::{CommitNumber, EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch, ShardId};
+use model::{
+    CommitNumber, EntryNumber, Error, ErrorKind, NsdId, Result, ShardEpoch, ShardId, Timestamp,
+};
 use nsd::Handle;
 use parking_lot::Mutex;
 use pool::Pool;
@@ -40,9 +42,10 @@ use world::{Instant, World};
 /// Most entries in flight after the newest acknowledged one; later ones wait. Take-over relies on
 /// this: an entry further back was acknowledged.
 pub(crate) const IN_FLIGHT_MAX: u64 = 256;
-/// Spacing of the marks that measure the log after an entry.
+/// Spacing of the marks that measure the log after an entry, in bytes and in time.
 const MARK_BYTES: u64 = 256 * 1024;
-/// Most marks kept: 64 GiB of log.
+const MARK_AGE: Duration = Duration::from_secs(1);
+/// Most marks kept: 64 GiB of log, or three days of it.
 const MARKS_MAX: usize = 1 << 18;
 
 /// The log of one owner (one epoch) of a shard. Cheap to clone.
@@ -61,8 +64,16 @@ pub(crate) struct Start {
     pub(crate) end: EntryNumber,
     pub(crate) last_commit: CommitNumber,
     pub(crate) clock: Arc<Clock>,
-    /// Existing entries with their sizes, oldest first.
-    pub(crate) sizes: Vec<(EntryNumber, u64)>,
+    /// Existing entries, oldest first.
+    pub(crate) stored: Vec<Stored>,
+}
+
+/// An entry that was in the log before its owner.
+pub(crate) struct Stored {
+    pub(crate) number: EntryNumber,
+    pub(crate) bytes: u64,
+    /// The shard's time when it was appended.
+    pub(crate) time: Timestamp,
 }
 
 struct Shared {
@@ -116,26 +127,30 @@ pub(crate) struct Behind {
     pub(crate) entries: u64,
     /// Up to 256 KiB too high.
     pub(crate) bytes: u64,
-    /// Time since the oldest of them was appended; zero if there are none.
+    /// Time since the oldest of them was appended, by whichever owner; up to a second too high. Zero if there are none.
     pub(crate) age: Duration,
 }
 
 impl Log {
     pub(crate) fn start(start: Start) -> Self {
         let now = start.world.now();
+        // Entries don't become young because their owner has changed: owners that change often would never flush.
+        let time = start.clock.now();
         let mut total = 0;
         let mut marks = VecDeque::new();
-        for (number, bytes) in start.sizes {
+        for stored in start.stored {
+            let age = time.0.saturating_sub(stored.time.0);
+            let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
             push_mark(
                 &mut marks,
                 Mark {
-                    number,
+                    number: stored.number,
                     from: total,
-                    total: total + bytes,
-                    at: now,
+                    total: total + stored.bytes,
+                    at: now - age,
                 },
             );
-            total += bytes;
+            total += stored.bytes;
         }
         let state = LogState {
             members: start.members.into(),
@@ -370,10 +385,12 @@ fn cut(body: BytesMut) -> Vec<BytesMut> {
         .collect()
 }
 
-/// Keeps one mark per 256 KiB; the newest one grows with each append.
+/// Keeps one mark per 256 KiB or second; the newest one grows with each append. A longer stretch would make entries as old as
+/// those that were flushed before them, so that a quiet shard flushed every commit by itself.
 fn push_mark(marks: &mut VecDeque<Mark>, mark: Mark) {
     if let Some(newest) = marks.back_mut()
         && newest.total - newest.from < MARK_BYTES
+        && mark.at - newest.at < MARK_AGE
     {
         newest.number = mark.number;
         newest.total = mark.total;

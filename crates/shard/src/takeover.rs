@@ -3,6 +3,7 @@
 
 pub(crate) mod budgets;
 mod replay;
+mod steps;
 mod tail;
 
 #[cfg(test)]
@@ -21,14 +22,14 @@ use replay::Replayed;
 
 use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
-use crate::log::{Clock, Log, Start, view_size};
+use crate::log::{Clock, Log, Start, Stored, view_size};
 use crate::memory::{ShardMemory, UnflushedLimit};
 use crate::tree::{Tree, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, FileSystem, NewFileSystem, ShardRecord, Versioned};
 use futures::future::{join_all, try_join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::nsd::LogPut;
+use model::nsd::{LOG_PUTS_BYTES, LOG_PUTS_MAX};
 use model::{
     CommitNumber, EntryNumber, Error, ErrorKind, FamilyId, GroupId, NodeRun, NsdId, Result,
     SessionId, ShardEpoch, ShardId,
@@ -37,6 +38,7 @@ use nsd::Handle;
 use pool::{Pool, SegmentSource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use steps::{Steps, Watch};
 use tail::Tail;
 use world::Point;
 use world::World;
@@ -44,8 +46,8 @@ use world::call::Deadline;
 
 /// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
-/// Entries in flight to one NSD while the tail is copied.
-const COPY_WINDOW: usize = 16;
+/// Requests in flight to one NSD while the tail is copied: it makes entries of all durable together.
+const COPY_WINDOW: usize = 4;
 
 /// Everything needed to open a shard.
 #[derive(Clone)]
@@ -209,14 +211,18 @@ struct Settled {
     /// The view; each member has every entry up to the end.
     members: Vec<Arc<Handle>>,
     tail: Tail,
+    steps: Steps,
 }
 
 async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
+    let mut watch = Watch::new(&opening.world);
     let raise = raise_epoch(opening, lineage);
     let (session, previous, record) =
         within(&opening.world, RAISE_BUDGET, "raise its epoch", raise).await?;
+    let raise = watch.step();
     opening.world.at(Point::EpochRaised).await;
     let answering = seal(opening, &record.value).await?;
+    let seal = watch.step();
     opening.world.at(Point::LogSealed).await;
     let tail = if record.value.marker == 0 {
         // The first owner never reported the shard as open: all entries are garbage.
@@ -225,17 +231,27 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
         let until = Deadline::after(&opening.world, READ_BUDGET);
         tail::read(opening, &record.value, &answering, until).await?
     };
+    let read = watch.step();
     opening.world.at(Point::TailRead).await;
     let members = make_whole(opening, &record.value, answering, &tail).await?;
+    let copy = watch.step();
     opening.world.at(Point::TailCopied).await;
     let record = record_end(opening, record, &members, tail.end);
     let record = within(&opening.world, RECORD_BUDGET, "record its end", record).await?;
+    let steps = Steps {
+        raise,
+        seal,
+        read,
+        copy,
+        record: watch.step(),
+    };
     Ok(Settled {
         session,
         previous,
         record,
         members,
         tail,
+        steps,
     })
 }
 
@@ -246,8 +262,10 @@ async fn discard_rest(opening: &Opening, settled: &Settled) -> Result<()> {
         record,
         members,
         tail,
+        steps,
         ..
     } = settled;
+    let mut watch = Watch::new(&opening.world);
     let epoch = record.value.epoch;
     let deadline = Deadline::after(&opening.world, DISCARD_BUDGET);
     let discards = members.iter().map(async |member| {
@@ -255,9 +273,12 @@ async fn discard_rest(opening: &Opening, settled: &Settled) -> Result<()> {
         discarded.await.map_err(|error| away(member, error))
     });
     try_join_all(discards).await?;
+    let discard = watch.step();
+    let bytes: usize = tail.entries.iter().map(|entry| entry.bytes.len()).sum();
     tracing::info!(
         shard = %opening.shard, %epoch, end = %tail.end, entries = tail.entries.len(), view = ?record.value.view,
-        "shard taken over"
+        bytes, raise_ms = steps.raise, seal_ms = steps.seal, read_ms = steps.read, copy_ms = steps.copy,
+        record_ms = steps.record, discard_ms = discard, "shard taken over"
     );
     Ok(())
 }
@@ -269,15 +290,20 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         record,
         members,
         tail,
+        ..
     } = settled;
+    let mut watch = Watch::new(&opening.world);
     let (marker, trimmed_below) = (record.value.marker, record.value.trimmed_below);
-    let sizes = tail
-        .entries
-        .iter()
-        .map(|entry| (entry.header.number, entry.bytes.len() as u64))
-        .collect();
+    let stored = tail.entries.iter().map(|entry| Stored {
+        number: entry.header.number,
+        bytes: entry.bytes.len() as u64,
+        time: entry.header.time,
+    });
+    let stored = stored.collect();
     let end = tail.end;
     let replayed = replay::replay(opening.shard, marker, tail)?;
+    let commits = replayed.commits.len();
+    let decode = watch.step();
     let clock = Arc::new(Clock::new(opening.world.clone(), replayed.newest_time));
     let families = record.value.families.clone();
     let log = Log::start(Start {
@@ -289,7 +315,7 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         end,
         last_commit: replayed.last_commit,
         clock,
-        sizes,
+        stored,
     });
     let owners = (session, previous);
     let opened = open_tree(
@@ -305,6 +331,9 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
     if let Err(error) = &opened {
         // What goes on in the background must not write any more.
         log.end(error.clone());
+    } else {
+        let open = watch.step();
+        tracing::info!(shard = %opening.shard, commits, decode_ms = decode, open_ms = open, "the tree of the shard is open");
     }
     opened
 }
@@ -577,21 +606,39 @@ async fn copy(
     entries: Vec<(EntryNumber, Bytes)>,
     deadline: Deadline,
 ) -> Result<()> {
-    for window in entries.chunks(COPY_WINDOW) {
-        let puts = window.iter().map(|(number, bytes)| {
-            let put = LogPut {
-                shard: opening.shard,
-                epoch: record.epoch,
-                number: *number,
-                bytes: bytes.clone(),
-            };
-            nsd.log_put(put, deadline)
-        });
-        for result in join_all(puts).await {
-            result.map_err(|error| away(nsd, error))?;
+    let mut copies = FuturesUnordered::new();
+    for batch in batches(entries) {
+        copies.push(nsd.log_puts(opening.shard, record.epoch, batch, deadline));
+        if copies.len() >= COPY_WINDOW
+            && let Some(copied) = copies.next().await
+        {
+            copied.map_err(|error| away(nsd, error))?;
         }
     }
+    while let Some(copied) = copies.next().await {
+        copied.map_err(|error| away(nsd, error))?;
+    }
     Ok(())
+}
+
+/// Entries as requests put them together: one by one they would cost a message each, and a write of the journal for every few.
+fn batches(entries: Vec<(EntryNumber, Bytes)>) -> Vec<Vec<(EntryNumber, Bytes)>> {
+    let mut batches: Vec<Vec<(EntryNumber, Bytes)>> = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        let length = entry.1.len();
+        match batches.last_mut() {
+            Some(batch) if batch.len() < LOG_PUTS_MAX && bytes < LOG_PUTS_BYTES => {
+                bytes += length;
+                batch.push(entry);
+            }
+            _ => {
+                bytes = length;
+                batches.push(vec![entry]);
+            }
+        }
+    }
+    batches
 }
 
 /// Fixes what the old epoch has written. The view is recorded with it: every member has everything

@@ -22,6 +22,11 @@ pub const LIST_ANSWER_MAX: usize = 4096;
 /// An answer to a reading of the log ends with the entry that reaches this many bytes.
 pub const LOG_READ_BYTES: usize = 8 << 20;
 const _: () = assert!(LOG_READ_BYTES + LOG_ENTRY_BYTES_MAX <= crate::call::PAYLOAD_BYTES_MAX);
+/// Most log entries in one request ...
+pub const LOG_PUTS_MAX: usize = 1024;
+/// ... which ends with the entry that reaches this many bytes.
+pub const LOG_PUTS_BYTES: usize = 1 << 20;
+const _: () = assert!(LOG_PUTS_BYTES + LOG_ENTRY_BYTES_MAX <= crate::call::PAYLOAD_BYTES_MAX);
 
 /// A request to one NSD.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -118,6 +123,15 @@ pub enum NsdRequest {
         from: GroupId,
         /// At most so many, and at most [`LIST_ANSWER_MAX`].
         limit: u32,
+    },
+    /// Several `LogPut`s of one log. Beside it: the entries, one after the other.
+    LogPuts {
+        /// The shard.
+        shard: ShardId,
+        /// The owner's epoch.
+        epoch: ShardEpoch,
+        /// Number and bytes of each, at most [`LOG_PUTS_MAX`].
+        entries: Vec<(EntryNumber, u32)>,
     },
 }
 

@@ -313,3 +313,24 @@ fn a_trimmed_log_replays_from_its_snapshot() {
         })
         .finished();
 }
+
+/// Would be broken if entries were as old as those before them that were flushed: a quiet shard would flush every commit to a
+/// table of its own.
+#[test]
+fn an_entry_is_as_old_as_itself_and_not_as_those_before_it() {
+    const PAUSE: Duration = Duration::from_secs(30);
+    machine(29, Scheme::Replicate(1), 1)
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let first = opened.log.acknowledged();
+            world.sleep(PAUSE).await;
+            let before = opened.log.acknowledged();
+            commit(&opened, 2, &[("a", Some("2"))]).await.unwrap();
+            let old = opened.log.behind(EntryNumber(first.0 - 1));
+            assert!(old.age >= PAUSE, "{old:?}");
+            let young = opened.log.behind(before);
+            assert!(young.entries > 0 && young.age < PAUSE / 2, "{young:?}");
+        })
+        .finished();
+}

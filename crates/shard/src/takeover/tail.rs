@@ -14,7 +14,7 @@ use world::Planted;
 use world::call::Deadline;
 
 /// Entries requested per read.
-const READ_LIMIT: usize = 512;
+const READ_LIMIT: usize = nsd::LOG_READ_MAX;
 /// Time limit of a read. A late NSD is then asked for one entry at a time, and if late again, for
 /// no more: it may have stopped answering after the seal, and others have the same entries.
 const READ_DEADLINE: Duration = Duration::from_secs(30);
@@ -101,7 +101,10 @@ pub(super) async fn read(
     let mut held = BTreeMap::new();
     let mut members = Vec::with_capacity(answering.len());
     let mut sure_below = first;
-    for (at, nsd) in answering.iter().enumerate() {
+    // The log of an NSD of this node needn't come through the network.
+    let mut order: Vec<&Arc<Handle>> = answering.iter().collect();
+    order.sort_by_key(|nsd| nsd.opened().is_none());
+    for (at, nsd) in order.into_iter().enumerate() {
         // The first one is read completely. The others have the same entries except for those that
         // may have been in flight; they are read completely only if something is damaged.
         let from = if at == 0 || !has_all(&found, first, EntryNumber(sure_below.0 - 1)) {

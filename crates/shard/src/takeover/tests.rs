@@ -7,6 +7,7 @@ use crate::rig::{
     value,
 };
 use crate::takeover;
+use model::nsd::LogPut;
 use model::{NodeId, Scheme};
 use parking_lot::Mutex;
 use std::time::Duration;
@@ -404,6 +405,57 @@ fn a_member_that_has_lost_an_old_entry_gets_it_from_the_others() {
             assert_eq!(last, Some(COMMITS.to_string()));
         })
         .finished();
+}
+
+/// Would be broken if a take-over read and copied its log entry by entry: a message, a read of the disk and a part of a write of
+/// the journal for each of thousands, while programs wait.
+#[test]
+fn a_long_log_is_read_and_copied_to_a_new_member_with_few_ios() {
+    const COMMITS: u64 = 1000;
+    let machine = machine(31, Scheme::Replicate(2), 3);
+    let view = machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            for number in 1..=COMMITS {
+                commit(&opened, number, &[("last", Some(&number.to_string()))])
+                    .await
+                    .unwrap();
+            }
+            opened.log.view()
+        })
+        .finished();
+    let ios = || machine.io_count();
+    machine
+        .run(async |world| {
+            let opening = power_on(&world, &[view[0].0]).await;
+            let before = ios();
+            let settled = settle(&opening, &mut Lineage::new(None)).await.unwrap();
+            let took = ios() - before;
+            assert_eq!(settled.members.len(), 2);
+            assert!(settled.tail.entries.len() as u64 > COMMITS);
+            assert!(took < COMMITS / 8, "{took}");
+        })
+        .finished();
+    machine
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[view[1].0]).await).await.unwrap();
+            let last = value(&opened, "last").await;
+            assert_eq!(last, Some(COMMITS.to_string()), "the new member has all of it");
+        })
+        .finished();
+}
+
+#[test]
+fn a_request_of_a_copy_has_a_limit_of_entries_and_bytes() {
+    let lengths = |count: u64, bytes: usize| -> Vec<usize> {
+        let entry = |number| (EntryNumber(number), Bytes::from(vec![0; bytes]));
+        let entries = (1..=count).map(entry).collect();
+        batches(entries).iter().map(Vec::len).collect()
+    };
+    assert!(lengths(0, 0).is_empty());
+    assert_eq!(lengths(LOG_PUTS_MAX as u64 + 1, 10), [LOG_PUTS_MAX, 1]);
+    assert_eq!(lengths(5, 400_000), [3, 2]);
+    assert_eq!(lengths(2, LOG_PUTS_BYTES), [1, 1]);
 }
 
 #[test]

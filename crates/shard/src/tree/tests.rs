@@ -1,9 +1,12 @@
 //! The tree's promises: rows, space that is freed, the same I/O for the same seed.
 
-use crate::rig::{commit, machine, open, power_on, value};
+use super::wal::REPLAY_ENTRIES_MAX;
+use crate::rig::{commit, frame, machine, open, power_on, value};
 use crate::takeover::Opened;
+use futures::future::join_all;
 use model::Scheme;
 use std::time::Duration;
+use world::World;
 
 const SINGLE: Scheme = Scheme::Replicate(1);
 
@@ -148,4 +151,48 @@ fn the_same_seed_does_the_same_io() {
     };
     assert_eq!(life(34), life(34));
     assert_ne!(life(34), life(35));
+}
+
+/// Would be broken if the age of what isn't in tables began anew with each owner: the log of a shard whose owners are killed
+/// every few seconds would only grow, and each take-over would take longer than the one before.
+#[test]
+fn owners_that_change_often_flush_what_is_old() {
+    const LIFE: Duration = Duration::from_secs(18);
+    let machine = machine(35, SINGLE, 1);
+    let life = |world: World| async move {
+        let opened = open(power_on(&world, &[]).await).await.unwrap();
+        load(&opened, opened.last_commit.0 + 1, 10, 1).await;
+        world.sleep(LIFE).await;
+        opened.tree.db.manifest().replay_after_wal_id()
+    };
+    let mut flushed = Vec::new();
+    for _ in 0..5 {
+        flushed.push(machine.run(life).finished());
+    }
+    assert!(flushed[4] > flushed[0], "{flushed:?}");
+}
+
+/// Would be broken if many small commits waited for a table until they are old: a take-over reads and copies each of them.
+#[test]
+fn a_log_of_many_small_commits_is_flushed_soon() {
+    const AT_ONCE: u64 = 256;
+    machine(36, SINGLE, 1)
+        .run(|world| async move {
+            let opened = open(power_on(&world, &[]).await).await.unwrap();
+            for first in (1..=REPLAY_ENTRIES_MAX).step_by(AT_ONCE as usize) {
+                let numbers = first..first + AT_ONCE;
+                let frames: Vec<_> = numbers
+                    .map(|number| frame(number, &[("k", Some("v"))]))
+                    .collect();
+                let appended = frames.iter().map(|frame| opened.log.append_commit(frame));
+                for (entry, frame) in join_all(appended).await.into_iter().zip(&frames) {
+                    opened.tree.apply(entry.unwrap(), frame).await.unwrap();
+                }
+            }
+            // Some rounds of maintenance.
+            world.sleep(Duration::from_secs(20)).await;
+            let trimmed = opened.log.trimmed_below();
+            assert!(trimmed.0 > REPLAY_ENTRIES_MAX / 2, "{trimmed}");
+        })
+        .finished();
 }

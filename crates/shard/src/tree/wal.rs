@@ -15,8 +15,11 @@ use slatedb::{RowEntry, ValueDeletable};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The tree's memory is flushed to a table once this much log depends on it, to keep replay short.
-const REPLAY_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The tree's memory is flushed to a table once this much log depends on it: a take-over reads, copies and replays all of it
+/// while programs wait. On a busy machine with two cores 32 MiB take most of a second.
+const REPLAY_BYTES_MAX: u64 = 32 * 1024 * 1024;
+/// The same limit by entries, which cost some tens of microseconds each, however small they are.
+pub(super) const REPLAY_ENTRIES_MAX: u64 = 8192;
 /// The same limit by age.
 pub(super) const REPLAY_AGE_MAX: Duration = Duration::from_secs(60);
 
@@ -158,9 +161,12 @@ impl WalWriter for Writer {
         })
     }
 
+    /// Asked with each commit, for what wasn't frozen yet: a new owner's first commit flushes what it had to replay too much of.
     fn should_flush_memtable(&self, replay_after_wal_id: u64) -> bool {
         let behind = self.log.behind(EntryNumber(replay_after_wal_id));
-        behind.bytes >= REPLAY_BYTES_MAX || behind.age >= REPLAY_AGE_MAX
+        behind.bytes >= REPLAY_BYTES_MAX
+            || behind.entries >= REPLAY_ENTRIES_MAX
+            || behind.age >= REPLAY_AGE_MAX
     }
 
     fn observer(&self) -> Box<dyn WalObserver> {
