@@ -252,9 +252,10 @@ impl Names {
             .known()
             .and_then(|known| known.leads_to(directory, name));
         let Some(inode) = leads_to else { return };
-        if let Some(session) = self.session.owner().take_close(inode) {
+        let owner = self.session.owner();
+        if owner.is_close_untold(inode) {
             // Boxed because it is rare: otherwise every removal's future would contain it.
-            let told = Box::pin(self.session.unhold(session, inode)).await;
+            let told = Box::pin(owner.tell_close(inode)).await;
             if let Err(error) = told {
                 tracing::debug!(%inode, %error, "the owner can't be told of a closed file");
             }

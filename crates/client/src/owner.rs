@@ -318,7 +318,7 @@ impl Owner {
         }
     }
 
-    /// Removes a use of the stamp's session.
+    /// Removes a use of the stamp's session. If the owner can't be told in time, it is told later.
     pub(crate) async fn unhold(&self, inode: InodeId, stamp: Stamp) -> Result<()> {
         let unhold = OwnerRequest::Unhold { inode, stamp };
         self.ask_to(&unhold).await
@@ -332,12 +332,19 @@ impl Owner {
         }
     }
 
-    /// A file's name is about to be removed. The session whose use of it was to be removed soon, if there is one: who asks
-    /// tells the owner now.
-    pub(crate) fn take_close(&self, inode: InodeId) -> Option<SessionId> {
+    /// Whether a file was closed, and the owner is to be told soon.
+    pub(crate) fn is_close_untold(&self, inode: InodeId) -> bool {
         match self {
-            Self::Here(_) => None,
-            Self::There(owner) => owner.take_close(inode),
+            Self::Here(_) => false,
+            Self::There(owner) => owner.is_close_untold(inode),
+        }
+    }
+
+    /// A file's name is about to be removed: the owner is told of its closes now.
+    pub(crate) async fn tell_close(&self, inode: InodeId) -> Result<()> {
+        match self {
+            Self::Here(_) => Ok(()),
+            Self::There(owner) => owner.tell_close(inode).await,
         }
     }
 

@@ -89,7 +89,10 @@ impl RemoteOwner {
     /// As [`Calls::ask`].
     pub(super) async fn ask(&self, request: &OwnerRequest) -> Result<OwnerReply> {
         let calls = self.calls.load_full();
-        calls.ask(request).await
+        match request {
+            OwnerRequest::Unhold { .. } => calls.unhold(request).await,
+            _ => calls.ask(request).await,
+        }
     }
 
     /// As [`Calls::undecided`]: what a session before has asked isn't done any more.
@@ -135,9 +138,15 @@ impl RemoteOwner {
         self.calls.load().unhold_later(session, inode)
     }
 
-    /// As [`Calls::take_close`].
-    pub(super) fn take_close(&self, inode: InodeId) -> Option<SessionId> {
-        self.calls.load().take_close(inode)
+    /// As [`Calls::is_close_untold`].
+    pub(super) fn is_close_untold(&self, inode: InodeId) -> bool {
+        self.calls.load().is_close_untold(inode)
+    }
+
+    /// As [`Calls::tell_close`].
+    pub(super) async fn tell_close(&self, inode: InodeId) -> Result<()> {
+        let calls = self.calls.load_full();
+        calls.tell_close(inode).await
     }
 
     /// Reserves numbers for files in a directory.

@@ -3,7 +3,7 @@
 use super::{Maker, ROOT};
 use crate::rig::run_patient as run;
 use crate::rig::way::next_on_another_node;
-use client::Losses;
+use client::{Losses, OpenFlags};
 use metanode::Metanode;
 use model::FileName;
 use model::operation::RenameMode;
@@ -62,6 +62,13 @@ fn a_file_that_is_removed_just_after_its_close_is_gone_at_once() {
         let there = inodes().await;
         let removed = make_synced(&mut maker).await;
         client.unlink(directory, removed).await.unwrap();
+        assert_eq!(inodes().await, there);
+        // One that was opened again meanwhile was closed twice.
+        let again = make_synced(&mut maker).await;
+        let inode = client.lookup(directory, again.clone()).await.unwrap().inode;
+        client.open(inode, OpenFlags::default()).await.unwrap();
+        client.release(inode).await;
+        client.unlink(directory, again).await.unwrap();
         assert_eq!(inodes().await, there);
         let replaced = make_synced(&mut maker).await;
         let moved = make_synced(&mut maker).await;

@@ -150,7 +150,7 @@ impl Calls {
             // Nobody waits for the answer any more: a file that it tells of is closed.
             if let Err(Some(answer)) = tell.send(settled)
                 && let Some(close) = it.close_of(&asked, &answer)
-                && let Err(error) = it.ask(&close).await
+                && let Err(error) = it.unhold(&close).await
             {
                 tracing::debug!(%error, "a file that nobody opened isn't closed");
             }
