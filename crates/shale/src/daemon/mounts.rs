@@ -403,10 +403,33 @@ impl Mounts {
     /// # Errors
     /// `Busy`, naming the users; mounts can be made again.
     pub async fn end_all(self: &Arc<Self>, how: Unmount) -> Result<Vec<String>> {
+        // Those that were ended come back, so the node is needed although it may have none for a moment.
+        let _attempt = self.attempt.clone();
+        let mut ended = Vec::new();
+        match self.try_to_end_all(how, &mut ended).await {
+            Ok(left) => Ok(left),
+            Err(refused) => Err(self.make_ended_again(ended, refused).await),
+        }
+    }
+
+    /// As [`Mounts::end_all`], for a daemon that ends whatever comes of it: if a mount is in use, those that were ended before it
+    /// don't come back. Their owner would be waited for, and they would end a moment later.
+    ///
+    /// # Errors
+    /// As those of [`Mounts::end_all`].
+    pub async fn end_all_for_good(&self, how: Unmount) -> Result<Vec<String>> {
+        self.try_to_end_all(how, &mut Vec::new()).await
+    }
+
+    /// Ends mounts until one can't be ended. `ended`: gets those that were.
+    async fn try_to_end_all(
+        &self,
+        how: Unmount,
+        ended: &mut Vec<Arc<OneMount>>,
+    ) -> Result<Vec<String>> {
         // Those waiting for their turn are refused; the one being made ends with the others.
         self.closed.store(true, Ordering::Release);
         let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;
-        let mut ended = Vec::new();
         let all = match &making {
             Err(_) if how != Unmount::Forced => {
                 let text = "a mount is still being made; try again when it is done";
@@ -415,19 +438,11 @@ impl Mounts {
             _ => {
                 // Another attempt may have failed meanwhile and opened it again.
                 self.closed.store(true, Ordering::Release);
-                self.end_all_alone(how, &mut ended).await
+                self.end_all_alone(how, ended).await
             }
         };
         self.closed.store(all.is_ok(), Ordering::Release);
-        let refused = match all {
-            Ok(left) => return Ok(left),
-            Err(refused) => refused,
-        };
-        // Those that were ended come back, so the node is needed although it may have none for a moment.
-        let _attempt = self.attempt.clone();
-        // Not held while their owner is asked.
-        drop(making);
-        Err(self.make_ended_again(ended, refused).await)
+        all
     }
 
     /// Makes mounts again that were ended before another one couldn't be. Returns why it was `refused`, and what is missing now.

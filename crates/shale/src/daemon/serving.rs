@@ -212,18 +212,18 @@ impl Serving {
     /// `Busy` if programs or bind mounts use a mount and `force` isn't set; nothing has changed
     /// then.
     pub async fn shutdown(&self, force: bool) -> Result<Vec<String>> {
-        let how = if force {
-            Unmount::Forced
-        } else {
-            Unmount::IfIdle
-        };
         // An attempt to make the own mount would be waited for, perhaps as long as it is made again and again.
         self.own.stop();
-        let left = self.mounts.end_all(how).await;
+        let left = self.mounts.end_all(how_to_unmount(force)).await;
         let left = left.inspect_err(|_| self.own.go_on())?;
+        self.note_shutdown(force);
+        Ok(left)
+    }
+
+    /// The daemon ends, as it was told.
+    fn note_shutdown(&self, force: bool) {
         self.was_told.store(true, Ordering::Release);
         self.shutdown.send_replace(Some(force));
-        Ok(left)
     }
 
     /// Lets the daemon end with its whole cluster, by force. It ends whatever becomes of its mounts: it couldn't serve them
@@ -234,8 +234,7 @@ impl Serving {
     pub async fn shutdown_with_cluster(&self) -> Result<Vec<String>> {
         let left = self.shutdown(true).await;
         if left.is_err() {
-            self.was_told.store(true, Ordering::Release);
-            self.shutdown.send_replace(Some(true));
+            self.note_shutdown(true);
         }
         left
     }
@@ -245,11 +244,14 @@ impl Serving {
     /// # Errors
     /// The first thing that couldn't be made durable.
     pub async fn end(&self, force: bool) -> Result<()> {
-        let unmounted = self.shutdown(force).await;
         self.own.stop();
+        let unmounted = self.mounts.end_all_for_good(how_to_unmount(force)).await;
+        if unmounted.is_ok() {
+            self.note_shutdown(force);
+        }
         let closed = self.running.close().await;
         // What is in use, or was mounted meanwhile: without the daemon it would be a dead mount.
-        let ended = self.mounts.end_all(Unmount::Forced).await;
+        let ended = self.mounts.end_all_for_good(Unmount::Forced).await;
         closed.and(unmounted).and(ended).map(drop)
     }
 
@@ -567,6 +569,14 @@ impl Serving {
                 mended: outcome.report.mended,
             })
             .collect())
+    }
+}
+
+/// How mounts are ended when the daemon is to end.
+fn how_to_unmount(force: bool) -> Unmount {
+    match force {
+        true => Unmount::Forced,
+        false => Unmount::IfIdle,
     }
 }
 

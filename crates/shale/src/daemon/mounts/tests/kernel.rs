@@ -191,3 +191,21 @@ fn a_mount_that_was_unmounted_before_does_not_come_back_with_the_others() {
         busy.mount.unmount(Unmount::Forced).await.unwrap();
     });
 }
+
+/// Would be broken if a daemon that ends, perhaps because its machine does, waited for an owner that has gone before it stores
+/// what was written: mounts came back that it ended once more.
+#[test]
+fn mounts_of_a_daemon_that_ends_do_not_come_back_because_another_one_is_in_use() {
+    run(|world, home, gate, mounts| async move {
+        let busy = mount(&world, &home, "busy", &gate).await;
+        let idle = mount(&world, &home, "idle", &gate).await;
+        let held = std::fs::File::create(home.join("busy/held")).unwrap();
+        mounts.list.lock().extend([busy.clone(), idle.clone()]);
+        let refused = mounts.end_all_for_good(Unmount::IfIdle).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(idle.mount.is_ended() && !busy.mount.is_ended());
+        assert!(gate.names.lock().is_empty(), "nobody is asked for it");
+        drop(held);
+        busy.mount.unmount(Unmount::Forced).await.unwrap();
+    });
+}
