@@ -7,6 +7,7 @@
 //! Each kind is a job with its own state. Jobs know the [`Host`], to which they give operations as
 //! any client does; none knows sessions' opens, locks or requests.
 
+mod allowance;
 mod balance;
 mod blocks;
 mod clean;
@@ -26,6 +27,7 @@ mod tree;
 mod unreadable;
 mod width;
 
+use crate::background::allowance::Allowance;
 use crate::background::balance::Balance;
 use crate::background::blocks::Blocks;
 use crate::background::clean::Clean;
@@ -50,9 +52,10 @@ use crate::sessions::Decided;
 use model::owner::{Mended, Verdict};
 use model::{ErrorKind, FamilyId, GroupId, NsdId, Result, SegmentId, SegmentPlace};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use tokio::sync::{Mutex, MutexGuard};
 
+pub use allowance::Servers;
 pub use slots::switch_slots;
 pub(crate) use survey::Nsds;
 
@@ -70,9 +73,8 @@ pub(crate) enum Pace {
 pub enum Surveys {
     /// The owner itself.
     Own,
-    /// In a cluster servers do, and ask the owner what is live. Whether no repair is under way or was never
-    /// tried, as the manager said last.
-    ByServers(Arc<AtomicBool>),
+    /// In a cluster servers do, and ask the owner what is live. With what all owners of a node hear of them.
+    ByServers(Arc<Servers>),
 }
 
 /// The jobs, and the order in which a round does them.
@@ -126,11 +128,17 @@ impl Background {
             freeing.clone(),
             counts.clone(),
         ));
-        let emptying = Arc::new(Emptying::new(host.clone(), rewriter.clone()));
+        let allowance = Allowance::new(host.clone(), surveys.clone());
+        let emptying = Arc::new(Emptying::new(
+            host.clone(),
+            rewriter.clone(),
+            allowance.clone(),
+        ));
         let balance = Arc::new(Balance::new(
             host.clone(),
             rewriter.clone(),
             surveys.clone(),
+            allowance,
         ));
         let unreadable = Arc::new(Unreadable::new(host.clone(), judging.clone()));
         let slots = Arc::new(Slots::new(host.clone()));

@@ -62,7 +62,7 @@ mod sessions;
 mod tokens;
 
 pub use crate::assignment::begin_alone;
-pub use crate::background::{Surveys, switch_slots};
+pub use crate::background::{Servers, Surveys, switch_slots};
 pub use crate::host::{DATA_POOL, TAKE_OVER_MAX};
 pub use crate::lease::OwnerLease;
 pub use crate::locks::Locks;

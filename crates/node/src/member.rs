@@ -634,7 +634,7 @@ impl Parts {
             run: self.run,
             memory: self.memory.clone(),
             lease: self.lease.owners().clone(),
-            surveys: metanode::Surveys::ByServers(self.jobs.is_calm.clone()),
+            surveys: metanode::Surveys::ByServers(self.jobs.servers.clone()),
         }
     }
 }

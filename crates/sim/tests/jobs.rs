@@ -2,11 +2,11 @@
 //! have the groups' NSDs, whatever fails meanwhile. What is looked at here is never done by a round of an
 //! owner that a test asks for.
 
-use crate::growing::{ms, must_read_all, until, write_all};
+use crate::growing::{change_scheme, has_one_generation, ms, must_read_all, until, write_all};
 use crate::stories::make;
 use model::jobs::{Assignment, Cursor, Kind, RepairProgress};
 use model::{GroupId, NsdId, Scheme, SessionId};
-use node::Removal;
+use node::{Member, Removal};
 use pool::SurveyedSegment;
 use sim::cluster::{ClusterScenario, Stage, client};
 use sim::{by_suite, each_seed};
@@ -398,6 +398,67 @@ pub(crate) fn limited(seed: u64, planted: Option<Planted>) -> u64 {
         until_complete(&stage, 0, ALL_MAX).await;
         must_be_whole(&stage, 0).await;
         stage.start(LOSER).await;
+    })
+}
+
+/// Bytes that all processes have put to NSDs.
+async fn written(stage: &Arc<Stage>) -> u64 {
+    let mut sum = 0;
+    for node in 0..=LOSER {
+        let asked = stage.run(node, async |_, member| {
+            let states = member.pool().nsd_states().into_iter();
+            states.map(|it| it.bytes_written).sum::<u64>()
+        });
+        sum += asked.await;
+    }
+    sum
+}
+
+/// Would be broken if owners rewrote as fast as they can after a change of the scheme, or went on as before when the
+/// limit was changed, or if nobody was told how far that is meanwhile.
+#[test]
+fn rewriting_keeps_below_the_limit() {
+    each_seed(0..by_suite(1, 10), |seed| {
+        rewritten(seed);
+    });
+}
+
+fn rewritten(seed: u64) -> u64 {
+    const SLOW: u64 = 1_000_000;
+    // Of three bytes one is read and two are written, as copies.
+    const WRITTEN: u64 = SLOW / 3 * 2;
+    // The shard's log and tables.
+    const SLACK: u64 = 2_000_000;
+    Stage::play(seed, &FIVE, None, async |stage| {
+        begin(&stage).await;
+        until_quiet(&stage, 0).await;
+        limit(&stage, 0, SLOW).await;
+        let (before, begun) = (written(&stage).await, stage.now());
+        change_scheme(&stage, 1, Scheme::Replicate(2)).await;
+        stage.sleep(ms(30_000)).await;
+        let bytes = written(&stage).await - before;
+        let took = stage.now() - begun;
+        let paid = WRITTEN * took.as_millis() as u64 / 1_000;
+        // A second's worth may be owed, and a round's comes on top.
+        assert!(
+            bytes <= paid + 3 * WRITTEN + SLACK && bytes > paid / 2,
+            "{bytes} bytes in {took:?}, {WRITTEN} per second are allowed"
+        );
+        let shown = status(&stage, 1).await.expect("the manager tells");
+        let is_told =
+            shown.to_rewrite > Some(0) && shown.rewritten_in > Some(Duration::from_secs(10));
+        assert!(is_told, "{shown:?}");
+        limit(&stage, 1, Member::REPAIR_SPEED).await;
+        for step in 0.. {
+            let shown = status(&stage, 1).await;
+            if shown.is_some_and(|it| it.to_rewrite == Some(0)) {
+                break;
+            }
+            assert!(step < 30, "it goes on as slowly: {shown:?}");
+            stage.sleep(ms(1_000)).await;
+        }
+        until(&stage, 2, "one generation", has_one_generation).await;
+        must_read_all(&stage, 3).await;
     })
 }
 

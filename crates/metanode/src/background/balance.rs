@@ -4,6 +4,7 @@
 //! segments move is the rule of [`Uses`]; they are rewritten as cleaning does. Nothing of
 //! it is remembered: after a crash another pass counts again.
 
+use crate::background::allowance::Allowance;
 use crate::background::rewrite::Rewriter;
 use crate::background::segments::Segments;
 use crate::background::width::{Width, width};
@@ -15,7 +16,6 @@ use namespace::{Key, Segment};
 use parking_lot::Mutex;
 use pool::{EVEN_BELOW, Groups, MemberState, Uses};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use world::Instant;
 
@@ -35,6 +35,7 @@ pub(super) struct Balance {
     host: Arc<Host>,
     segments: Segments,
     surveys: Surveys,
+    allowance: Allowance,
     progress: Mutex<Progress>,
 }
 
@@ -74,11 +75,18 @@ struct Pass {
 }
 
 impl Balance {
-    pub(super) fn new(host: Arc<Host>, rewriter: Rewriter, surveys: Surveys) -> Self {
+    pub(super) fn new(
+        host: Arc<Host>,
+        rewriter: Rewriter,
+        surveys: Surveys,
+        allowance: Allowance,
+    ) -> Self {
+        let segments = Segments::new(host.clone(), rewriter);
         Self {
-            segments: Segments::new(host.clone(), rewriter),
+            segments: segments.within(allowance.clone()),
             host,
             surveys,
+            allowance,
             progress: Mutex::default(),
         }
     }
@@ -91,7 +99,7 @@ impl Balance {
     }
 
     /// Counts some segments, or moves some. Returns how many extents were replaced; a gentle round also
-    /// counts an unfinished move.
+    /// counts an unfinished move, unless that waits until what was moved before is paid.
     pub(super) async fn balance_some(&self, pace: Pace) -> Result<u64> {
         if !self.is_time() {
             self.progress.lock().pass = None;
@@ -107,7 +115,12 @@ impl Balance {
         let mut replaced = 0;
         for _ in 0..pages {
             let ended = if pass.moves {
-                let (moved, ended) = self.move_some(&mut pass).await?;
+                let bytes_max = self.allowance.of_round(pace);
+                if bytes_max == 0 {
+                    self.progress.lock().pass = Some(pass);
+                    return Ok(replaced);
+                }
+                let (moved, ended) = self.move_some(&mut pass, bytes_max).await?;
                 replaced += moved;
                 ended
             } else {
@@ -135,7 +148,7 @@ impl Balance {
         let is_repaired = match &self.surveys {
             // Rounds do that first.
             Surveys::Own => true,
-            Surveys::ByServers(is_calm) => is_calm.load(Ordering::Relaxed),
+            Surveys::ByServers(servers) => servers.is_calm(),
         };
         let is_still = pool.map().closed().is_empty() && pool.groups().moving().is_empty();
         let is_quiet = is_repaired && is_still;
@@ -217,9 +230,9 @@ impl Balance {
         false
     }
 
-    /// Moves some of the segments of a page. Returns how many extents were replaced, and whether
-    /// no more is to be moved.
-    async fn move_some(&self, pass: &mut Pass) -> Result<(u64, bool)> {
+    /// Moves some of the segments of a page, with about so many bytes. Returns how many extents were
+    /// replaced, and whether no more is to be moved.
+    async fn move_some(&self, pass: &mut Pass, bytes_max: u64) -> Result<(u64, bool)> {
         self.host.pool().fill_evenly(&pass.uses);
         let (uses, groups) = (&mut pass.uses, &pass.groups);
         let is_worth_it = |_, segment: &Segment| {
@@ -229,7 +242,7 @@ impl Balance {
         let mut chosen = Vec::new();
         let page = self
             .segments
-            .choose_from_page(&mut pass.from, &mut chosen, is_worth_it);
+            .choose_from_page(&mut pass.from, &mut chosen, bytes_max, is_worth_it);
         let ended = page.await? || pass.uses.unevenness() <= EVEN_BELOW;
         // What files share stays where it is: rewriting would make copies.
         let rewritten = self.segments.rewrite(chosen, |_, live| live.unfound == 0);

@@ -207,7 +207,7 @@ impl Clean {
         for _ in 0..pages {
             let page = self
                 .segments
-                .choose_from_page(&mut from, &mut chosen, |id, segment| {
+                .choose_from_page(&mut from, &mut chosen, u64::MAX, |id, segment| {
                     let is_stubborn = || self.freeing.is_stubborn(id, segment, width);
                     is_narrow(segment) || (is_mostly_dead(segment) && !is_stubborn())
                 });

@@ -8,6 +8,7 @@ mod dropping;
 mod walk;
 
 use crate::background::Pace;
+use crate::background::allowance::Allowance;
 use crate::background::rewrite::Rewriter;
 use crate::background::segments::Segments;
 use crate::host::Host;
@@ -32,6 +33,7 @@ pub(super) struct Emptying {
     segments: Segments,
     /// Of what no segment's record leads to.
     rewriter: Rewriter,
+    allowance: Allowance,
     progress: Mutex<Progress>,
 }
 
@@ -82,11 +84,13 @@ struct Pass {
 }
 
 impl Emptying {
-    pub(super) fn new(host: Arc<Host>, rewriter: Rewriter) -> Self {
+    pub(super) fn new(host: Arc<Host>, rewriter: Rewriter, allowance: Allowance) -> Self {
+        let segments = Segments::new(host.clone(), rewriter.clone());
         Self {
-            segments: Segments::new(host.clone(), rewriter.clone()),
+            segments: segments.within(allowance.clone()),
             host,
             rewriter,
+            allowance,
             progress: Mutex::default(),
         }
     }
@@ -102,7 +106,8 @@ impl Emptying {
         (of == map.newest().first_group).then_some(left)
     }
 
-    /// Moves some data out of closed generations. Returns how many extents or maps it changed.
+    /// Moves some data out of closed generations. Returns how many extents or maps it changed; 0 also while what was
+    /// moved before isn't paid.
     pub(super) async fn empty_some(&self, pace: Pace) -> Result<u64> {
         let map = self.host.pool().map();
         if map.closed().is_empty() {
@@ -128,12 +133,7 @@ impl Emptying {
             }
             return Ok(dropped);
         }
-        let pages = if pace == Pace::Drain {
-            usize::MAX
-        } else {
-            PAGES_MAX
-        };
-        match self.go_on(&map, pages).await {
+        match self.go_on(&map, pace).await {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 tracing::warn!(%error, "data can't be moved to the pool's newest groups");
                 Ok(self.pause(STUCK_PAUSE))
@@ -149,7 +149,7 @@ impl Emptying {
     }
 
     /// Continues a pass, or begins one.
-    async fn go_on(&self, map: &PoolMap, pages: usize) -> Result<u64> {
+    async fn go_on(&self, map: &PoolMap, pace: Pace) -> Result<u64> {
         let shard = self.host.shard();
         let target = map.newest().first_group;
         let mut pass = {
@@ -165,7 +165,11 @@ impl Emptying {
                 .unwrap_or_else(|| Pass::new(shard.epoch(), target, next))
         };
         if pass.walk.is_some() {
-            let replaced = self.walk_some(&mut pass).await?;
+            if self.allowance.of_round(pace) == 0 {
+                self.progress.lock().pass = Some(pass);
+                return Ok(0);
+            }
+            let replaced = self.walk_some(&mut pass, pace).await?;
             return match pass.walk {
                 Some(_) => {
                     self.progress.lock().pass = Some(pass);
@@ -174,6 +178,10 @@ impl Emptying {
                 None => self.end_pass(pass).await,
             };
         }
+        let pages = match pace {
+            Pace::Drain => usize::MAX,
+            Pace::Gentle => PAGES_MAX,
+        };
         for _ in 0..pages {
             if pass.aim == Aim::Count {
                 if self.count_some(&mut pass).await? {
@@ -182,7 +190,12 @@ impl Emptying {
                 }
                 continue;
             }
-            let (replaced, ended) = self.segments_some(&mut pass).await?;
+            let bytes_max = self.allowance.of_round(pace);
+            if bytes_max == 0 {
+                self.progress.lock().pass = Some(pass);
+                return Ok(0);
+            }
+            let (replaced, ended) = self.segments_some(&mut pass, bytes_max).await?;
             if ended {
                 if pass.is_shared && pass.replaced == 0 {
                     pass.walk = Some(Table::Inodes.first());
@@ -191,7 +204,7 @@ impl Emptying {
                 }
                 return self.end_pass(pass).await;
             }
-            if replaced > 0 && pages != usize::MAX {
+            if replaced > 0 && pace == Pace::Gentle {
                 break;
             }
         }
@@ -206,15 +219,15 @@ impl Emptying {
         self.segments.see_page(&mut pass.from, count).await
     }
 
-    /// Rewrites some of the segments of a page. Returns the number of extents replaced, and whether
-    /// there are no more segments.
-    async fn segments_some(&self, pass: &mut Pass) -> Result<(u64, bool)> {
+    /// Rewrites some of the segments of a page, with about so many bytes. Returns the number of extents
+    /// replaced, and whether there are no more segments.
+    async fn segments_some(&self, pass: &mut Pass, bytes_max: u64) -> Result<(u64, bool)> {
         let mut chosen = Vec::new();
         let target = pass.target;
         let is_to_move = |_, segment: &Segment| segment.place.group < target;
         let page = self
             .segments
-            .choose_from_page(&mut pass.from, &mut chosen, is_to_move);
+            .choose_from_page(&mut pass.from, &mut chosen, bytes_max, is_to_move);
         let ended = page.await?;
         pass.found += chosen.len() as u64;
         let mut shared = 0;

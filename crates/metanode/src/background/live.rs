@@ -39,6 +39,18 @@ impl Live {
     pub(super) fn extents(&self) -> impl Iterator<Item = &Extent> {
         self.parts.iter().flat_map(|part| &part.extents)
     }
+
+    /// How many bytes of its segment [`LiveParts::load`] reads.
+    pub(super) fn bytes_to_load(&self, place: &SegmentPlace) -> u64 {
+        match self.is_loaded_whole() {
+            true => u64::from(place.length),
+            false => self.bytes(),
+        }
+    }
+
+    fn is_loaded_whole(&self) -> bool {
+        self.extents().count() > READS_MAX
+    }
 }
 
 /// Ranges of a file that may point at a segment: offset and end.
@@ -216,7 +228,7 @@ impl LiveParts {
 
     /// Reads the bytes of the parts.
     pub(super) async fn load(&self, place: &SegmentPlace, live: &mut Live) -> Result<()> {
-        let whole = if live.extents().count() > READS_MAX {
+        let whole = if live.is_loaded_whole() {
             Some(self.host.pool().read_whole(place).await?)
         } else {
             None

@@ -1,6 +1,7 @@
 //! Goes over the records of all segments of a shard, and rewrites what lives in some of them. Cleaning,
 //! emptying and balancing differ in their choice.
 
+use crate::background::allowance::Allowance;
 use crate::background::freeing::STEP_BYTES;
 use crate::background::live::{Chosen, Live, LiveParts};
 use crate::background::rewrite::{Part, Rewriter};
@@ -19,6 +20,8 @@ pub(super) struct Segments {
     host: Arc<Host>,
     live: LiveParts,
     rewriter: Rewriter,
+    /// What is rewritten counts there.
+    allowance: Option<Allowance>,
 }
 
 /// What [`Segments::rewrite`] did.
@@ -36,6 +39,15 @@ impl Segments {
             live: LiveParts::new(host.clone()),
             host,
             rewriter,
+            allowance: None,
+        }
+    }
+
+    /// What is rewritten counts against an allowance.
+    pub(super) fn within(self, allowance: Allowance) -> Self {
+        Self {
+            allowance: Some(allowance),
+            ..self
         }
     }
 
@@ -45,23 +57,27 @@ impl Segments {
     }
 
     /// Adds those segments of a page, beginning at `from`, to `chosen` that `choose` takes, until these
-    /// are [`SEGMENTS_MAX`]. `from` moves on behind the last one that was looked at. Returns whether
-    /// the page was the last and all of it was looked at.
+    /// are [`SEGMENTS_MAX`], or have `bytes_max` live bytes or more. `from` moves on behind the last one
+    /// that was looked at. Returns whether the page was the last and all of it was looked at.
     pub(super) async fn choose_from_page(
         &self,
         from: &mut Key,
         chosen: &mut Vec<Chosen>,
+        bytes_max: u64,
         mut choose: impl FnMut(SegmentId, &Segment) -> bool,
     ) -> Result<bool> {
         let (_, to) = Table::Segments.range();
         let page = self.host.shard().scan(from, &to, SCAN_PAGE).await?;
+        let live = chosen.iter().map(|it| it.segment.live);
+        let mut bytes = live.fold(0, u64::saturating_add);
         for (key, record) in &page {
-            if chosen.len() >= SEGMENTS_MAX {
+            if chosen.len() >= SEGMENTS_MAX || bytes >= bytes_max {
                 return Ok(false);
             }
             if let (Key::Segment(id), Record::Segment(segment)) = (key, record)
                 && choose(*id, segment)
             {
+                bytes = bytes.saturating_add(segment.live);
                 chosen.push(Chosen {
                     id: *id,
                     segment: (**segment).clone(),
@@ -82,7 +98,8 @@ impl Segments {
             see(segment);
             false
         };
-        self.choose_from_page(from, &mut Vec::new(), seen).await
+        self.choose_from_page(from, &mut Vec::new(), u64::MAX, seen)
+            .await
     }
 
     /// Rewrites what lives in these segments, if `wants` it of each. Those of neighbouring places of a
@@ -108,6 +125,9 @@ impl Segments {
                     continue;
                 }
                 done.segments += 1;
+                if let Some(allowance) = &self.allowance {
+                    allowance.take(live.bytes_to_load(&of.segment.place), live.bytes());
+                }
                 if self.host.world().has_planted(Planted::FreeLive) {
                     self.host.pool().delete(&[of.segment.place]).await?;
                     continue;

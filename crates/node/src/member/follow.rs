@@ -128,13 +128,15 @@ impl Parts {
         }
     }
 
-    /// Calls go to the newest addresses from now on, and nodes that were expelled by hand are known.
+    /// Calls go to the newest addresses from now on, nodes that were expelled by hand are known, and owners keep to what the
+    /// settings say.
     pub(super) fn use_roster(&self) {
         let roster = self.roster.borrow().clone();
         for (node, known) in &roster.addresses {
             self.peers.set_address(*node, known.address);
         }
         self.services.set_barred(&roster.barred);
+        self.jobs.use_settings(&roster, self.world.now());
     }
 
     /// Reaches NSDs of other nodes where they are now. `used`: where they were reached so far.

@@ -22,15 +22,15 @@ use coordination::Roster;
 use desk::Desk;
 use manager::Moment;
 use manager::jobs::{Assignment, Cursor, Worker};
+use metanode::Servers;
 use model::call::{Call, Reply};
 use model::jobs::{JOBS, JOBS_CLASS, JobsReply, JobsRequest, RepairProgress, RepairReport};
 use model::{Error, ErrorKind, NodeRun, Result};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::Notify;
-use world::{Deadline, Task};
+use world::{Deadline, Instant, Task};
 
 /// How long an answer of the manager is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
@@ -50,8 +50,8 @@ pub(super) struct Jobs {
     worker: Mutex<Worker>,
     /// A job here has ended: the manager wants to know.
     ended: Notify,
-    /// No repair of the pool is under way, as the manager said last. Owners here balance only then.
-    pub(super) is_calm: Arc<AtomicBool>,
+    /// What owners here hear: whether repair of the pool is under way, and what they may rewrite.
+    pub(super) servers: Arc<Servers>,
 }
 
 /// The tasks of a member.
@@ -69,6 +69,14 @@ pub(super) fn begin(parts: &Arc<Parts>) -> [Task<()>; 4] {
 }
 
 impl Jobs {
+    /// Owners here read and write no more than the cluster's settings say, from now on.
+    pub(super) fn use_settings(&self, roster: &Roster, now: Instant) {
+        let set = roster.settings.get(&format!("config/{SPEED}"));
+        let set = set.and_then(|value| value.parse::<u64>().ok());
+        let speed = set.unwrap_or(Member::REPAIR_SPEED).max(SPEED_MIN);
+        self.servers.limit(speed, now);
+    }
+
     /// Answers another member, if the manager is here.
     pub(super) fn serve(&self, from: NodeRun, call: &Call, now: Moment) -> Reply {
         let answer = call
@@ -103,7 +111,7 @@ async fn ask(parts: &Parts, manager: NodeRun, request: &JobsRequest) -> Result<J
 
 impl Member {
     /// What repair, sweep and scrub together may read or write at one node unless the cluster says otherwise, in bytes per
-    /// second.
+    /// second; and as much again what the owners there move.
     pub const REPAIR_SPEED: u64 = 256 << 20;
     /// How often each group is scrubbed unless the cluster says otherwise.
     pub const SCRUB_PERIOD: Duration = Duration::from_secs(14 * 24 * 3_600);
@@ -149,8 +157,9 @@ impl Member {
         worker.jobs().collect()
     }
 
-    /// What repair, sweep and scrub together may read or write at one node, from a few seconds on. A setting
-    /// of the cluster, which later managers have, too.
+    /// What repair, sweep and scrub together may read or write at one node, from a few seconds on; and as much again
+    /// what the owners of that node do when they move data that is safe where it is. A setting of the cluster, which
+    /// later managers have, too.
     ///
     /// # Errors
     /// `InvalidArgument` below 4 KiB; those of coordination.

@@ -46,7 +46,8 @@ fn of_cluster(repair: &RepairStatus, cluster: &ClusterRepair) {
     ];
     table(&heads, &rows_of_work(cluster));
     say!(
-        "repair, sweep and scrub may read or write {}/s at each node (setting repair_bytes_per_second):",
+        "repair, sweep and scrub may read or write {}/s at each node, and its owners as much again (setting \
+         repair_bytes_per_second):",
         bytes(cluster.limit_bytes_per_second)
     );
     let rows: Vec<_> = cluster.nodes.iter().map(row_of_node).collect();

@@ -2,6 +2,7 @@
 //! segment's record leads to.
 
 use super::{Emptying, Pass};
+use crate::background::Pace;
 use crate::background::freeing::STEP_BYTES;
 use crate::background::rewrite::Part;
 use model::{ErrorKind, Extent, ExtentKind, Result};
@@ -14,9 +15,9 @@ const PAGE: usize = 256;
 const EXTENTS_MAX: usize = 4096;
 
 impl Emptying {
-    /// Examines a page of inodes, and rewrites what of their content is in closed generations.
-    /// Returns the number of extents replaced.
-    pub(super) async fn walk_some(&self, pass: &mut Pass) -> Result<u64> {
+    /// Examines a page of inodes, or as many as the allowance is enough for, and rewrites what of their
+    /// content is in closed generations. Returns the number of extents replaced.
+    pub(super) async fn walk_some(&self, pass: &mut Pass, pace: Pace) -> Result<u64> {
         let Some(from) = pass.walk.take() else {
             return Ok(0);
         };
@@ -30,6 +31,12 @@ impl Emptying {
             if file.extents == 0 {
                 continue;
             }
+            if self.allowance.of_round(pace) == 0 {
+                // It comes first when what was moved is paid.
+                pass.replaced += replaced;
+                pass.walk = Some(key.clone());
+                return Ok(replaced);
+            }
             let mut found: Vec<Extent> = Vec::new();
             let mut bytes = 0;
             let look = |extent: &Extent| {
@@ -42,6 +49,7 @@ impl Emptying {
                 found.len() < EXTENTS_MAX && bytes < STEP_BYTES
             };
             self.host.each_extent(*inode, file.data, 0, look).await?;
+            self.allowance.take(bytes, bytes);
             let parts = found
                 .chunk_by(|a, b| a.end() == b.offset)
                 .map(|run| Part {

@@ -16,7 +16,6 @@ use model::nsd::NsdHealth;
 use nsd::Nsd;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use world::Task;
@@ -87,7 +86,7 @@ pub(super) async fn work(parts: Arc<Parts>) {
                         away: now,
                         is_calm,
                     }) => {
-                        parts.jobs.is_calm.store(is_calm, Ordering::Relaxed);
+                        parts.jobs.servers.set_calm(is_calm);
                         parts.jobs.worker.lock().ordered(&orders);
                         *away.lock() = now.into_iter().collect();
                         align(&parts, &away, &mut running);

@@ -49,7 +49,8 @@ const SETTINGS: [Setting; 8] = [
         default: "268435456",
         kind: Kind::Number(4_096, 1 << 40),
         is_per_node: false,
-        help: "bytes/s that repair, sweep and scrub together may read or write at one node; live",
+        help: "bytes/s that repair, sweep and scrub together may read or write at one node, and as many again its owners when they \
+               rewrite or balance; live",
     },
     Setting {
         name: "scrub_every_seconds",
