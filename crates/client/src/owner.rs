@@ -394,7 +394,8 @@ impl Owner {
     }
 }
 
-/// Panics: the owner never sends this reply to the request.
+/// Panics: an owner in this process never gives this reply to the request. What another node gives was looked at before
+/// (`calls/understood.rs`).
 pub(crate) fn unexpected(reply: &OwnerReply) -> ! {
-    panic!("unexpected reply from the owner: {reply:?}")
+    panic!("unexpected reply from the owner in this process: {reply:?}")
 }

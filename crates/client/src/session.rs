@@ -600,7 +600,8 @@ impl Session {
     }
 }
 
-/// Panics: the owner never sends this reply to the operation.
+/// Panics: an owner in this process never gives this reply to the operation. What another node gives was looked at before
+/// (`owner/calls/understood.rs`).
 pub(crate) fn unexpected_reply(reply: &Reply) -> ! {
-    panic!("unexpected reply from the owner: {reply:?}")
+    panic!("unexpected reply from the owner in this process: {reply:?}")
 }

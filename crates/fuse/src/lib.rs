@@ -22,6 +22,7 @@ mod connection;
 mod copies;
 mod cpus;
 mod crew;
+mod dead;
 mod device;
 mod door;
 mod extended;
@@ -65,6 +66,7 @@ mod waiting;
 
 pub use connection::AbortFile;
 pub use cpus::run_on_all_cpus;
+pub use dead::DeadMount;
 pub use door::{Door, DoorSettings};
 pub use extended::node_has_selinux;
 pub use file_system::FileSystem;

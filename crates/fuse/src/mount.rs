@@ -3,6 +3,7 @@
 use crate::abi;
 use crate::copies::Identity;
 use crate::crew::{Crew, CrewSize};
+use crate::dead::DeadMount;
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
@@ -197,7 +198,7 @@ impl Mount {
     /// there again takes it away, or covers it.
     #[must_use]
     pub fn is_left_dead(&self) -> bool {
-        self.is_ended() && self.line().is_some()
+        self.dead().is_some_and(|dead| dead.is_left())
     }
 
     /// Takes what [is left dead](Mount::is_left_dead) out of the tree of files.
@@ -205,13 +206,22 @@ impl Mount {
     /// # Errors
     /// `NotPermitted`; `Changed` if another mount covers it.
     pub async fn detach_dead(&self) -> Result<()> {
-        let Some(line) = self.line().filter(|_| self.is_ended()) else {
-            return Ok(());
-        };
-        let detach = move || mounting::detach(&line.into());
-        self.world.blocking(detach).await?;
-        self.uncover().await;
-        Ok(())
+        match self.dead() {
+            Some(dead) => dead.detach().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What will be left of it when it has ended and nobody has unmounted it; `None` without /proc.
+    #[must_use]
+    pub fn dead(&self) -> Option<DeadMount> {
+        Some(DeadMount {
+            mountpoint: self.mountpoint.clone(),
+            identity: self.identity.clone()?,
+            covers: self.covers.clone(),
+            ended: self.ended.clone(),
+            world: self.world.clone(),
+        })
     }
 
     /// Takes dead mounts away that it had replaced and could only cover. To be called when it has ended, or is out of

@@ -27,6 +27,8 @@
 //! owns the shard now; *wait* and ask again if the owner can't answer yet; ask again under the same
 //! number if the outcome is *unknown*; everything else is the program's answer.
 
+mod answers;
+
 use crate::call::{BODY_BYTES_MAX, Call, Class, Method};
 pub use crate::id::Tenure;
 use crate::limits::XATTR_INODE_BYTES_MAX;

@@ -18,6 +18,7 @@ mod closing;
 mod streaming;
 #[cfg(test)]
 mod tests;
+mod understood;
 
 use super::book::{Book, held_by};
 use super::near::Nearby;
@@ -28,11 +29,9 @@ use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
 use closing::Closing;
 use futures::future::{BoxFuture, Either, select};
-use model::call::{Call, NoAnswer};
+use model::call::NoAnswer;
 use model::operation::Stamp;
-use model::owner::{
-    CLASS, HeldToken, OWNER, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
-};
+use model::owner::{HeldToken, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
 use model::token::GrantNumber;
 use model::{Advice, Error, ErrorKind, InodeId, Result, SessionId, ShardId};
 use parking_lot::Mutex;
@@ -42,7 +41,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use streaming::Streaming;
 use tokio::sync::{Notify, watch};
-use world::call::Remote;
+use understood::Misfits;
 use world::{Deadline, Instant, Part, Planted, Point, Wait, Waiter, Waiters, World};
 
 /// The cause by which waits for an owner are listed.
@@ -109,6 +108,8 @@ pub(super) struct Calls {
     /// Requests that nobody waits for any more.
     undecided: Undecided,
     under_way: UnderWay,
+    /// Answers that fit no such request.
+    misfits: Misfits,
     /// What the client has done itself and the owner has yet to hear of.
     streaming: Streaming,
     /// Closes of what was made so, of which the owner has yet to hear.
@@ -176,6 +177,7 @@ impl Calls {
             slots: Slots::new(),
             undecided: Undecided::new(),
             under_way: UnderWay::new(),
+            misfits: Misfits::default(),
             streaming: Streaming::default(),
             closing: Closing::default(),
             tokens,
@@ -483,7 +485,7 @@ impl Calls {
                     .under_way
                     .enter(&self.world, &call.request, until)
                     .await?;
-                return send(&**owner, call, until).await;
+                return self.send_far(&**owner, call, until).await;
             }
             OwnerWay::Near(owner) => owner,
         };
@@ -817,15 +819,6 @@ fn is_end(request: &OwnerRequest) -> bool {
 fn ended(session: SessionId) -> Error {
     let text = format!("session {session} has ended: the client goes on with another one");
     Error::new(ErrorKind::SessionEnded, text)
-}
-
-/// Sends a call to another node and decodes the answer.
-async fn send(owner: &dyn Remote, call: &OwnerCall, until: Deadline) -> Sent {
-    let mut message = Call::new(OWNER, CLASS, call);
-    message.reply_bytes_max = call.request.reply_bytes_max();
-    message.may_wait = call.request.may_wait();
-    let answer = owner.call(message, until).await?;
-    Ok(answer.reply.decode::<OwnerReply>())
 }
 
 /// What became of a request that must be asked again.

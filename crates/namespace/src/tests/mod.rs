@@ -148,7 +148,11 @@ impl Store {
             "the result doesn't depend on what is cached: {operation:?}"
         );
         match result {
-            Ok(outcome) => Ok(self.take(outcome)),
+            Ok(outcome) => {
+                let reply = self.take(outcome);
+                assert!(operation.is_answered_by(&reply), "{operation:?}: {reply:?}");
+                Ok(reply)
+            }
             Err(Stop::Refused(error)) => {
                 assert_ne!(error.kind(), ErrorKind::Corrupt, "{operation:?}: {error}");
                 Err(error.kind())

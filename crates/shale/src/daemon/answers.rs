@@ -116,12 +116,14 @@ impl Serving {
         let own = self.config.lock().mount.clone();
         let missing = self.own.missing();
         let was_ended = self.is_on_demand() || self.stop.now().is_some();
-        let is_lost = missing.is_none() && !was_ended && !self.mounts.has(&own);
+        let is_there = self.mounts.has(&own) || self.mounts.is_dead(&own);
+        let is_lost = missing.is_none() && !was_ended && !is_there;
         let own = own.display().to_string();
         MountFacts {
             dir: self.dir.display().to_string(),
             lost: is_lost.then(|| own.clone()),
             missing: missing.map(|why| (own, why)),
+            dead: self.mounts.dead(),
             lines: self.mounts.lines(),
         }
     }

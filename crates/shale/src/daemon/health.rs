@@ -13,6 +13,7 @@ use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
 use node::NsdView;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// At this share of space in use the pool counts as nearly full.
@@ -144,6 +145,8 @@ pub struct MountFacts {
     pub lost: Option<String>,
     /// Where the node's own mount will be, and why it couldn't be made yet, if it is still tried.
     pub missing: Option<(String, String)>,
+    /// Where mounts have died and couldn't be made again for some time, and why; they are still tried.
+    pub dead: Vec<(PathBuf, String)>,
     /// The node's mounts.
     pub lines: Vec<MountLine>,
 }
@@ -788,6 +791,7 @@ fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
         dir,
         lost,
         missing,
+        dead,
         lines,
     } = &facts.mounts;
     let missing = missing.iter().map(|(mount, why)| {
@@ -795,6 +799,16 @@ fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
         let remedy = "the node serves the cluster meanwhile. If nobody serves the file system, start the nodes that are \
                       away (`shale node list`); if the mount point is to blame, put it right, and it is used by itself";
         event(WARNING, format!("mount {mount}"), what, remedy)
+    });
+    let dead = dead.iter().map(|(place, why)| {
+        let place = place.display();
+        let what = format!("it is dead: programs get errors; it can't be made again yet: {why}");
+        let remedy = format!(
+            "it is tried again every few seconds, and served by itself once it can be. If nobody serves the file system, \
+             start the nodes that are away (`shale node list`); if the mount point is to blame, put it right; if nobody \
+             needs the mount, end it: `shale umount --dir {dir} {place}`"
+        );
+        event(WARNING, format!("mount {place}"), what, remedy)
     });
     let gone = lost.iter().map(|mount| {
         let what = "the mount is gone: it was unmounted; the node keeps running";
@@ -820,7 +834,8 @@ fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
         let what = "requests come through /dev/fuse; through io_uring they would cost less";
         Some(event(HINT, format!("mount {}", line.path), what, why))
     });
-    missing.chain(gone).chain(lazily).chain(slower).collect()
+    let away = missing.chain(dead).chain(gone);
+    away.chain(lazily).chain(slower).collect()
 }
 
 fn clock_event(facts: &Facts, seen: &Seen) -> Option<HealthEvent> {

@@ -60,8 +60,10 @@ pub struct Mounts {
     closed: AtomicBool,
     /// The same for ever: this run of the node has ended.
     is_over: AtomicBool,
-    /// Those of the last run that are to be made again.
-    left: Mutex<Vec<LeftMount>>,
+    /// Dead ones that are being made again, and for which nobody waits.
+    left: Mutex<Vec<Arc<again::Dead>>>,
+    /// A dead one may have been taken away, or isn't to be made again.
+    dead_ends: tokio::sync::Notify,
     /// An attempt to mount failed.
     failed: tokio::sync::Notify,
     /// Number of mounts, for those waiting for a change.
@@ -110,6 +112,7 @@ impl Mounts {
             closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             left: Mutex::default(),
+            dead_ends: tokio::sync::Notify::new(),
             failed: tokio::sync::Notify::new(),
             count: watch::Sender::new(0),
             guard,
@@ -132,33 +135,30 @@ impl Mounts {
     /// # Errors
     /// What is wrong with the mount point or the options, and what to do.
     pub async fn add(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
-        self.add_to(mountpoint, options, None).await
-    }
-
-    /// As [`Mounts::add`], if the dead mount with this id of the kernel is still there.
-    async fn add_to(
-        self: &Arc<Self>,
-        mountpoint: &Path,
-        options: &Options,
-        replaces: Option<u64>,
-    ) -> Result<()> {
-        let made = self.make(mountpoint, options, replaces).await;
+        let made = self.make(mountpoint, options).await;
         if made.is_err() {
             self.failed.notify_one();
         }
         made
     }
 
-    async fn make(
-        self: &Arc<Self>,
-        mountpoint: &Path,
-        options: &Options,
-        replaces: Option<u64>,
-    ) -> Result<()> {
+    async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
         let _attempt = self.attempt.clone();
         self.check_mounts()?;
         // What follows ends soon; this may take as long as a client's patience, and other mounts don't wait for that.
         let prepared = self.prepare(options).await?;
+        self.make_prepared(mountpoint, options, prepared, None)
+            .await
+    }
+
+    /// Makes a mount of what is open. `replaces`: the kernel's id of a dead mount that must still be there.
+    async fn make_prepared(
+        self: &Arc<Self>,
+        mountpoint: &Path,
+        options: &Options,
+        prepared: Prepared,
+        replaces: Option<u64>,
+    ) -> Result<()> {
         let _alone = self.making.lock().await;
         self.check_mounts()?;
         self.make_alone(mountpoint, options, prepared, replaces)
@@ -330,6 +330,8 @@ impl Mounts {
     /// Waits until mounts that are attached nowhere and used by no program have ended and are off
     /// the list, for at most about a minute.
     pub async fn settle(&self) {
+        // It may have been a dead one.
+        self.dead_ends.notify_waiters();
         let list = self.list.lock().clone();
         let all_ended = async {
             let is_gone = |mount: &Mount| !mount.is_attached() && mount.copies().is_empty();
@@ -379,6 +381,7 @@ impl Mounts {
         let refused = match one.mount.unmount(how).await {
             Ok(()) => {
                 one.mount.detach_dead().await?;
+                self.dead_ends.notify_waiters();
                 self.remind_umount().await;
                 return Ok(());
             }
@@ -453,7 +456,7 @@ impl Mounts {
     ) -> Error {
         for one in ended.iter().rev() {
             let place = one.mount.mountpoint();
-            if let Err(error) = self.make(place, &one.options, None).await {
+            if let Err(error) = self.make(place, &one.options).await {
                 let text = format!(
                     "{refused}; {} was unmounted before, and can't be mounted again: {error}",
                     place.display()

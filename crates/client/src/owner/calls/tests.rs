@@ -2,12 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
-use model::call::Answer;
+use model::call::{Answer, Call};
 use model::{Operation, SetAttributes};
+use world::call::Remote;
 use world::sim::Simulation;
 
 pub(super) const SESSION: SessionId = SessionId(1);
-const TENURE: Tenure = Tenure(3);
+pub(super) const TENURE: Tenure = Tenure(3);
 const INODE: InodeId = InodeId(7);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 

@@ -28,7 +28,7 @@ use super::running::Running;
 use super::serving::Serving;
 use super::signals::Signals;
 use super::stopping;
-use super::watchdog::{Guard, Watchdog};
+use super::watchdog::{Again, Guard, Watchdog};
 use super::{Ended, attend, remove_socket, say, supervisor};
 use coordination::Coordination;
 use coordination::etcd::{
@@ -191,8 +191,10 @@ async fn live_in(
         let of_guard = here.member().clone();
         let guard = Guard {
             watchdog: watchdog.clone(),
-            events: events.clone(),
-            may_serve: Box::new(move || of_guard.lease_ends() > of_guard.world().now()),
+            again: Again {
+                events: events.clone(),
+                may_serve: Box::new(move || of_guard.lease_ends() > of_guard.world().now()),
+            },
         };
         let serving = Arc::new(Serving::new(
             dir,

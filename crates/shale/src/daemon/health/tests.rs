@@ -461,6 +461,21 @@ fn a_mount_that_could_not_be_made_yet_is_reported_with_the_reason() {
 }
 
 #[test]
+fn a_mount_that_stays_dead_is_reported_with_the_reason_and_what_to_do() {
+    let mut facts = well();
+    facts.mounts.dir = "/node".into();
+    facts.mounts.dead = vec![("/mnt/shale".into(), "no owner answers".into())];
+    let event = only(&facts);
+    assert_eq!(
+        (event.severity.as_str(), event.subject.as_str()),
+        ("warning", "mount /mnt/shale")
+    );
+    assert!(event.message.contains("no owner answers"), "{event:?}");
+    let unmount = "shale umount --dir /node /mnt/shale";
+    assert!(event.remedy.contains(unmount), "{event:?}");
+}
+
+#[test]
 fn lost_members_of_etcd_a_full_one_and_its_complaints_are_reported() {
     let with = |etcd: EtcdFacts| Facts {
         cluster: Some(ClusterFacts {

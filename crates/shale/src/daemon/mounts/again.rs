@@ -1,33 +1,110 @@
 //! Mounts that are made again: those that the watchdog has aborted, and those that the last run of the node has left dead.
 //! Until then they stay dead in their places, so that no program writes into the directories below them.
+//!
+//! A dead mount is tried often at first. If that has failed for some seconds it is told, once, and it goes on being tried,
+//! with longer and longer pauses, until it is made: as long as this run lasts, the dead mount is in its place, and nothing is
+//! mounted over it. Nobody waits for that, and between the attempts nothing of its file system is in use for it.
 
-use super::{MAKING_MAX, Mounts, OneMount};
-use crate::daemon::watchdog::Guard;
+use super::{MAKING_MAX, Mounts, OneMount, real_path};
+use crate::daemon::watchdog::{Again, Guard};
+use crate::options::Options;
+use fuse::DeadMount;
 use futures::future::BoxFuture;
-use model::{ErrorKind, Result};
-use std::path::PathBuf;
+use model::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often it is looked whether a dead mount can be made again.
-const AGAIN_EVERY: Duration = Duration::from_millis(200);
-/// How often making it may fail.
-const AGAIN_MAX: u32 = 20;
+/// The pause after each attempt at first, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// After so many failures it is told, and from then on each pause is twice as long as the one before.
+pub(super) const QUICK_MAX: u32 = 20;
 
 /// A mount that a run of the node has left dead in its place.
-pub struct LeftMount(Arc<OneMount>);
+pub struct LeftMount {
+    mount: DeadMount,
+    options: Options,
+}
 
 impl LeftMount {
     /// Where it is.
     pub fn place(&self) -> PathBuf {
-        self.0.mount.place()
+        self.mount.place()
+    }
+}
+
+/// A dead mount that is being made again.
+pub(super) struct Dead {
+    pub(super) mount: DeadMount,
+    options: Options,
+    /// Why it couldn't be made again, once that was told.
+    pub(super) why: Mutex<Option<String>>,
+    /// Nobody is to make it again.
+    is_given_up: AtomicBool,
+}
+
+impl Dead {
+    /// What is left of a mount; `None` without /proc.
+    pub(super) fn of(one: &OneMount) -> Option<Arc<Self>> {
+        let (mount, options) = (one.mount.dead()?, one.options.clone());
+        Some(Self::new(LeftMount { mount, options }))
+    }
+
+    fn new(left: LeftMount) -> Arc<Self> {
+        Arc::new(Self {
+            mount: left.mount,
+            options: left.options,
+            why: Mutex::default(),
+            is_given_up: AtomicBool::new(false),
+        })
+    }
+
+    fn to_leave(&self) -> LeftMount {
+        LeftMount {
+            mount: self.mount.clone(),
+            options: self.options.clone(),
+        }
+    }
+}
+
+/// When a dead mount is tried again. Pure.
+pub(super) struct Tries {
+    failures: u32,
+    pause: Duration,
+}
+
+impl Default for Tries {
+    fn default() -> Self {
+        Self {
+            failures: 0,
+            pause: PAUSE_MIN,
+        }
+    }
+}
+
+impl Tries {
+    /// An attempt has failed. Whether that is to be told now.
+    pub(super) fn failed(&mut self) -> bool {
+        self.failures += 1;
+        if self.failures >= QUICK_MAX {
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
+        }
+        self.failures == QUICK_MAX
+    }
+
+    /// Whether it was told that they fail.
+    fn are_told(&self) -> bool {
+        self.failures >= QUICK_MAX
     }
 }
 
 impl Mounts {
     /// Makes a mount again that the watchdog has aborted, when the node has its lease. Whoever ends the node's mounts
-    /// first takes away what is left of it.
+    /// first takes away what is left of it. Returns when it is made, or when that takes long: then it is tried in the
+    /// background.
     pub(super) fn mount_again<'a>(
         self: Arc<Self>,
         one: &'a OneMount,
@@ -41,8 +118,14 @@ impl Mounts {
                 "{cause}: the watchdog has aborted the mount, so that programs got errors instead of hanging"
             );
             let subject = format!("the mount at {}", place.display());
-            guard.events.tell("mount-aborted", &subject, &told);
-            self.make_dead_again(one, guard).await;
+            guard.again.events.tell("mount-aborted", &subject, &told);
+            let Some(dead) = Dead::of(one) else {
+                return;
+            };
+            let mut tries = Tries::default();
+            if self.make_dead_again(&dead, &guard.again, &mut tries).await {
+                self.make_later(dead, tries);
+            }
         })
     }
 
@@ -50,91 +133,209 @@ impl Mounts {
     /// owner answers.
     ///
     /// # Errors
-    /// As those of [`Mounts::add`]. `NotFound`: it was unmounted.
-    pub(super) async fn add_again(self: &Arc<Self>, one: &OneMount) -> Result<()> {
-        self.add_to(&one.mount.place(), &one.options, one.mount.id())
+    /// As those of [`Mounts::add`]. `NotFound`: it was unmounted, or nobody is to make it any more.
+    pub(super) async fn add_again(self: &Arc<Self>, dead: &Dead) -> Result<()> {
+        let _attempt = self.attempt.clone();
+        let made = self.make_in_place(dead).await;
+        if made.is_err() {
+            self.failed.notify_one();
+        }
+        made
+    }
+
+    async fn make_in_place(self: &Arc<Self>, dead: &Dead) -> Result<()> {
+        self.check_mounts()?;
+        // What follows ends soon; this may take as long as a client's patience, for which the end of the node doesn't wait.
+        let prepared = tokio::select! {
+            biased;
+            error = self.until_unwanted(dead) => return Err(error),
+            prepared = self.prepare(&dead.options) => prepared?,
+        };
+        let (place, id) = (dead.mount.place(), dead.mount.id());
+        self.make_prepared(&place, &dead.options, prepared, Some(id))
             .await
     }
 
-    /// Makes a dead mount again when the node has its lease, unless somebody unmounts it, or this run ends.
-    async fn make_dead_again(self: &Arc<Self>, one: &OneMount, guard: &Guard) {
-        let subject = format!("the mount at {}", one.mount.place().display());
-        let mut failures = 0;
-        // Whoever has unmounted it doesn't want it back. What a run leaves is the next one's.
-        while one.mount.is_left_dead() && !self.is_over.load(Ordering::Acquire) {
-            if (guard.may_serve)() {
-                match self.add_again(one).await {
+    /// Makes a dead mount again when the node has its lease, until it is made, or nobody wants that any more: then this is
+    /// false. True, once, when it was just told that it fails: whoever goes on with it calls this again.
+    pub(super) async fn make_dead_again(
+        self: &Arc<Self>,
+        dead: &Dead,
+        again: &Again,
+        tries: &mut Tries,
+    ) -> bool {
+        let subject = format!("the mount at {}", dead.mount.place().display());
+        loop {
+            // First: an end that follows isn't missed.
+            let ends = self.dead_ends.notified();
+            if !self.is_wanted(dead) {
+                return false;
+            }
+            let mut is_news = false;
+            if (again.may_serve)() {
+                match self.add_again(dead).await {
                     Ok(()) => {
                         let told = "it is served again";
-                        guard.events.tell("mounted-again", &subject, told);
-                        return;
+                        again.events.tell("mounted-again", &subject, told);
+                        return false;
                     }
-                    Err(error)
-                        if error.kind() == ErrorKind::NotFound && !one.mount.is_left_dead() =>
-                    {
+                    Err(error) if !self.is_wanted(dead) => {
                         tracing::info!(%error, "a dead mount isn't made again");
-                        return;
+                        return false;
                     }
+                    // It ends in a moment, unless the node goes on after all.
+                    Err(error) if error.kind() == ErrorKind::ShuttingDown => {}
                     Err(error) => {
-                        failures += 1;
-                        tracing::warn!(%error, failures, "a dead mount can't be made again yet");
-                        if failures == AGAIN_MAX {
-                            let told = format!("{error}; mount it by hand: `shale mount`");
-                            guard.events.tell("mount-lost", &subject, &told);
-                            return;
+                        is_news = tries.failed();
+                        tracing::warn!(%error, failures = tries.failures, "a dead mount can't be made again yet");
+                        if tries.are_told() {
+                            *dead.why.lock() = Some(error.to_string());
+                        }
+                        if is_news {
+                            let told = format!(
+                                "{error}; programs get errors there, and it is tried again until it is made: `shale health`"
+                            );
+                            again.events.tell("mount-stays-dead", &subject, &told);
                         }
                     }
                 }
             }
-            self.world.sleep(AGAIN_EVERY).await;
+            // Whoever ends it says so, or another one: then this one is tried earlier.
+            let _ = self.world.timeout(tries.pause, ends).await;
+            if is_news {
+                return true;
+            }
         }
+    }
+
+    /// Makes a dead mount again in the background: nobody waits for it.
+    fn make_later(self: &Arc<Self>, dead: Arc<Dead>, mut tries: Tries) {
+        self.left.lock().push(dead.clone());
+        let mounts = self.clone();
+        let make = async move {
+            // What still runs of it ends with the run that had it.
+            dead.mount.ended().await;
+            if let Some(guard) = &mounts.guard {
+                let again = &guard.again;
+                while mounts.make_dead_again(&dead, again, &mut tries).await {}
+            }
+            let mut left = mounts.left.lock();
+            left.retain(|other| !Arc::ptr_eq(other, &dead));
+        };
+        self.world.spawn("makes a mount again", make).detach();
+    }
+
+    /// Whether a dead mount is to be made again: this run lasts, and somebody who has unmounted it, or has mounted something
+    /// there, doesn't want it back. What a run leaves is the next one's.
+    fn is_wanted(&self, dead: &Dead) -> bool {
+        let has_ended =
+            self.is_over.load(Ordering::Acquire) || dead.is_given_up.load(Ordering::Acquire);
+        !has_ended && dead.mount.is_on_top()
+    }
+
+    /// Waits until a dead mount isn't to be made again, as far as this daemon hears of that.
+    async fn until_unwanted(&self, dead: &Dead) -> Error {
+        loop {
+            // First: an end that follows isn't missed.
+            let ends = self.dead_ends.notified();
+            if !self.is_wanted(dead) {
+                let text = "the dead mount isn't to be made again any more";
+                return Error::new(ErrorKind::NotFound, text);
+            }
+            ends.await;
+        }
+    }
+
+    /// Those that could not be made again for some time and are still tried: where, and why the last attempt has failed.
+    pub fn dead(&self) -> Vec<(PathBuf, String)> {
+        let left = self.left.lock().clone();
+        let dead = left.iter().filter_map(|dead| {
+            let why = dead.why.lock().clone()?;
+            self.is_wanted(dead).then(|| (dead.mount.place(), why))
+        });
+        dead.collect()
+    }
+
+    /// Whether a mount of this place is dead, and may be made again.
+    pub fn is_dead(&self, mountpoint: &Path) -> bool {
+        let real = real_path(mountpoint);
+        let served = self.list.lock().clone();
+        let left = self.left.lock().clone();
+        let is_it = |mount: &DeadMount| mount.is_left() && mount.place() == real;
+        let mut of_served = served.iter().filter_map(|one| one.mount.dead());
+        of_served.any(|mount| is_it(&mount)) || left.iter().any(|dead| is_it(&dead.mount))
     }
 
     /// Ends the service of all mounts, because this run has ended, and leaves them dead in their places, their bind mounts
     /// too: programs get errors there. Afterwards none can be made. Returns those that the next run is to make again.
     pub async fn leave_dead(self: &Arc<Self>) -> Vec<LeftMount> {
         self.is_over.store(true, Ordering::Release);
+        self.dead_ends.notify_waiters();
         // The one that is being made is left as well.
         let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;
         if making.is_err() {
             tracing::warn!("a mount is still being made, and isn't ended with the others");
         }
+        // In this order: one that has just died may come from the first to the second, and be in both.
         let all = self.list.lock().clone();
-        let mut left = std::mem::take(&mut *self.left.lock());
+        let left = std::mem::take(&mut *self.left.lock());
+        let mut left: Vec<_> = left.iter().map(|dead| dead.to_leave()).collect();
         for one in all {
             if let Err(error) = one.mount.leave_dead().await {
                 tracing::warn!(%error, "a mount of a run that has ended couldn't be ended");
             }
-            left.push(LeftMount(one));
+            let Some(mount) = one.mount.dead() else {
+                continue;
+            };
+            if left.iter().all(|other| other.mount.id() != mount.id()) {
+                let options = one.options.clone();
+                left.push(LeftMount { mount, options });
+            }
         }
         left
     }
 
     /// Makes mounts again, in the background, that the last run of the node has left.
     pub fn make_left(self: &Arc<Self>, left: Vec<LeftMount>) {
-        for LeftMount(one) in left {
-            self.left.lock().push(LeftMount(one.clone()));
-            let mounts = self.clone();
-            let make = async move {
-                // What still runs of it ends with the run that had it.
-                one.mount.ended().await;
-                if let Some(guard) = &mounts.guard {
-                    mounts.make_dead_again(&one, guard).await;
-                }
-                let mut left = mounts.left.lock();
-                left.retain(|other| !Arc::ptr_eq(&other.0, &one));
-            };
-            self.world.spawn("makes a mount again", make).detach();
+        for left in left {
+            self.make_later(Dead::new(left), Tries::default());
         }
     }
 
-    /// Takes those away that the last run has left and that nobody is to make again.
+    /// Takes those away that are being made again in the background: nobody is to make them any more.
     pub(super) async fn end_left(&self) {
         let left = std::mem::take(&mut *self.left.lock());
-        for LeftMount(one) in left {
-            if let Err(error) = one.mount.detach_dead().await {
+        for dead in &left {
+            dead.is_given_up.store(true, Ordering::Release);
+        }
+        self.dead_ends.notify_waiters();
+        for dead in left {
+            if let Err(error) = dead.mount.detach().await {
                 tracing::warn!(%error, "a dead mount couldn't be taken away");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_mount_is_tried_often_at_first_then_it_is_told_and_pauses_grow() {
+        let mut tries = Tries::default();
+        for _ in 1..QUICK_MAX {
+            assert!(!tries.failed() && !tries.are_told());
+            assert_eq!(tries.pause, PAUSE_MIN);
+        }
+        assert!(tries.failed(), "it is told");
+        let mut pause = PAUSE_MIN * 2;
+        for _ in 0..100 {
+            assert!(tries.are_told());
+            assert_eq!(tries.pause, pause);
+            pause = (pause * 2).min(PAUSE_MAX);
+            assert!(!tries.failed(), "it is told once");
+        }
+        assert_eq!(tries.pause, PAUSE_MAX);
     }
 }

@@ -42,7 +42,13 @@ pub struct Watchdog {
 pub struct Guard {
     /// The daemon's watchdog.
     pub watchdog: Arc<Watchdog>,
-    /// Where it is told what it did.
+    /// How those are made again that it has aborted, and others that have died.
+    pub again: Again,
+}
+
+/// When mounts that have died are made again.
+pub struct Again {
+    /// Where it is told what becomes of them.
     pub events: Arc<Events>,
     /// Whether the node has its lease: before that a mount would only wait.
     pub may_serve: Box<dyn Fn() -> bool + Send + Sync>,

@@ -14,6 +14,6 @@ mod messages;
 mod process;
 mod rule;
 
-pub use keeper::{Guard, Watchdog};
+pub use keeper::{Again, Guard, Watchdog};
 pub use process::run;
 pub use rule::BEAT_EVERY;

@@ -1,18 +1,22 @@
 //! Mounts that a kernel has, of a node whose file systems are opened when a test lets them.
 
+use super::super::again::{Dead, QUICK_MAX, Tries};
 use super::super::{Mounts, OneMount};
 use super::opened;
+use crate::daemon::events::Events;
 use crate::daemon::file_systems::{FileSystems, OpenFileSystem};
+use crate::daemon::watchdog::Again;
 use crate::options::Options;
 use client::{Losses, Owner};
 use fuse::{Mount, MountOptions, TransportChoice, Unmount};
 use futures::future::{BoxFuture, pending};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
-use model::{ErrorKind, FileSystemName, Result};
+use model::{Error, ErrorKind, FileSystemName, Result};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::memory::{MemoryFileSystem, MemorySettings};
 use tokio::sync::Semaphore;
@@ -38,6 +42,8 @@ struct Gate {
     asked: Semaphore,
     /// By which names it was.
     names: Mutex<Vec<Option<FileSystemName>>>,
+    /// How often it can't be opened before that.
+    refusals: AtomicU32,
     /// One for each time that it may be opened.
     open: Semaphore,
 }
@@ -49,6 +55,7 @@ impl Gate {
             file_system: opened(world, owner),
             asked: Semaphore::new(0),
             names: Mutex::default(),
+            refusals: AtomicU32::new(0),
             open: Semaphore::new(0),
         })
     }
@@ -67,6 +74,11 @@ impl FileSystems for Gate {
         Box::pin(async move {
             self.names.lock().push(name.cloned());
             self.asked.add_permits(1);
+            let refuse = |left: u32| left.checked_sub(1);
+            let (set, get) = (Ordering::AcqRel, Ordering::Acquire);
+            if self.refusals.fetch_update(set, get, refuse).is_ok() {
+                return Err(Error::new(ErrorKind::Unavailable, "no owner answers"));
+            }
             self.open.acquire().await.unwrap().forget();
             Ok(self.file_system.clone())
         })
@@ -112,7 +124,7 @@ async fn mount(world: &World, home: &Path, name: &str, gate: &Gate) -> Arc<OneMo
     let mounted = world.blocking(move || Mount::start(&of_mount, shown, &how));
     Arc::new(OneMount {
         mount: mounted.await.unwrap(),
-        options: Options::parse(&format!("fs={name}")).unwrap(),
+        options: Options::parse(&format!("fs={name},transport=fuse")).unwrap(),
         file_system: gate.file_system.clone(),
     })
 }
@@ -125,7 +137,8 @@ fn a_dead_mount_that_is_unmounted_while_it_is_made_again_stays_away() {
         let one = mount(&world, &home, "mnt", &gate).await;
         one.mount.leave_dead().await.unwrap();
         assert!(one.mount.is_left_dead());
-        let mut again = pin!(mounts.add_again(&one));
+        let dead = Dead::of(&one).unwrap();
+        let mut again = pin!(mounts.add_again(&dead));
         tokio::select! {
             made = &mut again => panic!("{made:?}"),
             () = gate.until_asked() => {}
@@ -136,6 +149,108 @@ fn a_dead_mount_that_is_unmounted_while_it_is_made_again_stays_away() {
         assert_eq!(refused.kind(), ErrorKind::NotFound, "{refused}");
         assert!(fuse::shale_on(&home.join("mnt")).is_none());
         assert!(mounts.lines().is_empty());
+    });
+}
+
+/// A mount that is dead in its place.
+async fn dead_mount(world: &World, home: &Path, gate: &Gate) -> Arc<Dead> {
+    let one = mount(world, home, "mnt", gate).await;
+    one.mount.leave_dead().await.unwrap();
+    Dead::of(&one).unwrap()
+}
+
+/// How mounts are made again of a node with this directory, which has its lease.
+fn with_lease(home: &Path) -> Again {
+    Again {
+        events: Arc::new(Events::open(home)),
+        may_serve: Box::new(|| true),
+    }
+}
+
+/// Would be broken if a dead mount were given up after some seconds, or kept its client open although nobody can use it.
+#[test]
+fn a_dead_mount_is_tried_until_it_is_made_and_what_is_wrong_is_told_once() {
+    run(|world, home, gate, mounts| async move {
+        let (dead, again) = (dead_mount(&world, &home, &gate).await, with_lease(&home));
+        let events = || {
+            let lines = again.events.lines().into_iter();
+            lines.map(|it| it.event).collect::<Vec<_>>()
+        };
+        mounts.left.lock().push(dead.clone());
+        let mut tries = Tries::default();
+        assert!((1..QUICK_MAX).all(|_| !tries.failed()));
+        // One more, and one after it was told.
+        gate.refusals.store(2, Ordering::Release);
+        assert!(mounts.make_dead_again(&dead, &again, &mut tries).await);
+        assert_eq!(events(), ["mount-stays-dead"]);
+        let place = home.join("mnt");
+        let told = mounts.dead();
+        assert_eq!(told, [(place.clone(), "no owner answers".to_owned())]);
+        assert!(mounts.is_dead(&place) && !mounts.has(&place));
+        assert_eq!(Arc::strong_count(&gate.file_system), 1, "nobody uses it");
+        gate.open.add_permits(1);
+        assert!(!mounts.make_dead_again(&dead, &again, &mut tries).await);
+        assert_eq!(events(), ["mount-stays-dead", "mounted-again"]);
+        assert!(mounts.has(&place) && mounts.dead().is_empty());
+        mounts.end_all(Unmount::Forced).await.unwrap();
+    });
+}
+
+/// Would be broken if the end of the mounts waited for the owner of a dead one, or as long as pauses last.
+#[test]
+fn a_dead_mount_that_is_tried_holds_up_no_end_and_ends_with_the_others() {
+    run(|world, home, gate, mounts| async move {
+        let (dead, again) = (dead_mount(&world, &home, &gate).await, with_lease(&home));
+        mounts.left.lock().push(dead.clone());
+        let mut tries = Tries::default();
+        let mut trying = pin!(mounts.make_dead_again(&dead, &again, &mut tries));
+        tokio::select! {
+            _ = &mut trying => panic!("its owner doesn't answer"),
+            () = gate.until_asked() => {}
+        }
+        let soon = Duration::from_secs(60);
+        let none_left = world.timeout(soon, mounts.none_left()).await;
+        assert!(none_left.is_ok(), "nobody waits for it");
+        let ended = world.timeout(soon, mounts.end_all(Unmount::IfIdle)).await;
+        assert!(ended.unwrap().unwrap().is_empty());
+        let goes_on = world.timeout(soon, trying).await;
+        assert_eq!(goes_on, Ok(false));
+        assert!(fuse::shale_on(&home.join("mnt")).is_none());
+    });
+}
+
+/// Would be broken if a mount came back that its next run is to make, or that somebody has unmounted.
+#[test]
+fn a_dead_mount_is_not_tried_after_its_run_or_when_it_was_unmounted() {
+    run(|world, home, gate, mounts| async move {
+        let (dead, again) = (dead_mount(&world, &home, &gate).await, with_lease(&home));
+        mounts.left.lock().push(dead.clone());
+        let mut tries = Tries::default();
+        let soon = Duration::from_secs(60);
+        let left = {
+            let mut trying = pin!(mounts.make_dead_again(&dead, &again, &mut tries));
+            tokio::select! {
+                _ = &mut trying => panic!("its owner doesn't answer"),
+                () = gate.until_asked() => {}
+            }
+            let left = mounts.leave_dead().await;
+            assert_eq!(world.timeout(soon, trying).await, Ok(false));
+            left
+        };
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].place(), home.join("mnt"));
+        assert!(dead.mount.is_left(), "the next run makes it");
+        let next = Mounts::new(&world, gate.clone(), home.clone(), None);
+        let mut trying = pin!(next.make_dead_again(&dead, &again, &mut tries));
+        tokio::select! {
+            _ = &mut trying => panic!("its owner doesn't answer"),
+            () = gate.until_asked() => {}
+        }
+        dead.mount.detach().await.unwrap();
+        // As `shale umount` does afterwards.
+        next.settle().await;
+        assert_eq!(world.timeout(soon, trying).await, Ok(false));
+        assert!(!next.is_dead(&home.join("mnt")));
     });
 }
 

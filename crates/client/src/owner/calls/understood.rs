@@ -1,0 +1,240 @@
+//! Answers of owners on other nodes, which may be faulty or newer than this client.
+//!
+//! One that fits no such request is an answer that isn't understood: the request may have run, and its outcome is unknown. It
+//! is asked again, under the same number, as if the answer had been lost, until an owner says what became of it. So everything
+//! behind this may rely on the kind of an answer, as it may on that of an owner in this process.
+
+use super::{Calls, Sent};
+use model::call::{Answer, Call};
+use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest};
+use model::{Error, ErrorKind, NodeRun, Result};
+use parking_lot::Mutex;
+use std::fmt::Debug;
+use std::time::Duration;
+use world::call::Remote;
+use world::{Deadline, Instant};
+
+/// How often such answers are told in the log: an owner that gives one gives many.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// How much of a request and its answer is told.
+const TOLD_CHARS_MAX: usize = 200;
+
+/// When the log was last told of such an answer to a session.
+#[derive(Default)]
+pub(super) struct Misfits {
+    told: Mutex<Option<Instant>>,
+}
+
+impl Misfits {
+    /// An owner on this node has given such an answer.
+    fn tell(&self, now: Instant, node: NodeRun, request: &OwnerRequest, reply: &OwnerReply) {
+        let mut told = self.told.lock();
+        if told.is_some_and(|told| now.since(told) < TOLD_EVERY) {
+            return;
+        }
+        *told = Some(now);
+        let (request, reply) = (beginning(request), beginning(reply));
+        tracing::error!(%node, %request, %reply, "the owner on this node gives an answer that doesn't fit the request, so it \
+                        is faulty, or of a version that this node doesn't understand; the request is asked again");
+    }
+}
+
+impl Calls {
+    /// Sends a call to another node, and takes the answer in.
+    pub(super) async fn send_far(
+        &self,
+        owner: &dyn Remote,
+        call: &OwnerCall,
+        until: Deadline,
+    ) -> Sent {
+        let mut message = Call::new(OWNER, CLASS, call);
+        message.reply_bytes_max = call.request.reply_bytes_max();
+        message.may_wait = call.request.may_wait();
+        let answer = owner.call(message, until).await?;
+        Ok(self.understand(&call.request, &answer))
+    }
+
+    /// What an owner has answered.
+    ///
+    /// # Errors
+    /// The owner's own; `Unknown` if it isn't understood.
+    fn understand(&self, request: &OwnerRequest, answer: &Answer) -> Result<OwnerReply> {
+        let reply = answer.reply.decode::<OwnerReply>()?;
+        if request.is_answered_by(&reply) {
+            return Ok(reply);
+        }
+        self.misfits
+            .tell(self.world.now(), answer.from, request, &reply);
+        let text = format!(
+            "the owner on node {} gave an answer that doesn't fit the request, so the outcome is unknown",
+            answer.from
+        );
+        Err(Error::new(ErrorKind::Unknown, text))
+    }
+}
+
+/// The beginning of what is to be told.
+fn beginning(of: &impl Debug) -> String {
+    format!("{of:?}").chars().take(TOLD_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::tests::{SECOND, SESSION, TENURE};
+    use super::*;
+    use crate::known_names::KnownNames;
+    use crate::owner::owners::{OwnerWay, Owners};
+    use crate::owner::undecided::Late;
+    use bytes::Bytes;
+    use futures::future::BoxFuture;
+    use model::call::{NoAnswer, Reply as Message};
+    use model::limits::RESERVED_MAX;
+    use model::operation::{Rank, Ranked, Stamp};
+    use model::{
+        DataId, FileKind, InodeId, InodeNumber, NodeId, Operation, Reply, SetAttributes, ShardId,
+    };
+    use std::sync::Arc;
+    use testkit::inodes::attributes;
+    use world::World;
+    use world::sim::Simulation;
+
+    const INODE: InodeId = InodeId(7);
+
+    /// An owner on another node that answers everything with the same.
+    #[derive(Clone)]
+    struct Repeats {
+        world: World,
+        reply: Arc<Mutex<OwnerReply>>,
+    }
+
+    impl Remote for Repeats {
+        fn call(
+            &self,
+            _: Call,
+            _: Deadline,
+        ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
+            let reply = Message::new(&Ok(self.reply.lock().clone()), Bytes::new());
+            let from = NodeRun {
+                node: NodeId(3),
+                incarnation: 1,
+            };
+            Box::pin(std::future::ready(Ok(Answer { from, reply })))
+        }
+    }
+
+    impl Owners for Repeats {
+        fn owner(&self) -> Option<OwnerWay> {
+            Some(OwnerWay::Far(Arc::new(self.clone())))
+        }
+
+        fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
+            Box::pin(self.world.sleep(deadline.rest(&self.world)))
+        }
+
+        fn replaced(&self) -> BoxFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn usable_until(&self) -> Option<Instant> {
+            None
+        }
+    }
+
+    /// A session of such an owner.
+    fn asking(world: &World, reply: OwnerReply) -> (Arc<Calls>, Repeats) {
+        let owner = Repeats {
+            world: world.clone(),
+            reply: Arc::new(Mutex::new(reply)),
+        };
+        let shared = (Arc::default(), KnownNames::new());
+        let owners = Arc::new(owner.clone());
+        let calls = Calls::new(world.clone(), ShardId(0), owners, SECOND * 60, shared);
+        calls.set_session(SESSION, TENURE);
+        (calls, owner)
+    }
+
+    fn operation_answer(reply: Reply) -> OwnerReply {
+        let rank = Rank::default();
+        OwnerReply::Operation(Ranked { reply, rank })
+    }
+
+    /// Would be broken if another node could end this daemon, or make it believe what isn't so.
+    #[test]
+    fn an_answer_that_does_not_fit_leaves_the_outcome_unknown() {
+        let ran = Simulation::new(4).run(|world| async move {
+            let (calls, _owner) = asking(&world, OwnerReply::Freed(true));
+            let looks = OwnerRequest::Execute {
+                operation: Operation::GetAttributes { inode: INODE },
+                stamp: Stamp::own(world.wall(), SESSION),
+            };
+            let streams = OwnerRequest::ExecuteStream {
+                session: SESSION,
+                operations: Vec::new(),
+            };
+            let hold = OwnerRequest::Hold {
+                session: SESSION,
+                inode: INODE,
+            };
+            for request in [OwnerRequest::GetUsage, looks, streams, hold] {
+                let error = calls.ask(&request).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unknown, "{request:?}");
+                assert!(error.to_string().contains("node 3.1"), "{error}");
+            }
+            assert!(calls.book.lock().parts()[0].holds.is_empty());
+            let fits = calls.ask(&OwnerRequest::MakeRoom).await;
+            assert_eq!(fits, Ok(OwnerReply::Freed(true)));
+            calls.close();
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if the change counted as answered: it could run after one that is asked for next.
+    #[test]
+    fn a_change_is_asked_again_until_an_owner_says_what_became_of_it() {
+        let ran = Simulation::new(5).run(|world| async move {
+            let (calls, owner) = asking(&world, OwnerReply::Done);
+            let set = SetAttributes {
+                size: Some(0),
+                ..SetAttributes::default()
+            };
+            let truncate = OwnerRequest::Execute {
+                operation: Operation::SetAttributes { inode: INODE, set },
+                stamp: Stamp::own(world.wall(), SESSION),
+            };
+            let error = calls.ask(&truncate).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unknown);
+            let decided = calls.undecided(INODE, &[Late::Bytes]).unwrap();
+            let done = operation_answer(Reply::Attributes {
+                attributes: attributes(INODE, FileKind::File),
+                unfinished: false,
+            });
+            *owner.reply.lock() = done.clone();
+            decided.await;
+            assert_eq!(calls.ask(&truncate).await, Ok(done));
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if a file were made with a number that no inode can have, which ends the daemon.
+    #[test]
+    fn numbers_that_no_inode_can_have_are_not_reserved() {
+        let ran = Simulation::new(6).run(|world| async move {
+            let reserved = |first| {
+                operation_answer(Reply::Reserved {
+                    inode: InodeNumber(first),
+                    inodes: RESERVED_MAX,
+                    first_data: DataId(1),
+                    data: 0,
+                })
+            };
+            let (calls, owner) = asking(&world, reserved((1 << InodeId::NUMBER_BITS) - 1));
+            let error = calls.reserve_numbers(INODE).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unknown);
+            *owner.reply.lock() = reserved(100);
+            assert_eq!(calls.reserve_numbers(INODE).await, Ok(()));
+            calls.close();
+        });
+        ran.finished();
+    }
+}

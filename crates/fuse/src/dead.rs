@@ -1,0 +1,81 @@
+//! What is left of a mount that has ended and that nobody has unmounted.
+
+use crate::copies::Identity;
+use crate::mounting;
+use crate::replacing;
+use crate::table::{TableLine, mount_on};
+use model::Result;
+use std::path::PathBuf;
+use tokio::sync::watch;
+use world::World;
+
+/// A mount that has ended, or is about to, and that may be left in the tree of files: whoever comes there gets ENOTCONN.
+/// It keeps nothing of its file system, and dropping it changes nothing.
+#[derive(Clone)]
+pub struct DeadMount {
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) identity: Identity,
+    /// The kernel's ids of dead mounts below it, which come to light when it is taken away.
+    pub(crate) covers: Vec<u64>,
+    pub(crate) ended: watch::Receiver<bool>,
+    pub(crate) world: World,
+}
+
+impl DeadMount {
+    /// The kernel's id of it.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.identity.id
+    }
+
+    /// Where it is now, even if it was moved (`mount --move`).
+    #[must_use]
+    pub fn place(&self) -> PathBuf {
+        self.identity
+            .line()
+            .map_or_else(|| self.mountpoint.clone(), |line| line.mountpoint)
+    }
+
+    /// Whether it is still in the tree of files.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.line().is_some()
+    }
+
+    /// Whether it is still in the tree of files, with nothing mounted over it.
+    #[must_use]
+    pub fn is_on_top(&self) -> bool {
+        let top = self.line().and_then(|line| mount_on(&line.mountpoint));
+        top.is_some_and(|top| top.id == self.identity.id)
+    }
+
+    /// Waits until it has ended, and no request runs any more.
+    pub async fn ended(&self) {
+        // An error means that the threads are gone too.
+        let _ = self.ended.clone().wait_for(|ended| *ended).await;
+    }
+
+    /// Takes it out of the tree of files, if it is there.
+    ///
+    /// # Errors
+    /// `NotPermitted`; `Changed` if another mount covers it.
+    pub async fn detach(&self) -> Result<()> {
+        let Some(line) = self.line() else {
+            return Ok(());
+        };
+        let detach = move || mounting::detach(&line.into());
+        self.world.blocking(detach).await?;
+        if !self.covers.is_empty() {
+            let (place, dead) = (self.mountpoint.clone(), self.covers.clone());
+            let uncover = move || replacing::uncover(&place, dead);
+            self.world.blocking(uncover).await;
+        }
+        Ok(())
+    }
+
+    /// Its line of the mount table, once it has ended.
+    fn line(&self) -> Option<TableLine> {
+        let has_ended = *self.ended.borrow();
+        has_ended.then(|| self.identity.line()).flatten()
+    }
+}
