@@ -360,7 +360,7 @@ fn hang_all(faults: &Faults) {
 #[test]
 fn an_opening_ends_within_the_sum_of_its_budgets_whatever_hangs() {
     let mut served = 0;
-    for moment in (0..40).step_by(3) {
+    for moment in (0..60).step_by(3) {
         let simulation = Simulation::new(43);
         let faults = simulation.faults();
         served += simulation
@@ -400,7 +400,7 @@ fn an_opening_ends_within_the_sum_of_its_budgets_whatever_hangs() {
 
 #[test]
 fn each_attempt_to_take_over_again_ends_within_the_sum_whatever_hangs() {
-    for moment in (0..40).step_by(3) {
+    for moment in (0..60).step_by(3) {
         let simulation = Simulation::new(44);
         let faults = simulation.faults();
         simulation

@@ -62,7 +62,7 @@ impl Core {
         let mut reads = Vec::new();
         for span in spans(parts.collect()) {
             if span.parts.len() > 1 {
-                reads.push(self.read_span(span));
+                reads.push(self.read_stretch(span));
             }
         }
         let mut near: Vec<Option<Bytes>> = vec![None; found.len()];
@@ -85,7 +85,7 @@ impl Core {
     }
 
     /// The bytes of a span; `None` if some can't be read.
-    async fn read_span(&self, span: Span) -> (Span, Option<Bytes>) {
+    async fn read_stretch(&self, span: Span) -> (Span, Option<Bytes>) {
         let length = usize::try_from(span.end - span.start).expect("a span is small");
         let bytes = self.disk.read(span.start, length).await;
         (span, bytes.ok())

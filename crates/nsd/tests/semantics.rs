@@ -425,6 +425,7 @@ fn small_log_entries_are_read_many_at_a_time() {
             };
             let formatted = Nsd::format_with(&scene.world, &disk, IDENTITY, options).await;
             formatted.unwrap();
+            drop(disk);
             let mut nsd = scene.open().await;
             for number in 1..=ENTRIES {
                 // Between them lies what others store.

@@ -8,7 +8,6 @@ use std::{
     fs,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
-    process::Command,
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc,

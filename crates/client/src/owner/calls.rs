@@ -31,7 +31,9 @@ use closing::Closing;
 use futures::future::{BoxFuture, Either, select};
 use model::call::NoAnswer;
 use model::operation::Stamp;
-use model::owner::{HeldToken, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
+use model::owner::{
+    HeldToken, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
+};
 use model::token::GrantNumber;
 use model::{Advice, Error, ErrorKind, InodeId, Result, SessionId, ShardId};
 use parking_lot::Mutex;

@@ -87,11 +87,12 @@ impl Client {
         };
         let mut times = more.iter().map(|time| Deadline::after(world, *time));
         let mut copies = FuturesUnordered::new();
-        let mut begun = 0;
+        // Each copy begins with the next member, also if who lost the one before is preferred no longer.
+        let mut from = self.preferred();
         let mut begin = || {
-            let from = self.preferred() + begun;
-            begun += 1;
-            self.ask_in_turn((path, body.clone(), Times::Once), from, deadline)
+            let asked = self.ask_in_turn((path, body.clone(), Times::Once), from, deadline);
+            from += 1;
+            asked
         };
         copies.push(begin());
         let mut next = times.next();
@@ -99,7 +100,7 @@ impl Client {
         loop {
             let until = next.map_or(deadline, |next| next.min(deadline));
             let said = match until.bound(world, copies.next()).await {
-                Ok(Some(answer)) => said(answer, &is_done),
+                Ok(Some(answer)) => told_by(answer, &is_done),
                 // All are lost, or it is time for another one.
                 Ok(None) | Err(_) => {
                     if deadline.has_passed(world) {
@@ -123,7 +124,7 @@ impl Client {
                 Said::Nothing(_) => {
                     let soon = deadline.min(Deadline::after(world, GRACE));
                     while let Ok(Some(answer)) = soon.bound(world, copies.next()).await {
-                        if let Said::Done(answer) = said(answer, &is_done) {
+                        if let Said::Done(answer) = told_by(answer, &is_done) {
                             return Ok(answer);
                         }
                     }
@@ -134,7 +135,7 @@ impl Client {
     }
 }
 
-fn said<A>(answer: Result<(A, usize), Failed>, is_done: impl Fn(&A) -> bool) -> Said<A> {
+fn told_by<A>(answer: Result<(A, usize), Failed>, is_done: impl Fn(&A) -> bool) -> Said<A> {
     match answer {
         Ok((answer, _)) if is_done(&answer) => Said::Done(answer),
         Ok((answer, _)) => Said::Nothing(Ok(answer)),

@@ -240,9 +240,9 @@ impl Balance {
             uses.unevenness() > EVEN_BELOW && uses.move_if_better(groups, &segment.place, chance)
         };
         let mut chosen = Vec::new();
-        let page = self
-            .segments
-            .choose_from_page(&mut pass.from, &mut chosen, bytes_max, is_worth_it);
+        let page =
+            self.segments
+                .choose_from_page(&mut pass.from, &mut chosen, bytes_max, is_worth_it);
         let ended = page.await? || pass.uses.unevenness() <= EVEN_BELOW;
         // What files share stays where it is: rewriting would make copies.
         let rewritten = self.segments.rewrite(chosen, |_, live| live.unfound == 0);

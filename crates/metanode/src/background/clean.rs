@@ -205,12 +205,12 @@ impl Clean {
         let mut chosen = Vec::new();
         let mut ended = false;
         for _ in 0..pages {
-            let page = self
-                .segments
-                .choose_from_page(&mut from, &mut chosen, u64::MAX, |id, segment| {
-                    let is_stubborn = || self.freeing.is_stubborn(id, segment, width);
-                    is_narrow(segment) || (is_mostly_dead(segment) && !is_stubborn())
-                });
+            let page =
+                self.segments
+                    .choose_from_page(&mut from, &mut chosen, u64::MAX, |id, segment| {
+                        let is_stubborn = || self.freeing.is_stubborn(id, segment, width);
+                        is_narrow(segment) || (is_mostly_dead(segment) && !is_stubborn())
+                    });
             ended = page.await?;
             if ended || chosen.len() >= SEGMENTS_MAX {
                 break;

@@ -225,9 +225,9 @@ impl Emptying {
         let mut chosen = Vec::new();
         let target = pass.target;
         let is_to_move = |_, segment: &Segment| segment.place.group < target;
-        let page = self
-            .segments
-            .choose_from_page(&mut pass.from, &mut chosen, bytes_max, is_to_move);
+        let page =
+            self.segments
+                .choose_from_page(&mut pass.from, &mut chosen, bytes_max, is_to_move);
         let ended = page.await?;
         pass.found += chosen.len() as u64;
         let mut shared = 0;

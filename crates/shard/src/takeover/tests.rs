@@ -440,7 +440,11 @@ fn a_long_log_is_read_and_copied_to_a_new_member_with_few_ios() {
         .run(|world| async move {
             let opened = open(power_on(&world, &[view[1].0]).await).await.unwrap();
             let last = value(&opened, "last").await;
-            assert_eq!(last, Some(COMMITS.to_string()), "the new member has all of it");
+            assert_eq!(
+                last,
+                Some(COMMITS.to_string()),
+                "the new member has all of it"
+            );
         })
         .finished();
 }
