@@ -3,7 +3,7 @@
 use crate::apart::Apart;
 use model::member::{Cause, Heartbeat};
 use model::{Moment, NodeId, NodeRun, ShardId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A shard as its record in coordination says.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -38,8 +38,8 @@ pub(crate) struct Facts {
     /// What this manager heard last of each run.
     pub(crate) heard: BTreeMap<NodeRun, Heartbeat>,
     pub(crate) proofs: BTreeMap<NodeRun, Proof>,
-    /// Runs with an attempt under way.
-    pub(crate) probing: BTreeSet<NodeRun>,
+    /// Runs with an attempt under way, and whether they were heard since it was wanted: then it proves nothing.
+    pub(crate) probing: BTreeMap<NodeRun, bool>,
     /// The newest run of each node that appeared.
     pub(crate) newest: BTreeMap<NodeId, NodeRun>,
     /// Runs that this manager has decided to expel: never renewed again.

@@ -388,6 +388,9 @@ impl Manager {
         if matches!(verdict, Verdict::Renewed | Verdict::Wait) {
             self.appeared(from);
             self.facts.proofs.remove(&from);
+            if let Some(was_heard_since) = self.facts.probing.get_mut(&from) {
+                *was_heard_since = true;
+            }
             let is_behind = self.record.is_member(from)
                 && is_behind(&self.record, &self.facts, (from, &heartbeat), now)
                 && !self.has(Planted::GiveToTwo);
@@ -443,17 +446,19 @@ impl Manager {
     /// Wants an attempt, unless one is under way: the time between two must pass although a heartbeat ended a proof meanwhile,
     /// and another one has begun.
     fn probe(&mut self, run: NodeRun, after: Duration, now: Moment, actions: &mut Vec<Action>) {
-        if self.facts.probing.insert(run) {
-            actions.push(Action::Probe {
-                run,
-                after,
-                was_heard: self.is_heard(run, now),
-            });
+        if self.facts.probing.contains_key(&run) {
+            return;
         }
+        self.facts.probing.insert(run, false);
+        actions.push(Action::Probe {
+            run,
+            after,
+            was_heard: self.is_heard(run, now),
+        });
     }
 
     fn probed(&mut self, run: NodeRun, is_refused: bool, now: Moment, actions: &mut Vec<Action>) {
-        self.facts.probing.remove(&run);
+        let was_heard_since = self.facts.probing.remove(&run) == Some(true);
         let needed = match self.planted {
             Some(Planted::ExpelUnproven) => 1,
             _ => REFUSED_MIN,
@@ -463,6 +468,14 @@ impl Manager {
         let Some(proof) = self.facts.proofs.get_mut(&run) else {
             return;
         };
+        if was_heard_since && needed > 1 {
+            // The proof began after the heartbeat, and this attempt before it.
+            let after = match is_refused {
+                true => Duration::ZERO,
+                false => OPEN_AFTER,
+            };
+            return self.probe(run, after, now, actions);
+        }
         if !is_refused && needed > 1 {
             if has_broken {
                 // Of a process that dies the kernel may close the connections long before what it listens on. One that

@@ -417,3 +417,20 @@ fn a_run_whose_connection_broke_is_tried_once_at_a_time_until_it_is_heard_or_sil
     let actions = probed(&mut manager, false, 6_500);
     assert!(actions.is_empty(), "{actions:?}");
 }
+
+/// Would be broken if an attempt that was refused before a heartbeat counted against the run after it: one more would expel a
+/// run that lives.
+#[test]
+fn an_attempt_from_before_a_heartbeat_proves_nothing_after_it() {
+    let mut manager = established();
+    hear(&mut manager, 2, at(2_000));
+    manager.on(Event::Broke(run(2)), at(2_100));
+    hear(&mut manager, 2, at(2_120));
+    let actions = manager.on(Event::Broke(run(2)), at(2_130));
+    assert_eq!(wanted(&actions), None, "one is under way");
+    for (now, pause) in [(2_140, 0), (2_150, 300)] {
+        assert_eq!(wanted(&probed(&mut manager, true, now)), Some(pause));
+    }
+    let actions = probed(&mut manager, true, 2_450);
+    assert_eq!(expelled(&actions), [(2, Cause::Refused)]);
+}

@@ -339,7 +339,8 @@ impl Nsd {
     /// don't mean the end, since one answer has about [`LOG_READ_BYTES`] at most; none do.
     ///
     /// # Errors
-    /// `Corrupt` if an entry's bytes don't match their checksums, `Unavailable`.
+    /// `Corrupt` if the first entry's bytes don't match their checksums; an answer ends before a later one that is damaged.
+    /// `Unavailable`.
     pub async fn log_read(
         &self,
         shard: ShardId,
@@ -387,6 +388,8 @@ impl Nsd {
                 }
                 // Trimmed during the read.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
+                // Those before it are whole. Who asks goes on with it, and needn't read them one by one to find it.
+                Err(_) if !entries.is_empty() => break,
                 Err(error) => return Err(error),
             }
             if bytes >= LOG_READ_BYTES {

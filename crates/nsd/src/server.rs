@@ -260,3 +260,28 @@ impl Nsd {
         Ok((reply, Bytes::new(), None))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would be broken if an entry got bytes of the one before or after it.
+    #[test]
+    fn each_of_several_entries_gets_its_own_bytes() {
+        let (shard, epoch) = (ShardId(3), ShardEpoch(4));
+        let lengths = [(7, 3), (8, 0), (5, 2)];
+        let entries = lengths.map(|(number, length)| (EntryNumber(number), length));
+        let puts = split(shard, epoch, &entries, Bytes::from_static(b"abcde")).unwrap();
+        let found = puts.iter().map(|put| (put.number.0, &put.bytes[..]));
+        let found: Vec<(u64, &[u8])> = found.collect();
+        assert_eq!(found, [(7, &b"abc"[..]), (8, &b""[..]), (5, &b"de"[..])]);
+        let are_of_one_log = puts
+            .iter()
+            .all(|put| (put.shard, put.epoch) == (shard, epoch));
+        assert!(are_of_one_log);
+        for wrong in [&b"abcd"[..], b"abcdef"] {
+            let refused = split(shard, epoch, &entries, Bytes::from_static(wrong));
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    }
+}

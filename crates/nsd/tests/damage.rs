@@ -1,7 +1,7 @@
 //! A flipped byte, wherever it is, is found and repaired, or is harmless. Also: index rebuilds.
 
 use crate::scene::{DISK, IDENTITY, blob, content, deletion, name};
-use model::nsd::{GroupFence, LogPut, ScrubReport};
+use model::nsd::{GroupFence, LogEntry, LogPut, ScrubReport};
 use model::{BlobName, EntryNumber, ErrorKind, GroupId, GroupVersion, ShardEpoch, ShardId};
 use nsd::{FormatOptions, Nsd};
 use std::collections::BTreeSet;
@@ -517,6 +517,49 @@ fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
                 let got = nsd.get(name(number), 0, length as u32).await.unwrap();
                 assert!(got == content(number, length), "blob {number}");
             }
+        })
+        .finished();
+}
+
+/// Would be broken if a take-over had to find a damaged entry by reading those before it one by one, and all that follow with
+/// each of them once more.
+#[test]
+fn the_entries_before_a_damaged_one_are_read_at_once() {
+    const DAMAGED: u64 = 30;
+    let simulation = Simulation::new(6);
+    let device = simulation.disk(DISK, REGION);
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk(Path::new(DISK)).unwrap();
+            let options = FormatOptions {
+                journal_bytes: Some(256 << 10),
+                index_bytes: Some((2 << 20) + (100 << 10)),
+            };
+            Nsd::format_with(&world, &disk, IDENTITY, options)
+                .await
+                .unwrap();
+            let nsd = Nsd::open(&world, disk).await.unwrap();
+            for number in 1..48 {
+                nsd.log_put(entry(number)).await.unwrap();
+            }
+            // Wherever it is, or was.
+            let begin = entry(DAMAGED).bytes.slice(..64);
+            let region = device.content(0, REGION as usize);
+            for (at, found) in region.windows(begin.len()).enumerate() {
+                if *found == begin[..] {
+                    device.overwrite(at as u64, &[!found[0]]);
+                }
+            }
+            let read = |from| nsd.log_read(SHARD, EntryNumber(from), 1000);
+            let numbers = |read: Vec<LogEntry>| -> Vec<u64> {
+                read.iter().map(|found| found.number.0).collect()
+            };
+            let before = numbers(read(1).await.unwrap());
+            assert_eq!(before, Vec::from_iter(1..DAMAGED));
+            let told = read(DAMAGED).await.unwrap_err();
+            assert_eq!(told.kind(), ErrorKind::Corrupt);
+            let behind = numbers(read(DAMAGED + 1).await.unwrap());
+            assert_eq!(behind, Vec::from_iter(DAMAGED + 1..48));
         })
         .finished();
 }

@@ -263,18 +263,35 @@ impl Client {
         self.world.listed(ETCD_WAIT, part, asked).await
     }
 
-    /// Asks until the deadline, the endpoint `from` first (counted on from the last one to the first).
-    pub(super) async fn ask_in_turn<A: Answer>(
+    /// A place for one more request, within its deadline.
+    pub(super) async fn place(&self, deadline: Deadline) -> Result<SemaphorePermit<'_>, Failed> {
+        match deadline.bound(&self.world, self.places.acquire()).await {
+            Ok(place) => Ok(place.expect("the semaphore is never closed")),
+            Err(_) => {
+                let text = format!("{REQUESTS_MAX} requests to etcd were under way all the time");
+                Err(Failed::NoAnswer(Error::new(ErrorKind::Unavailable, text)))
+            }
+        }
+    }
+
+    async fn ask_in_turn<A: Answer>(
+        &self,
+        asked: (&'static str, Bytes, Times),
+        from: usize,
+        deadline: Deadline,
+    ) -> Result<(A, usize), Failed> {
+        let _place = self.place(deadline).await?;
+        self.ask_placed(asked, from, deadline).await
+    }
+
+    /// Asks until the deadline, the endpoint `from` first (counted on from the last one to the first). The caller has a
+    /// place.
+    pub(super) async fn ask_placed<A: Answer>(
         &self,
         (path, body, times): (&'static str, Bytes, Times),
         from: usize,
         deadline: Deadline,
     ) -> Result<(A, usize), Failed> {
-        let place = deadline.bound(&self.world, self.places.acquire()).await;
-        let Ok(_place) = place else {
-            let text = format!("{REQUESTS_MAX} requests to etcd were under way all the time");
-            return Err(Failed::NoAnswer(Error::new(ErrorKind::Unavailable, text)));
-        };
         let count = self.endpoints.len();
         let first = from % count;
         let mut faults = vec![String::new(); count];
@@ -544,7 +561,7 @@ impl Client {
     }
 
     /// Asks this endpoint first from now on.
-    fn prefer(&self, at: usize, why: &str) {
+    pub(super) fn prefer(&self, at: usize, why: &str) {
         let before = self.preferred.swap(at, Ordering::Relaxed);
         if before != at {
             let (from, to) = (&self.endpoints[before].address, &self.endpoints[at].address);

@@ -29,8 +29,8 @@ const GRACE: Duration = Duration::from_millis(400);
 
 /// What an answer says of the request.
 enum Said<A> {
-    /// It was made, or this copy was.
-    Done(A),
+    /// It was made, or this copy was, by this endpoint.
+    Done(A, usize),
     /// This copy has done nothing, so one before it may have done all.
     Nothing(Result<A, Failed>),
     /// Nobody knows.
@@ -80,6 +80,8 @@ impl Client {
     ) -> Result<A, Failed> {
         let world = self.world();
         let deadline = Deadline::after(world, REQUEST_DEADLINE);
+        // One for all copies: what else is asked meanwhile, above all what can be read, mustn't wait for their end.
+        let _place = self.place(deadline).await?;
         // A single member is lost with its leader.
         let more = match self.endpoints().len() {
             1 => &[],
@@ -90,7 +92,7 @@ impl Client {
         // Each copy begins with the next member, also if who lost the one before is preferred no longer.
         let mut from = self.preferred();
         let mut begin = || {
-            let asked = self.ask_in_turn((path, body.clone(), Times::Once), from, deadline);
+            let asked = self.ask_placed((path, body.clone(), Times::Once), from, deadline);
             from += 1;
             asked
         };
@@ -118,26 +120,42 @@ impl Client {
                 }
             };
             match said {
-                Said::Done(answer) => return Ok(answer),
+                Said::Done(answer, at) => return Ok(self.won(answer, at, copies)),
                 Said::Unknown(error) => lost = Some(Failed::NoAnswer(error)),
                 Said::Nothing(answer) if copies.is_empty() && lost.is_none() => return answer,
-                Said::Nothing(_) => {
+                Said::Nothing(answer) => {
                     let soon = deadline.min(Deadline::after(world, GRACE));
-                    while let Ok(Some(answer)) = soon.bound(world, copies.next()).await {
-                        if let Said::Done(answer) = told_by(answer, &is_done) {
-                            return Ok(answer);
+                    while let Ok(Some(other)) = soon.bound(world, copies.next()).await {
+                        match told_by(other, &is_done) {
+                            Said::Done(answer, at) => return Ok(self.won(answer, at, copies)),
+                            Said::Unknown(error) => lost = Some(Failed::NoAnswer(error)),
+                            // Who refuses may have made it all the same (`Meaning::Full`), so that the others found it.
+                            Said::Nothing(Err(refused)) => lost = Some(refused),
+                            Said::Nothing(Ok(_)) => {}
                         }
                     }
-                    return Err(Failed::NoAnswer(too_late()));
+                    let have_all_looked = copies.is_empty() && lost.is_none();
+                    return match answer {
+                        Ok(answer) if have_all_looked => Ok(answer),
+                        _ => Err(Failed::NoAnswer(too_late())),
+                    };
                 }
             }
         }
+    }
+
+    /// The answer that counts; the other copies are given up. Who gave it is asked first from now on, also if one of the
+    /// others is lost there: that would be taken for silence.
+    fn won<A, F>(&self, answer: A, at: usize, copies: FuturesUnordered<F>) -> A {
+        drop(copies);
+        self.prefer(at, "it has answered a copy of a request");
+        answer
     }
 }
 
 fn told_by<A>(answer: Result<(A, usize), Failed>, is_done: impl Fn(&A) -> bool) -> Said<A> {
     match answer {
-        Ok((answer, _)) if is_done(&answer) => Said::Done(answer),
+        Ok((answer, at)) if is_done(&answer) => Said::Done(answer, at),
         Ok((answer, _)) => Said::Nothing(Ok(answer)),
         Err(Failed::NoAnswer(error)) => Said::Unknown(error),
         Err(refused) => Said::Nothing(Err(refused)),

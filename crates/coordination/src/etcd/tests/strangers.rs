@@ -3,6 +3,7 @@
 
 use super::{EtcdEndpoint, EtcdSettings};
 use crate::{Change, Coordination, Export, LeaseId, News};
+use futures::future::{join, join_all};
 use model::ErrorKind;
 use std::future::Future;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ enum Reply {
     /// Answers, then closes the connection.
     Last(&'static str),
     /// Answers after a while.
-    Late(Duration, &'static str),
+    Late(Duration, u16, &'static str),
 }
 
 use Reply::{Answer, Begin, Close, Endless, Last, Late, Raw, Silence};
@@ -111,9 +112,9 @@ async fn talk(
         let (bytes, goes_on) = match reply(&path) {
             Answer(status, body) => (text(status, body).into_bytes(), true),
             Last(body) => (text(200, body).into_bytes(), false),
-            Late(after, body) => {
+            Late(after, status, body) => {
                 world.sleep(after).await;
-                (text(200, body).into_bytes(), true)
+                (text(status, body).into_bytes(), true)
             }
             Raw(bytes) => (bytes, false),
             Close => return,
@@ -258,7 +259,7 @@ fn a_copy_that_comes_too_late_says_nothing_of_the_change() {
         (|| Silence, Err(ErrorKind::Unavailable)),
         (|| Close, Err(ErrorKind::Unavailable)),
         // It was slow, and answers while the copy's answer is weighed.
-        (|| Late(Duration::from_millis(600), DONE), Ok(6)),
+        (|| Late(Duration::from_millis(600), 200, DONE), Ok(6)),
         // Both have done nothing.
         (|| Answer(200, CHANGED), Err(ErrorKind::Changed)),
     ];
@@ -280,6 +281,99 @@ fn a_copy_that_comes_too_late_says_nothing_of_the_change() {
             assert_eq!((one.asked("txn"), two.asked("txn")), (1, copies));
         });
     }
+}
+
+/// Would be broken if a change that others were quicker with had an unknown outcome whenever etcd's disk is slow.
+#[test]
+fn copies_that_have_all_found_another_version_have_changed_nothing() {
+    const SLOW: Duration = Duration::from_millis(600);
+    run(|world| async move {
+        let one = stranger(&world, |path| match path {
+            "/v3/kv/txn" => Late(SLOW, 200, CHANGED),
+            path => works(path),
+        });
+        let two = stranger(&world, |path| match path {
+            "/v3/kv/txn" => Answer(200, CHANGED),
+            path => works(path),
+        });
+        let (one, two) = (one.await, two.await);
+        let store = store(&world, &[&one, &two]);
+        let changed = store.transaction(guarded()).await.unwrap_err();
+        assert_eq!(changed.kind(), ErrorKind::Changed);
+        assert_eq!((one.asked("txn"), two.asked("txn")), (1, 1));
+    });
+}
+
+/// Would be broken if the change that fills etcd, which is made all the same, counted as not made because another copy has
+/// found it.
+#[test]
+fn a_copy_that_found_the_change_of_a_full_etcd_says_nothing_of_it() {
+    run(|world| async move {
+        let one = stranger(&world, |path| match path {
+            "/v3/kv/txn" => Late(Duration::from_millis(600), 200, CHANGED),
+            path => works(path),
+        });
+        let two = stranger(&world, |path| match path {
+            "/v3/kv/txn" => Late(Duration::from_millis(400), 429, FULL),
+            path => works(path),
+        });
+        let (one, two) = (one.await, two.await);
+        let store = store(&world, &[&one, &two]);
+        let unknown = store.transaction(guarded()).await.unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unavailable);
+        assert_eq!((one.asked("txn"), two.asked("txn")), (1, 1));
+    });
+}
+
+/// Would be broken if the copies of some changes took the places of all requests: while etcd has no leader nothing could be
+/// read for seconds, and no lease be kept.
+#[test]
+fn copies_leave_places_for_other_requests() {
+    const CHANGES: usize = 20;
+    run(|world| async move {
+        let silent = |path: &str| match path {
+            "/v3/kv/txn" => Silence,
+            path => works(path),
+        };
+        let one = stranger(&world, silent).await;
+        let two = stranger(&world, silent).await;
+        let store = store(&world, &[&one, &two]);
+        let changes = join_all((0..CHANGES).map(|_| store.transaction(guarded())));
+        let reading = async {
+            world.sleep(Duration::from_millis(2500)).await;
+            let begun = world.now();
+            store.get("key").await.unwrap();
+            assert!(world.now() - begun < Duration::from_secs(1));
+        };
+        let (changed, ()) = join(changes, reading).await;
+        assert!(changed.iter().all(Result::is_err));
+    });
+}
+
+/// Would be broken if a copy that is lost at the member that answered a later one counted as that member's silence: the next
+/// request would wait for one that may be dead.
+#[test]
+fn who_answers_a_copy_is_asked_first_although_an_earlier_one_is_lost_there() {
+    run(|world| async move {
+        let silent = |path: &str| match path {
+            "/v3/kv/txn" => Silence,
+            path => works(path),
+        };
+        let one = stranger(&world, silent).await;
+        // It hears of the next leader between the two.
+        let asked = AtomicUsize::new(0);
+        let two = stranger(&world, move |path| match path {
+            "/v3/kv/txn" if asked.fetch_add(1, Ordering::Relaxed) == 0 => Silence,
+            path => works(path),
+        });
+        let two = two.await;
+        let three = stranger(&world, silent).await;
+        let store = store(&world, &[&one, &two, &three]);
+        store.transaction(guarded()).await.unwrap();
+        assert_eq!(two.asked("txn"), 2);
+        store.get("key").await.unwrap();
+        assert_eq!((one.asked("range"), three.asked("range")), (0, 0));
+    });
 }
 
 #[test]
