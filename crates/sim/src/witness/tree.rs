@@ -56,7 +56,7 @@ impl Tree {
                 reasons.extend(is_taken.then_some(ErrorKind::Exists));
             }
             Call::CreateUnnamed { directory } => {
-                reasons.extend(self.not_a_directory(*directory));
+                self.is_no_directory(*directory, &mut reasons);
             }
             Call::Link {
                 inode,
@@ -104,9 +104,7 @@ impl Tree {
                 Some(_) => {}
             },
             Call::List { directory } => {
-                if let Some(reason) = self.not_a_directory(*directory) {
-                    reasons.push(reason);
-                }
+                self.is_no_directory(*directory, &mut reasons);
             }
             Call::SetMode { inode, .. }
             | Call::SetOwner { inode, .. }
@@ -201,19 +199,20 @@ impl Tree {
         name: &str,
         reasons: &mut Vec<ErrorKind>,
     ) -> Option<InodeId> {
-        if let Some(reason) = self.not_a_directory(directory) {
-            reasons.push(reason);
+        if self.is_no_directory(directory, reasons) {
             return None;
         }
         self.nodes[&directory].names.get(name).copied()
     }
 
-    fn not_a_directory(&self, inode: InodeId) -> Option<ErrorKind> {
-        match self.alive(inode) {
-            None => Some(ErrorKind::NotFound),
-            Some(node) if node.kind != FileKind::Directory => Some(ErrorKind::NotDirectory),
-            Some(_) => None,
-        }
+    /// Whether this is no directory that is there, and why. A file that is in use without a name is neither.
+    fn is_no_directory(&self, inode: InodeId, reasons: &mut Vec<ErrorKind>) -> bool {
+        let node = self.nodes.get(&inode);
+        let is_gone = node.is_none_or(|node| node.links == 0);
+        let is_other = node.is_some_and(|node| node.kind != FileKind::Directory);
+        reasons.extend(is_gone.then_some(ErrorKind::NotFound));
+        reasons.extend(is_other.then_some(ErrorKind::NotDirectory));
+        is_gone || is_other
     }
 
     fn is_directory(&self, inode: InodeId) -> bool {
