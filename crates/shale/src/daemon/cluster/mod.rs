@@ -106,6 +106,7 @@ async fn live_in(
             Some(made?)
         }
     };
+    founding::begin_anew(dir, &cluster)?;
     // Ends after everything else here.
     let etcd = start_etcd(dir, &cluster)?;
     let mut passes_for_ready = etcd.as_ref().map(|_| pass_for_ready(world));

@@ -2,8 +2,8 @@
 //!
 //! `shale cluster create` writes the node's place into node.toml, with `founding`, and starts the daemon. The daemon
 //! waits for etcd, copies all facts of the node's own store there in one change, adds what a cluster needs, and only then
-//! says in node.toml that it is done. Whatever happens before, the next start does all of it again and finds what is there;
-//! whatever happens after, the old store isn't read any more.
+//! says in node.toml that it is done. Whatever happens before, the next start does all of it again, with an etcd that begins anew
+//! ([`begin_anew`]), or finds what is there in one that others run; whatever happens after, the old store isn't read any more.
 //!
 //! *A mistake* (an address, a name, an etcd that can't be reached) is taken back by [`take_back`] as long as node.toml says
 //! `founding`: nobody else has used the facts in etcd until then.
@@ -60,6 +60,19 @@ pub fn make_keys(dir: &Path, cluster: &ClusterConfig, now: Timestamp) -> Result<
         Error::new(ErrorKind::InvalidArgument, text)
     })?;
     keys::found(dir, id, cluster.address, now)
+}
+
+/// Removes what an attempt before has left of the node's own etcd, before that starts. One that was killed between the begin of
+/// its log and the first entries of it knows no members, and would wait for a leader for ever. Nobody else has used the facts in
+/// it, and the node's own store still has all of them.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn begin_anew(dir: &Path, cluster: &ClusterConfig) -> Result<()> {
+    match cluster.founding && cluster.etcd.is_some() {
+        true => remove_data(dir),
+        false => Ok(()),
+    }
 }
 
 /// Moves the node's facts.
