@@ -225,6 +225,9 @@ fn a_creation_that_may_have_happened_is_never_sent_again() {
     }
 }
 
+/// How requests of a kind are answered.
+type AnswersAs = fn() -> Reply;
+
 /// A copy of [`guarded`] comes after another change of its key.
 const CHANGED: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"responses":[{"response_range":{"kvs":[{"key":"L3Ava2V5","mod_revision":"6"}]}}]}"#;
 
@@ -255,7 +258,7 @@ fn a_change_that_is_lost_with_the_leader_is_made_by_a_copy() {
 #[test]
 fn a_copy_that_comes_too_late_says_nothing_of_the_change() {
     // Who was asked first, and what becomes of the change.
-    let cases: [(fn() -> Reply, Result<u64, ErrorKind>); 4] = [
+    let cases: [(AnswersAs, Result<u64, ErrorKind>); 4] = [
         (|| Silence, Err(ErrorKind::Unavailable)),
         (|| Close, Err(ErrorKind::Unavailable)),
         // It was slow, and answers while the copy's answer is weighed.
@@ -403,11 +406,8 @@ const MADE: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"kvs":[{"key":
 /// The mark of the import 1.
 const MARKED: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"kvs":[{"key":"L3AvaW1wb3J0ZWQ=","mod_revision":"6","value":"AwE="}]}"#;
 
-/// How reads are answered.
-type ReadsAs = fn() -> Reply;
-
 /// A member that refuses all changes because it is full, and answers reads so.
-fn full(read: ReadsAs) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
+fn full(read: AnswersAs) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     move |path: &str| match path {
         "/v3/kv/txn" => Answer(429, FULL),
         "/v3/kv/range" => read(),
@@ -419,7 +419,7 @@ fn full(read: ReadsAs) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
 /// broken if that were taken for not done: an owner would go on with the view of its log that its shard had before.
 #[test]
 fn a_change_that_a_full_etcd_refuses_is_not_made_only_if_its_key_is_as_it_was() {
-    let cases: [(ReadsAs, ErrorKind); 3] = [
+    let cases: [(AnswersAs, ErrorKind); 3] = [
         (|| Answer(200, READ), ErrorKind::NoSpace),
         (|| Answer(200, MADE), ErrorKind::Unavailable),
         (|| Silence, ErrorKind::Unavailable),
@@ -442,7 +442,7 @@ fn a_change_that_a_full_etcd_refuses_is_not_made_only_if_its_key_is_as_it_was() 
 
 #[test]
 fn an_import_that_a_full_etcd_refuses_is_done_if_its_mark_is_there() {
-    let cases: [(ReadsAs, Option<ErrorKind>); 3] = [
+    let cases: [(AnswersAs, Option<ErrorKind>); 3] = [
         (|| Answer(200, READ), Some(ErrorKind::NoSpace)),
         (|| Answer(200, MARKED), None),
         (|| Silence, Some(ErrorKind::Unavailable)),
