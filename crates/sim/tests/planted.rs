@@ -166,7 +166,6 @@ fn first_seed(planted: Planted) -> u64 {
         Planted::ReplayShort => 5,
         Planted::PublishEarly => 18,
         Planted::ApplyTwice => 17,
-        Planted::DiscardUnfenced => 63,
         Planted::GrantInGrace => 9,
         Planted::ArriveEarly => 11,
         Planted::KeepAttributes => 61,

@@ -636,8 +636,15 @@ pub(crate) fn paused_taker(seed: u64, planted: Option<Planted>) -> u64 {
             client.close().await
         });
         stage.sleep(ms(300)).await;
-        stage.assign(1).await;
-        stage.sleep(ms(1 + seed)).await;
+        if seed.is_multiple_of(2) {
+            // Where only the erasing is left.
+            stage.hold_at(Point::EndRecorded, ms(20));
+            stage.assign(1).await;
+            stage.until_held().await;
+        } else {
+            stage.assign(1).await;
+            stage.sleep(ms(1 + seed)).await;
+        }
         stage.pause(1);
         stage.move_shard(2).await;
         stage.sleep(ms(1_000)).await;

@@ -141,6 +141,19 @@ impl Stage {
         self.machine(node).pause();
     }
 
+    /// Whoever comes to this point of the program next stands still there for as long.
+    pub fn hold_at(&self, point: Point, time: Duration) {
+        let how = Interruption::Delay(time);
+        self.machines.cluster.interrupt(point, 0, how);
+    }
+
+    /// Waits until somebody stands still where [`Stage::hold_at`] said.
+    pub async fn until_held(&self) {
+        while self.machines.cluster.is_armed() {
+            self.sleep(Duration::from_millis(1)).await;
+        }
+    }
+
     /// It goes on.
     pub fn resume(&self, node: usize) {
         self.machine(node).resume();
