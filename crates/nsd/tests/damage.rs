@@ -36,21 +36,26 @@ async fn open(world: &World) -> model::Result<Arc<Nsd>> {
     Nsd::open(world, world.open_disk(Path::new(DISK)).unwrap()).await
 }
 
+/// Opens a region that it formats, with a journal of this size.
+async fn formatted(world: &World, journal_bytes: u64) -> Arc<Nsd> {
+    let disk = world.open_disk(Path::new(DISK)).unwrap();
+    let options = FormatOptions {
+        journal_bytes: Some(journal_bytes),
+        index_bytes: Some((2 << 20) + (100 << 10)),
+    };
+    Nsd::format_with(world, &disk, IDENTITY, options)
+        .await
+        .unwrap();
+    Nsd::open(world, disk).await.unwrap()
+}
+
 /// A region with blobs of all sizes in index and journal, deleted ones, and log entries.
 fn populated(seed: u64, closed: bool) -> Vec<u8> {
     let simulation = Simulation::new(seed);
     let disk = simulation.disk(DISK, REGION);
     simulation
         .run(async |world| {
-            let disk = world.open_disk(Path::new(DISK)).unwrap();
-            let options = FormatOptions {
-                journal_bytes: Some(256 << 10),
-                index_bytes: Some((2 << 20) + (100 << 10)),
-            };
-            Nsd::format_with(&world, &disk, IDENTITY, options)
-                .await
-                .unwrap();
-            let nsd = Nsd::open(&world, disk).await.unwrap();
+            let nsd = formatted(&world, 256 << 10).await;
             for number in 1..48 {
                 nsd.put(blob(number, length(number))).await.unwrap();
                 nsd.log_put(entry(number)).await.unwrap();
@@ -328,15 +333,7 @@ fn a_rebuilt_index_takes_a_payload_from_the_journal_where_it_is_proven() {
     let faults = simulation.faults();
     simulation
         .run(async |world| {
-            let region = world.open_disk(Path::new(DISK)).unwrap();
-            let options = FormatOptions {
-                journal_bytes: Some(256 << 10),
-                index_bytes: Some((2 << 20) + (100 << 10)),
-            };
-            Nsd::format_with(&world, &region, IDENTITY, options)
-                .await
-                .unwrap();
-            let nsd = Nsd::open(&world, region).await.unwrap();
+            let nsd = formatted(&world, 256 << 10).await;
             nsd.put(blob(1, 9000)).await.unwrap();
             nsd.put(blob(2, 9000)).await.unwrap();
             nsd.delete(deletion(&[name(2)])).await.unwrap();
@@ -480,15 +477,7 @@ fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
     simulation.disk(DISK, REGION);
     simulation
         .run(async |world| {
-            let disk = world.open_disk(Path::new(DISK)).unwrap();
-            let options = FormatOptions {
-                journal_bytes: Some(UNITS * 4096),
-                index_bytes: Some((2 << 20) + (100 << 10)),
-            };
-            Nsd::format_with(&world, &disk, IDENTITY, options)
-                .await
-                .unwrap();
-            let nsd = Nsd::open(&world, disk).await.unwrap();
+            let nsd = formatted(&world, UNITS * 4096).await;
             // Each of these is a group of one unit.
             let mut version = 1;
             let mut fill = async |groups: u64| {
@@ -530,15 +519,7 @@ fn the_entries_before_a_damaged_one_are_read_at_once() {
     let device = simulation.disk(DISK, REGION);
     simulation
         .run(async |world| {
-            let disk = world.open_disk(Path::new(DISK)).unwrap();
-            let options = FormatOptions {
-                journal_bytes: Some(256 << 10),
-                index_bytes: Some((2 << 20) + (100 << 10)),
-            };
-            Nsd::format_with(&world, &disk, IDENTITY, options)
-                .await
-                .unwrap();
-            let nsd = Nsd::open(&world, disk).await.unwrap();
+            let nsd = formatted(&world, 256 << 10).await;
             for number in 1..48 {
                 nsd.log_put(entry(number)).await.unwrap();
             }
