@@ -357,14 +357,16 @@ fn no_user_can_take_all_locks_or_all_waits() {
     assert!(held < LOCKS_MAX && waiting < WAITS_MAX);
 }
 
-#[test]
-fn a_wait_that_ends_takes_its_request_back_unless_it_was_granted() {
+/// An owner's locks, with the door of [`Tables`].
+fn with_door() -> Locks {
     let locks = Locks::new();
     locks.begin_door(DOOR);
-    let all = Tables {
-        table: LockTable::default(),
-        door: DOOR,
-    };
+    locks
+}
+
+#[test]
+fn a_wait_that_ends_takes_its_request_back_unless_it_was_granted() {
+    let (locks, all) = (with_door(), Tables::new());
     locks.try_set(all.flock(1, EXCLUSIVE)).unwrap();
     let refused = locks.try_set(all.flock(2, EXCLUSIVE)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WouldBlock);
@@ -396,12 +398,7 @@ fn a_wait_that_ends_takes_its_request_back_unless_it_was_granted() {
 /// Would be broken if a faulty daemon could end its owner's, or leave a wait behind that nobody can end.
 #[test]
 fn a_number_under_which_a_session_waits_is_refused_for_another_wait() {
-    let locks = Locks::new();
-    locks.begin_door(DOOR);
-    let all = Tables {
-        table: LockTable::default(),
-        door: DOOR,
-    };
+    let (locks, all) = (with_door(), Tables::new());
     locks.try_set(all.flock(1, EXCLUSIVE)).unwrap();
     assert!(!locks.queue(7, all.flock(2, EXCLUSIVE)).unwrap());
     let again = locks.queue(7, all.flock(3, EXCLUSIVE)).unwrap_err();
@@ -477,8 +474,7 @@ fn many_locks_and_many_waiters_of_one_file_delay_no_other_process() {
 #[test]
 fn a_request_that_waits_is_listed_with_the_program_that_it_waits_for() {
     let run = world::sim::Simulation::new(1).run(async |world: world::World| {
-        let (locks, all) = (Locks::new(), Tables::new());
-        locks.begin_door(DOOR);
+        let (locks, all) = (with_door(), Tables::new());
         locks.try_set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
         let begun = world.now();
         let mut waits = Vec::new();
