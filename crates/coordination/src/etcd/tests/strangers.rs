@@ -171,6 +171,17 @@ fn works(path: &str) -> Reply {
     )
 }
 
+/// How requests of a kind are answered.
+type AnswersAs = fn() -> Reply;
+
+/// A member that answers changes so, and all else as it should.
+fn changes_as(reply: AnswersAs) -> impl Fn(&str) -> Reply + Copy + Send + Sync + 'static {
+    move |path: &str| match path {
+        "/v3/kv/txn" => reply(),
+        path => works(path),
+    }
+}
+
 fn store(world: &World, strangers: &[&Stranger]) -> Coordination {
     let settings = EtcdSettings {
         endpoints: strangers.iter().map(|it| it.endpoint.clone()).collect(),
@@ -207,12 +218,8 @@ fn a_creation_that_may_have_happened_is_never_sent_again() {
         || Raw(vec![0xff; 100]),
     ] {
         run(|world| async move {
-            let faulty = move |path: &str| match path {
-                "/v3/kv/txn" => fault(),
-                path => works(path),
-            };
-            let one = stranger(&world, faulty).await;
-            let two = stranger(&world, faulty).await;
+            let one = stranger(&world, changes_as(fault)).await;
+            let two = stranger(&world, changes_as(fault)).await;
             let store = store(&world, &[&one, &two]);
             let begun = world.now();
             let unknown = store.transaction(change()).await.unwrap_err();
@@ -224,9 +231,6 @@ fn a_creation_that_may_have_happened_is_never_sent_again() {
         });
     }
 }
-
-/// How requests of a kind are answered.
-type AnswersAs = fn() -> Reply;
 
 /// A copy of [`guarded`] comes after another change of its key.
 const CHANGED: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"responses":[{"response_range":{"kvs":[{"key":"L3Ava2V5","mod_revision":"6"}]}}]}"#;
@@ -241,11 +245,8 @@ fn guarded() -> Vec<Change> {
 fn a_change_that_is_lost_with_the_leader_is_made_by_a_copy() {
     for fault in [|| Silence, || Close, || Answer(200, "no etcd")] {
         run(|world| async move {
-            let one = stranger(&world, move |path| match path {
-                "/v3/kv/txn" => fault(),
-                path => works(path),
-            });
-            let (one, two) = (one.await, stranger(&world, works).await);
+            let one = stranger(&world, changes_as(fault)).await;
+            let two = stranger(&world, works).await;
             let store = store(&world, &[&one, &two]);
             let begun = world.now();
             assert_eq!(store.transaction(guarded()).await.unwrap(), 6);
@@ -268,15 +269,8 @@ fn a_copy_that_comes_too_late_says_nothing_of_the_change() {
     ];
     for (first, expected) in cases {
         run(|world| async move {
-            let one = stranger(&world, move |path| match path {
-                "/v3/kv/txn" => first(),
-                path => works(path),
-            });
-            let two = stranger(&world, |path| match path {
-                "/v3/kv/txn" => Answer(200, CHANGED),
-                path => works(path),
-            });
-            let (one, two) = (one.await, two.await);
+            let one = stranger(&world, changes_as(first)).await;
+            let two = stranger(&world, changes_as(|| Answer(200, CHANGED))).await;
             let store = store(&world, &[&one, &two]);
             let changed = store.transaction(guarded()).await;
             assert_eq!(changed.map_err(|error| error.kind()), expected);
@@ -291,15 +285,8 @@ fn a_copy_that_comes_too_late_says_nothing_of_the_change() {
 fn copies_that_have_all_found_another_version_have_changed_nothing() {
     const SLOW: Duration = Duration::from_millis(600);
     run(|world| async move {
-        let one = stranger(&world, |path| match path {
-            "/v3/kv/txn" => Late(SLOW, 200, CHANGED),
-            path => works(path),
-        });
-        let two = stranger(&world, |path| match path {
-            "/v3/kv/txn" => Answer(200, CHANGED),
-            path => works(path),
-        });
-        let (one, two) = (one.await, two.await);
+        let one = stranger(&world, changes_as(|| Late(SLOW, 200, CHANGED))).await;
+        let two = stranger(&world, changes_as(|| Answer(200, CHANGED))).await;
         let store = store(&world, &[&one, &two]);
         let changed = store.transaction(guarded()).await.unwrap_err();
         assert_eq!(changed.kind(), ErrorKind::Changed);
@@ -312,15 +299,10 @@ fn copies_that_have_all_found_another_version_have_changed_nothing() {
 #[test]
 fn a_copy_that_found_the_change_of_a_full_etcd_says_nothing_of_it() {
     run(|world| async move {
-        let one = stranger(&world, |path| match path {
-            "/v3/kv/txn" => Late(Duration::from_millis(600), 200, CHANGED),
-            path => works(path),
-        });
-        let two = stranger(&world, |path| match path {
-            "/v3/kv/txn" => Late(Duration::from_millis(400), 429, FULL),
-            path => works(path),
-        });
-        let (one, two) = (one.await, two.await);
+        let found = || Late(Duration::from_millis(600), 200, CHANGED);
+        let fills = || Late(Duration::from_millis(400), 429, FULL);
+        let one = stranger(&world, changes_as(found)).await;
+        let two = stranger(&world, changes_as(fills)).await;
         let store = store(&world, &[&one, &two]);
         let unknown = store.transaction(guarded()).await.unwrap_err();
         assert_eq!(unknown.kind(), ErrorKind::Unavailable);
@@ -334,12 +316,8 @@ fn a_copy_that_found_the_change_of_a_full_etcd_says_nothing_of_it() {
 fn copies_leave_places_for_other_requests() {
     const CHANGES: usize = 20;
     run(|world| async move {
-        let silent = |path: &str| match path {
-            "/v3/kv/txn" => Silence,
-            path => works(path),
-        };
-        let one = stranger(&world, silent).await;
-        let two = stranger(&world, silent).await;
+        let one = stranger(&world, changes_as(|| Silence)).await;
+        let two = stranger(&world, changes_as(|| Silence)).await;
         let store = store(&world, &[&one, &two]);
         let changes = join_all((0..CHANGES).map(|_| store.transaction(guarded())));
         let reading = async {
@@ -358,10 +336,7 @@ fn copies_leave_places_for_other_requests() {
 #[test]
 fn who_answers_a_copy_is_asked_first_although_an_earlier_one_is_lost_there() {
     run(|world| async move {
-        let silent = |path: &str| match path {
-            "/v3/kv/txn" => Silence,
-            path => works(path),
-        };
+        let silent = changes_as(|| Silence);
         let one = stranger(&world, silent).await;
         // It hears of the next leader between the two.
         let asked = AtomicUsize::new(0);
@@ -383,12 +358,8 @@ fn who_answers_a_copy_is_asked_first_although_an_earlier_one_is_lost_there() {
 fn no_more_than_a_few_copies_are_sent() {
     for fault in [|| Silence, || Close] {
         run(|world| async move {
-            let silent = move |path: &str| match path {
-                "/v3/kv/txn" => fault(),
-                path => works(path),
-            };
-            let one = stranger(&world, silent).await;
-            let two = stranger(&world, silent).await;
+            let one = stranger(&world, changes_as(fault)).await;
+            let two = stranger(&world, changes_as(fault)).await;
             let store = store(&world, &[&one, &two]);
             let begun = world.now();
             let unknown = store.transaction(guarded()).await.unwrap_err();
