@@ -201,26 +201,21 @@ impl Calls {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::tests::{SECOND, SESSION};
+    use super::super::tests::{SECOND, SESSION, answers, session_of};
     use super::*;
-    use crate::known_names::KnownNames;
-    use crate::owner::owners::{OwnerWay, Owners};
-    use bytes::Bytes;
-    use futures::future::{BoxFuture, pending};
-    use model::call::{Answer, Call, NoAnswer, Reply};
-    use model::owner::{OwnerCall, Tenure};
-    use model::{NodeId, NodeRun, ShardId};
+    use futures::future::BoxFuture;
+    use model::call::{Answer, Call, NoAnswer};
+    use model::owner::OwnerCall;
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
+    use world::World;
     use world::call::Remote;
     use world::sim::Simulation;
-    use world::{Instant, World};
 
     const INODE: InodeId = InodeId(7);
 
     /// An owner on another node, which does all that it is asked once it is there.
     struct Away {
-        world: World,
         is_there: AtomicBool,
         asked: Mutex<Vec<OwnerRequest>>,
     }
@@ -233,49 +228,21 @@ mod tests {
         ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
             let asked = call.decode::<OwnerCall>().unwrap();
             self.asked.lock().push(asked.request);
-            let from = NodeRun {
-                node: NodeId(1),
-                incarnation: 1,
-            };
-            let reply = Reply::new(&Ok(OwnerReply::Done), Bytes::new());
-            Box::pin(async move { Ok(Answer { from, reply }) })
-        }
-    }
-
-    /// The way to it.
-    struct Found(Arc<Away>);
-
-    impl Owners for Found {
-        fn owner(&self) -> Option<OwnerWay> {
-            let is_there = self.0.is_there.load(Ordering::Relaxed);
-            is_there.then(|| OwnerWay::Far(self.0.clone()))
-        }
-
-        fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
-            let world = &self.0.world;
-            Box::pin(world.sleep(deadline.rest(world)))
-        }
-
-        fn replaced(&self) -> BoxFuture<'_, ()> {
-            Box::pin(pending())
-        }
-
-        fn usable_until(&self) -> Option<Instant> {
-            None
+            answers(OwnerReply::Done)
         }
     }
 
     /// A session whose owner isn't there yet.
     fn away(world: &World) -> (Arc<Calls>, Arc<Away>) {
         let owner = Arc::new(Away {
-            world: world.clone(),
             is_there: AtomicBool::new(false),
             asked: Mutex::default(),
         });
-        let owners = Arc::new(Found(owner.clone()));
-        let shared = (Arc::default(), KnownNames::new());
-        let calls = Calls::new(world.clone(), ShardId(0), owners, SECOND * 60, shared);
-        calls.set_session(SESSION, Tenure(3));
+        let found = owner.clone();
+        let calls = session_of(world, move || {
+            let is_there = found.is_there.load(Ordering::Relaxed);
+            is_there.then(|| -> Arc<dyn Remote> { found.clone() })
+        });
         (calls, owner)
     }
 

@@ -2,13 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use bytes::Bytes;
+use futures::future::ready;
 use model::call::{Answer, Call};
-use model::{Operation, SetAttributes};
+use model::{NodeId, NodeRun, Operation, SetAttributes};
 use world::call::Remote;
 use world::sim::Simulation;
 
 pub(super) const SESSION: SessionId = SessionId(1);
-pub(super) const TENURE: Tenure = Tenure(3);
+const TENURE: Tenure = Tenure(3);
 const INODE: InodeId = InodeId(7);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,13 +30,19 @@ impl Remote for Silent {
     }
 }
 
-impl Owners for Silent {
+/// The way to an owner on another node, while there is one.
+struct Ways<F> {
+    world: World,
+    owner: F,
+}
+
+impl<F: Fn() -> Option<Arc<dyn Remote>> + Send + Sync> Owners for Ways<F> {
     fn owner(&self) -> Option<OwnerWay> {
-        Some(OwnerWay::Far(Arc::new(Silent(self.0.clone()))))
+        (self.owner)().map(OwnerWay::Far)
     }
 
     fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
-        Box::pin(self.0.sleep(deadline.rest(&self.0)))
+        Box::pin(self.world.sleep(deadline.rest(&self.world)))
     }
 
     fn replaced(&self) -> BoxFuture<'_, ()> {
@@ -46,9 +54,15 @@ impl Owners for Silent {
     }
 }
 
-/// A session whose owner answers nothing.
-pub(super) fn unanswered(world: &World) -> Arc<Calls> {
-    let owners = Arc::new(Silent(world.clone()));
+/// A session whose owner is on another node: the one that `owner` finds, if there is one.
+pub(super) fn session_of(
+    world: &World,
+    owner: impl Fn() -> Option<Arc<dyn Remote>> + Send + Sync + 'static,
+) -> Arc<Calls> {
+    let owners = Arc::new(Ways {
+        world: world.clone(),
+        owner,
+    });
     let shared = (Arc::default(), KnownNames::new());
     let patience = SECOND * 60;
     let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
@@ -56,18 +70,41 @@ pub(super) fn unanswered(world: &World) -> Arc<Calls> {
     calls
 }
 
-/// A session with a truncate that was given up long ago: it is asked for again with attempts that take long. Returns what waits
-/// until it is known what became of that.
-async fn given_up(world: &World) -> (Arc<Calls>, BoxFuture<'static, ()>) {
-    let calls = unanswered(world);
+/// A session whose owner answers nothing.
+pub(super) fn unanswered(world: &World) -> Arc<Calls> {
+    let owner = Arc::new(Silent(world.clone()));
+    session_of(world, move || Some(owner.clone()))
+}
+
+/// What an owner on another node says, at once.
+pub(super) fn answers(
+    reply: OwnerReply,
+) -> BoxFuture<'static, std::result::Result<Answer, NoAnswer>> {
+    let reply = model::call::Reply::new(&Ok(reply), Bytes::new());
+    let from = NodeRun {
+        node: NodeId(3),
+        incarnation: 1,
+    };
+    Box::pin(ready(Ok(Answer { from, reply })))
+}
+
+/// Empties a file.
+pub(super) fn truncate(world: &World, inode: InodeId) -> OwnerRequest {
     let set = SetAttributes {
         size: Some(0),
         ..SetAttributes::default()
     };
-    let truncate = OwnerRequest::Execute {
-        operation: Operation::SetAttributes { inode: INODE, set },
+    OwnerRequest::Execute {
+        operation: Operation::SetAttributes { inode, set },
         stamp: Stamp::own(world.wall(), SESSION),
-    };
+    }
+}
+
+/// A session with a truncate that was given up long ago: it is asked for again with attempts that take long. Returns what waits
+/// until it is known what became of that.
+async fn given_up(world: &World) -> (Arc<Calls>, BoxFuture<'static, ()>) {
+    let calls = unanswered(world);
+    let truncate = truncate(world, INODE);
     let asked = world.timeout(SECOND, calls.ask(&truncate)).await;
     assert!(asked.is_err(), "it is answered");
     let mut decided = calls.undecided(INODE, &[Late::Bytes]).unwrap();

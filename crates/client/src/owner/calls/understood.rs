@@ -81,19 +81,14 @@ fn beginning(of: &impl Debug) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::super::tests::{SECOND, SESSION, TENURE};
+    use super::super::tests::{SESSION, answers, session_of, truncate};
     use super::*;
-    use crate::known_names::KnownNames;
-    use crate::owner::owners::{OwnerWay, Owners};
     use crate::owner::undecided::Late;
-    use bytes::Bytes;
     use futures::future::BoxFuture;
-    use model::call::{NoAnswer, Reply as Message};
+    use model::call::NoAnswer;
     use model::limits::RESERVED_MAX;
     use model::operation::{Rank, Ranked, Stamp};
-    use model::{
-        DataId, FileKind, InodeId, InodeNumber, NodeId, Operation, Reply, SetAttributes, ShardId,
-    };
+    use model::{DataId, FileKind, InodeId, InodeNumber, Operation, Reply};
     use std::sync::Arc;
     use testkit::inodes::attributes;
     use world::World;
@@ -102,10 +97,8 @@ mod tests {
     const INODE: InodeId = InodeId(7);
 
     /// An owner on another node that answers everything with the same.
-    #[derive(Clone)]
     struct Repeats {
-        world: World,
-        reply: Arc<Mutex<OwnerReply>>,
+        reply: Mutex<OwnerReply>,
     }
 
     impl Remote for Repeats {
@@ -114,43 +107,16 @@ mod tests {
             _: Call,
             _: Deadline,
         ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
-            let reply = Message::new(&Ok(self.reply.lock().clone()), Bytes::new());
-            let from = NodeRun {
-                node: NodeId(3),
-                incarnation: 1,
-            };
-            Box::pin(std::future::ready(Ok(Answer { from, reply })))
-        }
-    }
-
-    impl Owners for Repeats {
-        fn owner(&self) -> Option<OwnerWay> {
-            Some(OwnerWay::Far(Arc::new(self.clone())))
-        }
-
-        fn refresh(&self, deadline: Deadline) -> BoxFuture<'_, ()> {
-            Box::pin(self.world.sleep(deadline.rest(&self.world)))
-        }
-
-        fn replaced(&self) -> BoxFuture<'_, ()> {
-            Box::pin(std::future::pending())
-        }
-
-        fn usable_until(&self) -> Option<Instant> {
-            None
+            answers(self.reply.lock().clone())
         }
     }
 
     /// A session of such an owner.
-    fn asking(world: &World, reply: OwnerReply) -> (Arc<Calls>, Repeats) {
-        let owner = Repeats {
-            world: world.clone(),
-            reply: Arc::new(Mutex::new(reply)),
-        };
-        let shared = (Arc::default(), KnownNames::new());
-        let owners = Arc::new(owner.clone());
-        let calls = Calls::new(world.clone(), ShardId(0), owners, SECOND * 60, shared);
-        calls.set_session(SESSION, TENURE);
+    fn asking(world: &World, reply: OwnerReply) -> (Arc<Calls>, Arc<Repeats>) {
+        let reply = Mutex::new(reply);
+        let owner = Arc::new(Repeats { reply });
+        let found = owner.clone();
+        let calls = session_of(world, move || Some(found.clone()));
         (calls, owner)
     }
 
@@ -194,14 +160,7 @@ mod tests {
     fn a_change_is_asked_again_until_an_owner_says_what_became_of_it() {
         let ran = Simulation::new(5).run(|world| async move {
             let (calls, owner) = asking(&world, OwnerReply::Done);
-            let set = SetAttributes {
-                size: Some(0),
-                ..SetAttributes::default()
-            };
-            let truncate = OwnerRequest::Execute {
-                operation: Operation::SetAttributes { inode: INODE, set },
-                stamp: Stamp::own(world.wall(), SESSION),
-            };
+            let truncate = truncate(&world, INODE);
             let error = calls.ask(&truncate).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unknown);
             let decided = calls.undecided(INODE, &[Late::Bytes]).unwrap();
