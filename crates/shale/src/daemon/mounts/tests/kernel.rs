@@ -13,6 +13,7 @@ use futures::future::{BoxFuture, pending};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, FileSystemName, Result};
 use parking_lot::Mutex;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -60,9 +61,12 @@ impl Gate {
         })
     }
 
-    /// Waits until somebody asks for the file system.
-    async fn until_asked(&self) {
-        self.asked.acquire().await.unwrap().forget();
+    /// Waits until somebody asks for the file system, which this does before it ends.
+    async fn until_asked_by<T: Debug>(&self, asking: &mut (impl Future<Output = T> + Unpin)) {
+        tokio::select! {
+            ended = asking => panic!("it has ended: {ended:?}"),
+            asked = self.asked.acquire() => asked.unwrap().forget(),
+        }
     }
 }
 
@@ -139,10 +143,7 @@ fn a_dead_mount_that_is_unmounted_while_it_is_made_again_stays_away() {
         assert!(one.mount.is_left_dead());
         let dead = Dead::of(&one).unwrap();
         let mut again = pin!(mounts.add_again(&dead));
-        tokio::select! {
-            made = &mut again => panic!("{made:?}"),
-            () = gate.until_asked() => {}
-        }
+        gate.until_asked_by(&mut again).await;
         one.mount.detach_dead().await.unwrap();
         gate.open.add_permits(1);
         let refused = again.await.unwrap_err();
@@ -204,10 +205,7 @@ fn a_dead_mount_that_is_tried_holds_up_no_end_and_ends_with_the_others() {
         mounts.left.lock().push(dead.clone());
         let mut tries = Tries::default();
         let mut trying = pin!(mounts.make_dead_again(&dead, &again, &mut tries));
-        tokio::select! {
-            _ = &mut trying => panic!("its owner doesn't answer"),
-            () = gate.until_asked() => {}
-        }
+        gate.until_asked_by(&mut trying).await;
         let soon = Duration::from_secs(60);
         let none_left = world.timeout(soon, mounts.none_left()).await;
         assert!(none_left.is_ok(), "nobody waits for it");
@@ -229,10 +227,7 @@ fn a_dead_mount_is_not_tried_after_its_run_or_when_it_was_unmounted() {
         let soon = Duration::from_secs(60);
         let left = {
             let mut trying = pin!(mounts.make_dead_again(&dead, &again, &mut tries));
-            tokio::select! {
-                _ = &mut trying => panic!("its owner doesn't answer"),
-                () = gate.until_asked() => {}
-            }
+            gate.until_asked_by(&mut trying).await;
             let left = mounts.leave_dead().await;
             assert_eq!(world.timeout(soon, trying).await, Ok(false));
             left
@@ -242,10 +237,7 @@ fn a_dead_mount_is_not_tried_after_its_run_or_when_it_was_unmounted() {
         assert!(dead.mount.is_left(), "the next run makes it");
         let next = Mounts::new(&world, gate.clone(), home.clone(), None);
         let mut trying = pin!(next.make_dead_again(&dead, &again, &mut tries));
-        tokio::select! {
-            _ = &mut trying => panic!("its owner doesn't answer"),
-            () = gate.until_asked() => {}
-        }
+        gate.until_asked_by(&mut trying).await;
         dead.mount.detach().await.unwrap();
         // As `shale umount` does afterwards.
         next.settle().await;
@@ -265,10 +257,7 @@ fn mounts_that_come_back_because_another_one_is_in_use_hold_up_nobody() {
         mounts.list.lock().extend([busy.clone(), idle.clone()]);
         {
             let mut ending = pin!(mounts.end_all(Unmount::IfIdle));
-            tokio::select! {
-                ended = &mut ending => panic!("{ended:?}"),
-                () = gate.until_asked() => {}
-            }
+            gate.until_asked_by(&mut ending).await;
             assert!(idle.mount.is_ended() && !busy.mount.is_ended());
             let closes = world.timeout(Duration::from_secs(60), mounts.close_if_none());
             assert_eq!(closes.await, Ok(false));
@@ -294,10 +283,7 @@ fn a_mount_that_was_unmounted_before_does_not_come_back_with_the_others() {
         mounts.list.lock().extend(all);
         {
             let mut ending = pin!(mounts.end_all(Unmount::IfIdle));
-            tokio::select! {
-                ended = &mut ending => panic!("{ended:?}"),
-                () = gate.until_asked() => {}
-            }
+            gate.until_asked_by(&mut ending).await;
         }
         // The oldest one comes first.
         let first = "idle".parse::<FileSystemName>().unwrap();
