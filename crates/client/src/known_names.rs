@@ -50,6 +50,11 @@ use tokio::sync::Notify;
 /// Most bytes that all of this takes: some 150,000 names.
 const BYTES_MAX: usize = 32 << 20;
 
+/// Bytes that a table of such entries takes: it has a free place beside seven used ones, and a byte for each.
+fn table_bytes<Entry>(capacity: usize) -> usize {
+    capacity * (size_of::<Entry>() + 1) * 8 / 7
+}
+
 /// What a client knows of names.
 pub(crate) struct KnownNames {
     memory: Mutex<Memory>,

@@ -1,5 +1,6 @@
 //! What is known of one directory. Pure.
 
+use super::table_bytes;
 use super::tries::Tries;
 use model::operation::DirectoryEntry;
 use model::{FileKind, InodeId};
@@ -99,12 +100,10 @@ impl Directory {
 
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        // Tables have a free place beside seven used ones, and a byte for each.
-        let place = size_of::<(Arc<[u8]>, Known)>() + 1;
         let listed = self.listing.as_ref().map_or(0, |listing| {
             listing.entries.capacity() * size_of::<(u64, Arc<[u8]>)>()
         });
-        self.names.capacity() * place * 8 / 7 + self.text + listed
+        table_bytes::<(Arc<[u8]>, Known)>(self.names.capacity()) + self.text + listed
     }
 
     /// What is known of a name: it leads there, it is missing, nothing.

@@ -3,6 +3,7 @@
 //! A kernel asks for a directory's attributes by its number, and what is known of them hangs under its name.
 
 use super::directory::text_bytes;
+use super::table_bytes;
 use model::InodeId;
 use std::sync::Arc;
 use world::Map;
@@ -28,8 +29,7 @@ struct Place {
 impl Places {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        let place = size_of::<(InodeId, Place)>() + 1;
-        self.known.capacity() * place * 8 / 7 + self.text
+        table_bytes::<(InodeId, Place)>(self.known.capacity()) + self.text
     }
 
     /// A name was found that leads to a directory.

@@ -4,6 +4,7 @@
 //! held: who moves or removes the name takes the directory's alone. A kernel keeps them beside the inode, also for files
 //! that are open and for working directories, so it isn't enough that its names end.
 
+use super::table_bytes;
 use model::InodeId;
 use std::collections::BTreeSet;
 use world::Map;
@@ -19,12 +20,10 @@ pub(super) struct Shown {
 impl Shown {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        let one = size_of::<(InodeId, InodeId)>() + 1;
-        let set = size_of::<(InodeId, BTreeSet<InodeId>)>() + 1;
         // Sets are at least half full.
-        self.directories.capacity() * one * 8 / 7
+        table_bytes::<(InodeId, InodeId)>(self.directories.capacity())
             + self.directories.len() * 2 * size_of::<InodeId>()
-            + self.by_directory.capacity() * set * 8 / 7
+            + table_bytes::<(InodeId, BTreeSet<InodeId>)>(self.by_directory.capacity())
     }
 
     /// From now on kernels may keep the attributes of an inode with its name in this directory.

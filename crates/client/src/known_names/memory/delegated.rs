@@ -8,6 +8,7 @@
 use super::by_number::is_root;
 use super::{Asked, Inode, MADE, Memory};
 use crate::known_names::directory::Named;
+use crate::known_names::table_bytes;
 use model::{Attributes, FileKind, FileName, InodeId, TokenObject};
 use std::ops::Range;
 use tokens::Moment;
@@ -46,7 +47,7 @@ pub(super) struct New(Set<InodeId>);
 impl New {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        (size_of::<InodeId>() + 1) * self.0.capacity() * 8 / 7
+        table_bytes::<InodeId>(self.0.capacity())
     }
 
     /// This client has made a directory.

@@ -6,6 +6,7 @@
 //! inodes without a token nothing else notes them.
 
 use super::{Asked, Memory};
+use crate::known_names::table_bytes;
 use model::operation::DirectoryEntry;
 use model::{Attributes, FileKind, InodeId, TokenObject};
 use std::ops::Range;
@@ -51,7 +52,7 @@ pub(super) struct Meanwhile {
 impl Meanwhile {
     /// Bytes that it takes.
     pub(super) fn bytes(&self) -> usize {
-        (size_of::<(InodeId, u64)>() + 1) * self.changed.capacity() * 8 / 7
+        table_bytes::<(InodeId, u64)>(self.changed.capacity())
     }
 
     /// An own change of an inode begins or ends.
