@@ -12,6 +12,7 @@
 
 mod buffer;
 pub mod call;
+mod debt;
 mod disk;
 mod driven;
 pub mod errand;
@@ -33,6 +34,7 @@ pub use buffer::{
     AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes, release_unused_buffers,
 };
 pub use call::Deadline;
+pub use debt::Debt;
 pub use disk::Disk;
 pub use driven::Driven;
 pub use errand::Errand;

@@ -11,41 +11,31 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use world::Instant;
+use world::{Debt, Instant};
 
-/// What is owed is counted in parts of a byte: so many.
-const PARTS: u128 = 1_000_000_000;
+/// While more is owed than this takes, nothing is rewritten.
+const OWED_MAX: Duration = Duration::from_secs(1);
 
 /// What the owners on a node of a cluster hear of the servers that look through the pool's groups, and what these owners
 /// may rewrite together.
 #[derive(Default, Debug)]
 pub struct Servers {
     is_calm: AtomicBool,
-    debt: Mutex<Debt>,
+    limited: Mutex<Limited>,
 }
 
-/// What was read and written and isn't paid yet.
 #[derive(Default, Debug)]
-struct Debt {
+struct Limited {
     /// 0: there is no limit.
     bytes_per_second: u64,
-    /// In billionths of a byte.
-    owed: u128,
-    /// Until when it was paid.
-    paid_until: Option<Instant>,
+    /// What was read and written and isn't paid yet.
+    debt: Debt,
 }
 
-impl Debt {
+impl Limited {
     /// Time has passed.
     fn pay(&mut self, now: Instant) {
-        let passed = self
-            .paid_until
-            .map_or(Duration::ZERO, |until| now.since(until));
-        let paid = passed
-            .as_nanos()
-            .saturating_mul(u128::from(self.bytes_per_second));
-        self.owed = self.owed.saturating_sub(paid);
-        self.paid_until = Some(now);
+        self.debt.pay(now, self.bytes_per_second);
     }
 }
 
@@ -62,36 +52,35 @@ impl Servers {
     /// What the owners here may read and write together from now on, when they move data that is safe where it is. 0: as
     /// much as they can, as before the first call.
     pub fn limit(&self, bytes_per_second: u64, now: Instant) {
-        let mut debt = self.debt.lock();
-        debt.pay(now);
-        let before = debt.bytes_per_second;
+        let mut limited = self.limited.lock();
+        limited.pay(now);
+        let before = limited.bytes_per_second;
         if bytes_per_second < before {
             // What the higher limit allowed isn't paid at the lower one.
-            let owed = debt.owed.saturating_mul(u128::from(bytes_per_second));
-            debt.owed = owed / u128::from(before);
+            limited.debt.change_pace(before, bytes_per_second);
         }
-        debt.bytes_per_second = bytes_per_second;
+        limited.bytes_per_second = bytes_per_second;
     }
 
     /// How many bytes may be read and written now at once. 0: what was is to be paid first.
     fn allowed(&self, now: Instant) -> u64 {
-        let mut debt = self.debt.lock();
-        if debt.bytes_per_second == 0 {
+        let mut limited = self.limited.lock();
+        if limited.bytes_per_second == 0 {
             return u64::MAX;
         }
-        debt.pay(now);
-        match debt.owed <= u128::from(debt.bytes_per_second) * PARTS {
-            true => debt.bytes_per_second,
+        limited.pay(now);
+        match limited.debt.rest(limited.bytes_per_second) <= OWED_MAX {
+            true => limited.bytes_per_second,
             false => 0,
         }
     }
 
     /// These bytes are read or written.
     fn owe(&self, bytes: u64, now: Instant) {
-        let mut debt = self.debt.lock();
-        if debt.bytes_per_second > 0 {
-            debt.pay(now);
-            debt.owed = debt.owed.saturating_add(u128::from(bytes) * PARTS);
+        let mut limited = self.limited.lock();
+        if limited.bytes_per_second > 0 {
+            limited.pay(now);
+            limited.debt.owe(bytes);
         }
     }
 }

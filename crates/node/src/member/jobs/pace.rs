@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use world::{Instant, Planted, World};
+use world::{Debt, Instant, Planted, World};
 
 /// So often a job that waits looks whether it may go faster now.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -11,15 +11,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A job's pace. What it reads or writes is paid before: a job that has just begun has nothing saved.
 pub(super) struct Pace {
     bytes_per_second: AtomicU64,
-    /// What is still to be paid, in billionths of a byte, and since when it is.
-    owed: Mutex<(u128, Instant)>,
+    /// What is still to be paid.
+    debt: Mutex<Debt>,
 }
 
 impl Pace {
-    pub(super) fn new(world: &World, bytes_per_second: u64) -> Self {
+    pub(super) fn new(bytes_per_second: u64) -> Self {
         Self {
             bytes_per_second: AtomicU64::new(bytes_per_second),
-            owed: Mutex::new((0, world.now())),
+            debt: Mutex::default(),
         }
     }
 
@@ -34,15 +34,9 @@ impl Pace {
         if world.has_planted(Planted::IgnorePace) {
             return;
         }
-        {
-            let mut owed = self.owed.lock();
-            if owed.0 == 0 {
-                owed.1 = world.now();
-            }
-            owed.0 += u128::from(bytes) * 1_000_000_000;
-        }
+        self.pay(world.now(), bytes);
         loop {
-            let rest = self.pay(world.now());
+            let rest = self.pay(world.now(), 0);
             if rest.is_zero() {
                 return;
             }
@@ -50,14 +44,13 @@ impl Pace {
         }
     }
 
-    /// Time has passed. Returns how long the rest takes at the present pace.
-    fn pay(&self, now: Instant) -> Duration {
-        let pace = u128::from(self.bytes_per_second.load(Ordering::Relaxed).max(1));
-        let mut owed = self.owed.lock();
-        let paid = now.since(owed.1).as_nanos() * pace;
-        *owed = (owed.0.saturating_sub(paid), now);
-        let nanos = u64::try_from(owed.0.div_ceil(pace)).unwrap_or(u64::MAX);
-        Duration::from_nanos(nanos)
+    /// Time has passed, and `more` bytes are owed. Returns how long the rest takes at the present pace.
+    fn pay(&self, now: Instant, more: u64) -> Duration {
+        let pace = self.bytes_per_second.load(Ordering::Relaxed).max(1);
+        let mut debt = self.debt.lock();
+        debt.pay(now, pace);
+        debt.owe(more);
+        debt.rest(pace)
     }
 }
 
@@ -71,7 +64,7 @@ mod tests {
     fn a_job_keeps_its_pace_also_when_it_changes() {
         let simulation = Simulation::new(1);
         let ran = simulation.run(async |world: World| {
-            let pace = Arc::new(Pace::new(&world, 1_000));
+            let pace = Arc::new(Pace::new(1_000));
             let began = world.now();
             world.sleep(Duration::from_secs(10)).await;
             // Nothing was saved meanwhile.

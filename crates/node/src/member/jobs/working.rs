@@ -165,7 +165,7 @@ fn align(
             known.pace.set(speed);
             continue;
         }
-        let pace = Arc::new(Pace::new(&parts.world, speed));
+        let pace = Arc::new(Pace::new(speed));
         let work = Work {
             parts: parts.clone(),
             assignment,
