@@ -248,7 +248,7 @@ impl Core {
         self.layout.data_start + unit * UNIT as u64
     }
 
-    /// Waits until another `bytes` bytes may be under way.
+    /// Waits until another `bytes` bytes may be under way. None at all count as a unit: what waits for them takes memory, too.
     pub(crate) async fn admit(
         &self,
         purpose: Purpose,
@@ -258,7 +258,7 @@ impl Core {
             Purpose::Blob => &self.blobs_under_way,
             Purpose::Log | Purpose::Promised => &self.logs_under_way,
         };
-        let permits = u32::try_from(bytes.div_ceil(UNIT)).expect("a segment is small");
+        let permits = u32::try_from(bytes.div_ceil(UNIT).max(1)).expect("a segment is small");
         if let Ok(permit) = under_way.try_acquire_many(permits) {
             return Ok(permit);
         }
