@@ -12,6 +12,7 @@
 
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::member::checks::{ETCD, no_etcd};
+use crate::daemon::member::etcd_members::data_directory;
 use crate::daemon::supervisor;
 use crate::directory::{log, private};
 use coordination::etcd::{EtcdBegin, EtcdServer};
@@ -107,11 +108,6 @@ pub fn beginning(dir: &Path, cluster: &ClusterConfig) -> Result<EtcdBegin> {
 fn has_begun(cluster: &ClusterConfig) -> bool {
     let own = cluster.etcd.as_ref();
     own.is_some_and(|own| own.began || (own.joins.is_empty() && !cluster.founding))
-}
-
-/// Where a node's member of etcd has its data.
-pub fn data_directory(dir: &Path) -> PathBuf {
-    dir.join("etcd")
 }
 
 /// Whether there are data to go on from: etcd begins anew without its log, whatever else is there.

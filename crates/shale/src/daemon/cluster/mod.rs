@@ -20,6 +20,7 @@ mod tending;
 use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
 use super::events::Events;
 use super::member::etcd_identity::{self, EtcdIdentity};
+use super::member::etcd_members::data_directory;
 use super::member::key_ring::KeyRing;
 use super::member::protection::{DEFAULT, policy_of};
 use super::member::{InCluster, admission::Admission, founding, joining, keys, renewal::Renewal};
@@ -481,7 +482,7 @@ fn start_etcd(dir: &Path, cluster: &ClusterConfig) -> Result<Option<EtcdProcess>
     let files = keys::files(dir);
     let server = EtcdServer {
         name: cluster.name.clone(),
-        data_directory: etcd::data_directory(dir),
+        data_directory: data_directory(dir),
         client_listen: own.client,
         client_authority: own.client.to_string(),
         peer_listen: own.peer,

@@ -3,7 +3,7 @@
 use coordination::etcd::{Etcd, EtcdMember};
 use model::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use world::{Deadline, World};
 
@@ -90,13 +90,29 @@ pub(crate) async fn remove(world: &World, etcd: &Etcd, name: &str, url: &str) ->
     Ok(())
 }
 
+/// Where a node's member of etcd has its data.
+pub fn data_directory(dir: &Path) -> PathBuf {
+    dir.join("etcd")
+}
+
 /// Removes what a member of this node has stored: its data are of no more use.
 ///
 /// # Errors
 /// The system's error.
 pub fn remove_data(dir: &Path) -> Result<()> {
-    let data = dir.join("etcd");
-    match std::fs::remove_dir_all(&data) {
+    remove_all(&data_directory(dir))
+}
+
+/// The same, but leaves the directory: it may be on a disk of its own.
+///
+/// # Errors
+/// The system's error.
+pub fn empty_data(dir: &Path) -> Result<()> {
+    remove_all(&data_directory(dir).join("member"))
+}
+
+fn remove_all(data: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(data) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::new(ErrorKind::Unavailable, error.to_string())
                 .while_doing(format!("removing {}", data.display())))

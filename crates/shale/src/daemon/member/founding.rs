@@ -8,7 +8,7 @@
 //! *A mistake* (an address, a name, an etcd that can't be reached) is taken back by [`take_back`] as long as node.toml says
 //! `founding`: nobody else has used the facts in etcd until then.
 
-use super::etcd_members::remove_data;
+use super::etcd_members::{empty_data, remove_data};
 use super::joining::etcd_settings;
 use super::keys;
 use crate::daemon::config::{ClusterConfig, NodeConfig};
@@ -70,7 +70,7 @@ pub fn make_keys(dir: &Path, cluster: &ClusterConfig, now: Timestamp) -> Result<
 /// The system's error.
 pub(crate) fn begin_anew(dir: &Path, cluster: &ClusterConfig) -> Result<()> {
     match cluster.founding && cluster.etcd.is_some() {
-        true => remove_data(dir),
+        true => empty_data(dir),
         false => Ok(()),
     }
 }
@@ -213,14 +213,10 @@ mod tests {
     /// More than an embedded store needs.
     const STORE_BYTES: u64 = 8 << 20;
 
-    #[test]
-    fn an_attempt_is_taken_back_with_its_export() {
-        let home = tempfile::tempdir().unwrap();
-        let dir = home.path().join("node");
-        let plan = Plan::of_new_member(None, false, None).unwrap();
-        let mut config = NodeConfig::of_new_member(&dir, &plan).unwrap();
+    /// One that is being founded.
+    fn founding() -> ClusterConfig {
         let [client, peer] = ["10.0.0.1:7312", "10.0.0.1:7313"].map(|it| it.parse().unwrap());
-        let cluster = ClusterConfig {
+        ClusterConfig {
             id: format!("{:032x}", 7),
             node: 1,
             name: "n1".into(),
@@ -236,7 +232,41 @@ mod tests {
             }),
             outside: None,
             founding: true,
+        }
+    }
+
+    /// Would be broken if an etcd were removed that others may depend on, or one whose directory is a disk of its own.
+    #[test]
+    fn only_an_attempt_to_found_a_cluster_begins_with_a_new_etcd() {
+        let home = tempfile::tempdir().unwrap();
+        let data = home.path().join("etcd");
+        let log = data.join("member").join("wal");
+        std::fs::create_dir_all(&log).unwrap();
+        let is_done = ClusterConfig {
+            founding: false,
+            ..founding()
         };
+        let is_outside = ClusterConfig {
+            etcd: None,
+            ..founding()
+        };
+        for cluster in [is_done, is_outside] {
+            begin_anew(home.path(), &cluster).unwrap();
+            assert!(log.exists());
+        }
+        for _ in 0..2 {
+            begin_anew(home.path(), &founding()).unwrap();
+            assert!(!log.exists() && data.exists());
+        }
+    }
+
+    #[test]
+    fn an_attempt_is_taken_back_with_its_export() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("node");
+        let plan = Plan::of_new_member(None, false, None).unwrap();
+        let mut config = NodeConfig::of_new_member(&dir, &plan).unwrap();
+        let cluster = founding();
         // In 2026.
         make_keys(&dir, &cluster, Timestamp::from_timespec(1_770_000_000, 0)).unwrap();
         config.cluster = Some(cluster);
