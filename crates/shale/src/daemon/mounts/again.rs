@@ -20,7 +20,8 @@ use std::time::Duration;
 /// The pause after each attempt at first, and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// After so many failures it is told, and from then on each pause is twice as long as the one before.
+/// After so many failures it is told, or after one that took as long as the longest pause; and from then on each pause is twice as
+/// long as the one before.
 pub(super) const QUICK_MAX: u32 = 20;
 
 /// A mount that a run of the node has left dead in its place.
@@ -86,13 +87,18 @@ impl Default for Tries {
 }
 
 impl Tries {
-    /// An attempt has failed. Whether that is to be told now.
-    pub(super) fn failed(&mut self) -> bool {
+    /// An attempt has failed, after so long. Whether that is to be told now.
+    pub(super) fn failed(&mut self, took: Duration) -> bool {
+        let before = self.failures;
         self.failures += 1;
+        if took >= PAUSE_MAX {
+            // An owner that doesn't answer is waited for: nobody would hear of so many attempts for many minutes.
+            self.failures = self.failures.max(QUICK_MAX);
+        }
         if self.failures >= QUICK_MAX {
             self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
-        self.failures == QUICK_MAX
+        before < QUICK_MAX && self.are_told()
     }
 
     /// Whether it was told that they fail.
@@ -173,6 +179,7 @@ impl Mounts {
             }
             let mut is_news = false;
             if (again.may_serve)() {
+                let begun = self.world.now();
                 match self.add_again(dead).await {
                     Ok(()) => {
                         let told = "it is served again";
@@ -186,7 +193,7 @@ impl Mounts {
                     // It ends in a moment, unless the node goes on after all.
                     Err(error) if error.kind() == ErrorKind::ShuttingDown => {}
                     Err(error) => {
-                        is_news = tries.failed();
+                        is_news = tries.failed(self.world.now() - begun);
                         tracing::warn!(%error, failures = tries.failures, "a dead mount can't be made again yet");
                         if tries.are_told() {
                             *dead.why.lock() = Some(error.to_string());
@@ -321,21 +328,34 @@ impl Mounts {
 mod tests {
     use super::*;
 
+    const SOON: Duration = Duration::from_millis(1);
+
     #[test]
     fn a_dead_mount_is_tried_often_at_first_then_it_is_told_and_pauses_grow() {
         let mut tries = Tries::default();
         for _ in 1..QUICK_MAX {
-            assert!(!tries.failed() && !tries.are_told());
+            assert!(!tries.failed(SOON) && !tries.are_told());
             assert_eq!(tries.pause, PAUSE_MIN);
         }
-        assert!(tries.failed(), "it is told");
+        assert!(tries.failed(SOON), "it is told");
         let mut pause = PAUSE_MIN * 2;
         for _ in 0..100 {
             assert!(tries.are_told());
             assert_eq!(tries.pause, pause);
             pause = (pause * 2).min(PAUSE_MAX);
-            assert!(!tries.failed(), "it is told once");
+            assert!(!tries.failed(SOON), "it is told once");
         }
         assert_eq!(tries.pause, PAUSE_MAX);
+    }
+
+    /// Would be broken if it was told only after twenty minutes that an owner doesn't answer.
+    #[test]
+    fn an_attempt_that_takes_long_is_told_at_once_and_only_once() {
+        let mut tries = Tries::default();
+        assert!(!tries.failed(SOON));
+        assert!(tries.failed(PAUSE_MAX), "it is told");
+        for _ in 0..QUICK_MAX {
+            assert!(!tries.failed(PAUSE_MAX) && !tries.failed(SOON));
+        }
     }
 }

@@ -179,7 +179,7 @@ fn a_dead_mount_is_tried_until_it_is_made_and_what_is_wrong_is_told_once() {
         };
         mounts.left.lock().push(dead.clone());
         let mut tries = Tries::default();
-        assert!((1..QUICK_MAX).all(|_| !tries.failed()));
+        assert!((1..QUICK_MAX).all(|_| !tries.failed(Duration::ZERO)));
         // One more, and one after it was told.
         gate.refusals.store(2, Ordering::Release);
         assert!(mounts.make_dead_again(&dead, &again, &mut tries).await);
@@ -209,6 +209,7 @@ fn a_dead_mount_that_is_tried_holds_up_no_end_and_ends_with_the_others() {
         let soon = Duration::from_secs(60);
         let none_left = world.timeout(soon, mounts.none_left()).await;
         assert!(none_left.is_ok(), "nobody waits for it");
+        assert!(!mounts.close_if_none().await, "an attempt keeps the node");
         let ended = world.timeout(soon, mounts.end_all(Unmount::IfIdle)).await;
         assert!(ended.unwrap().unwrap().is_empty());
         let goes_on = world.timeout(soon, trying).await;
