@@ -342,7 +342,9 @@ impl Mounts {
         // Programs use the other mounts, so this wasn't the last one.
         let _ = self.world.timeout(GONE_MAX, all_ended).await;
         let mut count = self.count.subscribe();
-        let none_ends = |_: &usize| !self.list.lock().iter().any(|one| one.mount.is_ended());
+        // A dead one in its place is to be made again, and may be for long.
+        let ends = |mount: &Mount| mount.is_ended() && !mount.is_left_dead();
+        let none_ends = |_: &usize| !self.list.lock().iter().any(|one| ends(&one.mount));
         // If data can't be made durable, the caller's next request reports it.
         let _ = self
             .world
