@@ -608,7 +608,8 @@ impl Calls {
                 tokens.taken_down(session, &held, &numbers);
             }
             reclaimed = tenure;
-            lost += more;
+            // Another node's word.
+            lost = more.saturating_add(lost);
         }
         tokens.into_iter().for_each(|tokens| tokens.end(session));
         if lost > 0 {
