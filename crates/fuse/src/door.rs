@@ -100,8 +100,7 @@ impl Door {
     /// # Errors
     /// If the owner can't be reached.
     pub async fn new(client: Arc<Client>, settings: DoorSettings) -> Result<Self> {
-        let siblings = Arc::new(Siblings::default());
-        Self::of(client, settings, InodeId::ROOT, &siblings).await
+        Self::of(client, settings, InodeId::ROOT, &Arc::default()).await
     }
 
     /// A door to the directory at `path` below `base`, the root of the client's file system, and everything below it. All doors of a
@@ -123,7 +122,11 @@ impl Door {
         if root != InodeId::ROOT {
             client.open(root, OpenFlags::default()).await?;
         }
-        Self::of(client, settings, root, siblings).await
+        let door = Self::of(client.clone(), settings, root, siblings).await;
+        if door.is_err() && root != InodeId::ROOT {
+            client.release(root).await;
+        }
+        door
     }
 
     async fn of(
@@ -156,9 +159,8 @@ impl Door {
     pub async fn wait_for_siblings(&self) {
         let world = self.client.world();
         let believed = self.sibling().map(|me| me.believed_for(world.now()));
-        match believed {
-            Some(time) if !time.is_zero() => world.sleep(time).await,
-            _ => {}
+        if let Some(time) = believed.filter(|time| !time.is_zero()) {
+            world.sleep(time).await;
         }
     }
 
@@ -765,10 +767,9 @@ impl FileSystem for Door {
         if open.may_have_locks {
             self.client.release_open_locks(self.lock_door, handle).await;
         }
-        let flushed = if is_writing(release.flags) {
-            self.client.flush(inode).await
-        } else {
-            Ok(())
+        let flushed = match is_writing(release.flags) {
+            true => self.client.flush(inode).await,
+            false => Ok(()),
         };
         self.programs.released(inode, release.flags);
         self.client.release(inode).await;
