@@ -97,7 +97,11 @@ impl Mount {
             error.while_doing(doing())
         })?;
         mount.covers = replacing::uncover(mountpoint, place.dead);
-        let has_gone = |id: u64| table::lines().iter().all(|line| line.id != id);
+        let has_gone = |id: u64| {
+            let lines = table::lines();
+            // Without any it couldn't be read.
+            !lines.is_empty() && lines.iter().all(|line| line.id != id)
+        };
         let not_taken_away = options.replaces.filter(|id| mount.covers.contains(id));
         mount.comes_too_late = not_taken_away.is_some_and(has_gone);
         fs.mounted(&mount.notifier);
