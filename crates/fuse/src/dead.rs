@@ -65,11 +65,7 @@ impl DeadMount {
         };
         let detach = move || mounting::detach(&line.into());
         self.world.blocking(detach).await?;
-        if !self.covers.is_empty() {
-            let (place, dead) = (self.mountpoint.clone(), self.covers.clone());
-            let uncover = move || replacing::uncover(&place, dead);
-            self.world.blocking(uncover).await;
-        }
+        replacing::uncover_soon(&self.world, &self.mountpoint, &self.covers).await;
         Ok(())
     }
 

@@ -231,12 +231,7 @@ impl Mount {
     /// Takes dead mounts away that it had replaced and could only cover. To be called when it has ended, or is out of
     /// the tree of files; does nothing before.
     pub async fn uncover(&self) {
-        if self.covers.is_empty() {
-            return;
-        }
-        let (place, dead) = (self.mountpoint.clone(), self.covers.clone());
-        let uncover = move || replacing::uncover(&place, dead);
-        self.world.blocking(uncover).await;
+        replacing::uncover_soon(&self.world, &self.mountpoint, &self.covers).await;
     }
 
     /// Where it is now, even if it was moved (`mount --move`).

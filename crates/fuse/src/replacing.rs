@@ -14,6 +14,7 @@ use rustix::mount::{
 };
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use world::World;
 
 /// Over the dead mount.
 const ON_TOP: MoveMountFlags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
@@ -76,6 +77,15 @@ pub(crate) fn uncover(place: &Path, mut dead: Vec<u64>) -> Vec<u64> {
         dead.swap_remove(at);
     }
     dead
+}
+
+/// As [`uncover`], which may block; nothing if there are none.
+pub(crate) async fn uncover_soon(world: &World, place: &Path, dead: &[u64]) {
+    if dead.is_empty() {
+        return;
+    }
+    let (place, dead) = (place.to_owned(), dead.to_owned());
+    world.blocking(move || uncover(&place, dead)).await;
 }
 
 fn detaches(place: &Path, id: u64) -> bool {
