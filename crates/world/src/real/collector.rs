@@ -160,6 +160,7 @@ mod tests {
             }
         }
     }
+
     #[test]
     fn a_request_that_is_under_way_at_the_end_of_its_runtime_is_answered() {
         let mut scene = Scene::new();
