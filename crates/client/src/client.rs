@@ -254,11 +254,13 @@ impl Client {
     }
 
     /// As `sync_all`, then ends the session (locks and opens end) and stops the client's task.
-    /// Later calls fail with `ShuttingDown`.
+    /// Later calls fail with `ShuttingDown`. From now on no wait of the client lasts longer than its patience, also while the
+    /// node is held up.
     ///
     /// # Errors
     /// The first failure; data that couldn't be made durable is lost when the process ends.
     pub async fn close(&self) -> Result<()> {
+        self.session.begin_close();
         let result = self.sync_all().await;
         self.session.close();
         self.background.stop().await;

@@ -20,6 +20,7 @@ mod opens;
 mod owner;
 mod page_pool;
 mod pages;
+mod patience;
 mod privileges;
 mod reader;
 mod session;

@@ -50,6 +50,21 @@ impl Owner {
         }
     }
 
+    /// Until when waits go on because the node was held up (`patience.rs`); `None`: it wasn't, or nothing waits for that.
+    pub(crate) fn held_up_until(&self) -> Option<Instant> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(remote) => remote.held_up_until(),
+        }
+    }
+
+    /// The client is about to be closed: from now on no wait lasts longer than its patience.
+    pub(crate) fn begin_close(&self) {
+        if let Self::There(remote) = self {
+            remote.begin_close();
+        }
+    }
+
     /// Opens a session, which is the client's from now on. Its id is never reused, nor are segment ids,
     /// which begin with it.
     ///

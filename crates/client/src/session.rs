@@ -21,6 +21,7 @@ pub(crate) use standing::Standing;
 
 use crate::known_names::KnownNames;
 use crate::owner::{Late, Owner};
+use crate::patience;
 use doors::Doors;
 use futures::future::{Either, select};
 use model::lock::HeldLock;
@@ -41,7 +42,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::warn;
 use world::call::Asked;
-use world::{Instant, Part, WAITERS_MAX, Wait, Waiter, Waiters, Work, World};
+use world::{Deadline, Instant, Part, WAITERS_MAX, Wait, Waiter, Waiters, Work, World};
 
 /// The cause by which waits for another session are listed.
 const SESSION_WAIT: &str = "a new session, because the owner didn't hear from this client in time";
@@ -476,7 +477,8 @@ impl Session {
 
     // Waits.
 
-    /// Waits for `future` for at most the configured patience; the wait is listed.
+    /// Waits for `future` for at most the configured patience, longer if the node is held up meanwhile (`patience.rs`); the
+    /// wait is listed.
     pub(crate) async fn wait<F: Future>(
         &self,
         cause: &'static str,
@@ -534,7 +536,9 @@ impl Session {
         cause: &'static str,
         future: F,
     ) -> Result<F::Output> {
-        let in_time = self.world.timeout(self.patience, future).await;
+        let deadline = Deadline::after(&self.world, self.patience);
+        let prolonged = || self.prolonged(deadline);
+        let in_time = patience::bound(&self.world, deadline, prolonged, future).await;
         in_time.map_err(|_| {
             let waited = self.patience.as_secs();
             let text = format!("waited {waited} s for {cause}");
@@ -566,20 +570,32 @@ impl Session {
         waiters
     }
 
+    /// When a wait ends that should end at `deadline`: later if the node was held up meanwhile.
+    fn prolonged(&self, deadline: Deadline) -> Deadline {
+        patience::prolonged(deadline, self.patience, self.owner.held_up_until())
+    }
+
     /// Whether something that began at `since` has lasted for as long as a program waits.
     pub(crate) fn has_lost_patience(&self, since: Instant) -> bool {
-        self.now() - since >= self.patience
+        let ends = Deadline::at(since + self.patience);
+        ends.has_passed(&self.world) && self.prolonged(ends).has_passed(&self.world)
     }
 
     /// Whether data that couldn't be read or stored since `since`, for the reason `error`, may be
-    /// reached soon: nodes are away. Programs then see a pause, unless it exceeds the patience.
+    /// reached soon: nodes are away, or this one is held up. Programs then see a pause, unless it exceeds the patience.
     pub(crate) fn is_pause(&self, error: &Error, since: Instant) -> bool {
+        let is_held_up = || self.owner.held_up_until() >= Some(since);
         matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown)
-            && self.pool.misses_nodes()
+            && (self.pool.misses_nodes() || is_held_up())
             && !self.has_lost_patience(since)
     }
 
     // Its end.
+
+    /// The client is about to be closed: from now on no wait lasts longer than the patience.
+    pub(crate) fn begin_close(&self) {
+        self.owner.begin_close();
+    }
 
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {

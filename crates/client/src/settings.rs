@@ -21,7 +21,8 @@ pub struct ClientSettings {
     /// Whether reads update atime: at most once a day, or if it isn't newer than mtime or ctime
     /// (Linux's relatime). False is noatime.
     pub relatime: bool,
-    /// An operation that waits longer than this for disk or memory fails with `Unavailable`.
+    /// An operation that waits longer than this for disk or memory fails with `Unavailable`. Time in which nobody renews the
+    /// node's lease, although it isn't expelled, doesn't count.
     pub patience: Duration,
 }
 

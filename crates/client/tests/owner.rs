@@ -3,13 +3,14 @@
 use crate::rig::way::{Map, Way, next_on_another_node};
 use crate::rig::{self, Node, content, name, new_file, patient};
 use client::{Client, OpenFlags};
-use futures::future::join_all;
+use futures::future::{join, join_all};
 use metanode::CheckOptions;
 use model::lock::{LockOwner, LockTaker};
 use model::operation::{NewInode, RenameMode};
 use model::{ErrorKind, FileKind, InodeId, LockKind, LockRange, SetAttributes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -231,6 +232,38 @@ fn programs_wait_for_an_owner_and_then_get_an_error() {
         assert!(found("b").await, "it was asked until it was decided");
         assert_eq!(client.waiters(), []);
         node.close().await;
+    });
+}
+
+/// Would be broken if programs got errors because nobody could renew their node's lease for longer than they wait, or if their
+/// client couldn't be closed meanwhile.
+#[test]
+fn programs_wait_on_while_nobody_renews_the_lease_of_their_node() {
+    run(11, 0, |node, map, way| async move {
+        let (client, patience) = (&node.client, patient().patience);
+        let hold_up = |is_held_up: bool| {
+            *map.owner.lock() = (!is_held_up).then(|| way.clone());
+            map.is_held_up.store(is_held_up, Ordering::Relaxed);
+        };
+        hold_up(true);
+        let mut made = pin!(client.create(InodeId::ROOT, name("a"), new_file()));
+        let early = node.world.timeout(patience * 5, made.as_mut()).await;
+        assert!(early.is_err(), "it waits");
+        assert!(!client.waiters().is_empty());
+        hold_up(false);
+        made.await.unwrap();
+
+        // Whoever ends the node doesn't wait for that.
+        hold_up(true);
+        let begun = node.world.now();
+        let made = client.create(InodeId::ROOT, name("b"), new_file());
+        let (made, closed) = join(made, client.close()).await;
+        assert!(made.is_err() && closed.is_err());
+        assert!(node.world.now() - begun < patience * 4);
+        // Its session is ended as soon as there is an owner again.
+        hold_up(false);
+        node.world.sleep(patience).await;
+        node.metanode.close().await.unwrap();
     });
 }
 

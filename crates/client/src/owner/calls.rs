@@ -6,9 +6,9 @@
 //! names another owner, the same call is sent again, with the same number: the owner that has applied
 //! it says what it answered. So an operation is applied once, however often it was sent.
 //!
-//! *The deadline passes*: the program gets an error. If the operation may have run, its slot isn't
-//! free: a task goes on asking until the owner says what became of it, since the slot's next number
-//! must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
+//! *The deadline passes*, which it doesn't while the node is held up (`patience.rs`): the program gets an error. If the
+//! operation may have run, its slot isn't free: a task goes on asking until the owner says what became of it, since the
+//! slot's next number must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
 //! as many such tasks; they end when the session does. What the operation changes isn't known by name until
 //! then ([`KnownNames::begin_change`]), of a file of which it publishes bytes nothing more is published, and who changes
 //! what it changes waits (`undecided`).
@@ -27,6 +27,7 @@ use super::slots::{Slot, Slots};
 use super::undecided::{Late, Undecided};
 use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
+use crate::patience;
 use closing::Closing;
 use futures::future::{BoxFuture, Either, select};
 use model::call::NoAnswer;
@@ -44,7 +45,7 @@ use std::time::Duration;
 use streaming::Streaming;
 use tokio::sync::{Notify, watch};
 use understood::Misfits;
-use world::{Deadline, Instant, Part, Planted, Point, Wait, Waiter, Waiters, World};
+use world::{Deadline, Elapsed, Instant, Part, Planted, Point, Wait, Waiter, Waiters, World};
 
 /// The cause by which waits for an owner are listed.
 const OWNER_WAIT: &str = "the owner of the metadata";
@@ -121,6 +122,8 @@ pub(super) struct Calls {
     /// What the client knows of names.
     names: Arc<KnownNames>,
     waiters: Waiters,
+    /// The client is about to be closed.
+    is_closing: Arc<AtomicBool>,
     /// The session is over: nothing must be decided any more.
     closed: AtomicBool,
     /// The session has ended, or can't go on: nothing of it is asked any more but for its end.
@@ -151,8 +154,12 @@ struct Taken {
     change: Option<OwnChange>,
 }
 
-/// What the sessions of a client have in common: its tokens, and what it knows of names.
-type Shared = (Arc<OnceLock<Weak<dyn Reclaims>>>, Arc<KnownNames>);
+/// What the sessions of a client have in common: its tokens, what it knows of names, and whether it is about to be closed.
+type Shared = (
+    Arc<OnceLock<Weak<dyn Reclaims>>>,
+    Arc<KnownNames>,
+    Arc<AtomicBool>,
+);
 
 impl Calls {
     /// A session that isn't open yet. New owners are told of the tokens.
@@ -161,7 +168,7 @@ impl Calls {
         shard: ShardId,
         owners: Arc<dyn Owners>,
         patience: Duration,
-        (tokens, names): Shared,
+        (tokens, names, is_closing): Shared,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -184,6 +191,7 @@ impl Calls {
             closing: Closing::default(),
             tokens,
             names,
+            is_closing,
             closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             ends: Notify::new(),
@@ -197,12 +205,40 @@ impl Calls {
             self.shard,
             self.owners.clone(),
             self.patience,
-            (self.tokens.clone(), self.names.clone()),
+            (
+                self.tokens.clone(),
+                self.names.clone(),
+                self.is_closing.clone(),
+            ),
         )
     }
 
     pub(super) fn usable_until(&self) -> Option<Instant> {
         self.owners.usable_until()
+    }
+
+    /// Until when the node was held up ([`Owners::held_up_until`]), if waits go on for that: none does before there is a
+    /// session, since whoever wants one is told soon, nor once the client is about to be closed.
+    pub(super) fn held_up_until(&self) -> Option<Instant> {
+        match self.session.get().is_none() || self.is_closing.load(Ordering::Acquire) {
+            true => None,
+            false => self.owners.held_up_until(),
+        }
+    }
+
+    /// When a wait ends that should end at `deadline`: later if the node was held up meanwhile (`patience.rs`).
+    fn prolonged(&self, deadline: Deadline) -> Deadline {
+        patience::prolonged(deadline, self.patience, self.held_up_until())
+    }
+
+    /// Drives `future` until the deadline at most, or until it is prolonged to, then drops it.
+    async fn bound<F: Future>(
+        &self,
+        deadline: Deadline,
+        future: F,
+    ) -> std::result::Result<F::Output, Elapsed> {
+        let prolonged = || self.prolonged(deadline);
+        patience::bound(&self.world, deadline, prolonged, future).await
     }
 
     /// The session has ended. Whether something is lost that was answered: by an owner in this process, or by the client
@@ -345,9 +381,7 @@ impl Calls {
 
     async fn take_slot(&self, is_publish: bool, deadline: Deadline) -> Result<Slot> {
         let _listed = self.waiters.enter("a slot", None, self.world.now());
-        let taken = deadline
-            .bound(&self.world, self.slots.take(is_publish))
-            .await;
+        let taken = self.bound(deadline, self.slots.take(is_publish)).await;
         taken.map_err(|_| {
             let text = "all slots of the session are in use";
             Error::new(ErrorKind::Unavailable, text)
@@ -355,7 +389,8 @@ impl Calls {
     }
 
     /// Sends a call again and again, always the same one.
-    async fn ask_until(&self, call: &mut OwnerCall, deadline: Deadline) -> Outcome {
+    async fn ask_until(&self, call: &mut OwnerCall, patience_ends: Deadline) -> Outcome {
+        let mut deadline = patience_ends;
         let (mut pause, mut attempt) = (PAUSE_MIN, ATTEMPT_MIN);
         // Tokens run out if several answers in a row get lost.
         let attempt_max = match call.request.is_about_tokens() {
@@ -416,6 +451,9 @@ impl Calls {
             };
             if self.is_in_vain(&call.request) {
                 return decided(call, Err(ended(call.session)), may_have_run);
+            }
+            if patience_ends.has_passed(&self.world) && !is_end(&call.request) {
+                deadline = self.prolonged(patience_ends);
             }
             if deadline.has_passed(&self.world) || self.closed.load(Ordering::Acquire) {
                 let kind = match may_have_run {
@@ -639,7 +677,7 @@ impl Calls {
         deadline: Deadline,
     ) -> Result<()> {
         let _listed = self.list();
-        let in_time = deadline.bound(&self.world, decided).await;
+        let in_time = self.bound(deadline, decided).await;
         in_time.map_err(|_| self.late(ErrorKind::Unavailable))
     }
 

@@ -55,4 +55,10 @@ pub trait Owners: Send + Sync {
     /// cluster has expelled a silent node, its clients therefore use no tokens. `None`: as long as owners
     /// say.
     fn usable_until(&self) -> Option<Instant>;
+
+    /// Until when the node of this client was held up last, by a lease that nobody renewed although nobody said that its run is
+    /// expelled: now, as long as that is so. `None`: it never was.
+    fn held_up_until(&self) -> Option<Instant> {
+        None
+    }
 }

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use model::operation::NewInode;
 use model::owner::{OwnerReply, OwnerRequest};
 use model::{Attributes, FileName, InodeId, Result, SessionId, ShardId};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use world::call::Asked;
@@ -21,6 +22,8 @@ pub struct RemoteOwner {
     /// The client's tokens.
     tokens: Arc<OnceLock<Weak<dyn Reclaims>>>,
     names: Arc<KnownNames>,
+    /// The client is about to be closed.
+    is_closing: Arc<AtomicBool>,
     /// What the client's session asks. Loaded by every operation.
     calls: ArcSwap<Calls>,
 }
@@ -41,13 +44,25 @@ impl RemoteOwner {
     ) -> Arc<Self> {
         let tokens = Arc::<OnceLock<_>>::default();
         let names = KnownNames::new();
-        let shared = (tokens.clone(), names.clone());
+        let is_closing = Arc::<AtomicBool>::default();
+        let shared = (tokens.clone(), names.clone(), is_closing.clone());
         let calls = Calls::new(world, shard, owners, patience, shared);
         Arc::new(Self {
             tokens,
             names,
+            is_closing,
             calls: ArcSwap::new(calls),
         })
+    }
+
+    /// As [`Calls::held_up_until`].
+    pub(super) fn held_up_until(&self) -> Option<Instant> {
+        self.calls.load().held_up_until()
+    }
+
+    /// The client is about to be closed: from now on no wait lasts longer than its patience.
+    pub(super) fn begin_close(&self) {
+        self.is_closing.store(true, Ordering::Release);
     }
 
     /// What is known of names under the session's tokens.

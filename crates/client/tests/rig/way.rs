@@ -117,6 +117,8 @@ pub struct Map {
     pub owner: Mutex<Option<Arc<Way>>>,
     /// When it names another owner, whoever that is.
     pub moves_at: Mutex<Option<Instant>>,
+    /// Nobody renews the lease of the client's node.
+    pub is_held_up: AtomicBool,
     /// What waits for the owner before hears that it names another one.
     moved: Notify,
 }
@@ -128,6 +130,7 @@ impl Map {
             world: way.world.clone(),
             owner: Mutex::new(Some(way.clone())),
             moves_at: Mutex::new(None),
+            is_held_up: AtomicBool::new(false),
             moved: Notify::new(),
         })
     }
@@ -381,5 +384,10 @@ impl Owners for Map {
 
     fn usable_until(&self) -> Option<Instant> {
         None
+    }
+
+    fn held_up_until(&self) -> Option<Instant> {
+        let is_held_up = self.is_held_up.load(Ordering::Relaxed);
+        is_held_up.then(|| self.world.now())
     }
 }

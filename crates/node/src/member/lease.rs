@@ -53,6 +53,8 @@ pub(super) struct RunLease {
     run: NodeRun,
     began: Instant,
     state: Mutex<NodeLease>,
+    /// When the lease began to last again after it hadn't. Locked after `state`.
+    regained: Mutex<Option<Instant>>,
     /// As coordination has shown it.
     manager: Mutex<Option<KnownManager>>,
     /// When this run asked for the manager's place and got it, and when it asked last and kept it; `None`: it doesn't
@@ -91,6 +93,7 @@ impl RunLease {
             run,
             began: world.now(),
             state: Mutex::default(),
+            regained: Mutex::default(),
             manager: Mutex::default(),
             place_kept: Mutex::default(),
             silent: Mutex::default(),
@@ -113,6 +116,18 @@ impl RunLease {
     pub(super) fn ends(&self) -> Instant {
         let ends = self.state.lock().ends();
         self.began + ends.unwrap_or_default().0
+    }
+
+    /// Until when this node was held up last: it is up, had no lease, and nobody had said that its run is expelled. Now, as long
+    /// as that is so: without a quorum of coordination nobody renews leases, and cut off from all others this node can't know
+    /// more. `None`: it never was.
+    pub(super) fn held_up_until(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        let now = self.world.now();
+        match state.standing(self.moment(now)) {
+            Standing::Pausing => Some(now),
+            Standing::Serving | Standing::Ended | Standing::Left => *self.regained.lock(),
+        }
     }
 
     /// A time of this machine, as the rules count it.
@@ -278,9 +293,12 @@ impl RunLease {
         if let Some(ends) = state.ends() {
             self.owners.extend(self.began + ends.0);
         }
-        let is_serving = state.standing(now) == Standing::Serving;
+        let begins = state.standing(now) == Standing::Serving && !was_serving;
+        if begins {
+            *self.regained.lock() = Some(self.world.now());
+        }
         drop(state);
-        if is_serving && !was_serving {
+        if begins {
             tracing::info!(run = %self.run, term = reply.term.0, "the node has its lease");
         }
     }
@@ -550,6 +568,41 @@ mod tests {
             renewed(run(2), world.now());
             lease.lost_place();
             lease.owners().check(&world).unwrap();
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if programs got errors while nobody can renew the lease of their node, or got none when its run is
+    /// expelled.
+    #[test]
+    fn a_node_is_held_up_until_its_lease_is_renewed_or_its_run_is_expelled() {
+        let simulation = Simulation::new(3);
+        let ran = simulation.run(async |world: World| {
+            let second = Duration::from_secs(1);
+            let lease = RunLease::new(&world, run(1));
+            let said = |verdict| {
+                let reply = HeartbeatReply {
+                    term: Term(1),
+                    verdict,
+                };
+                lease.answered(run(2), reply, world.now());
+                world.now()
+            };
+            world.sleep(second).await;
+            let began = said(Verdict::Renewed);
+            world.sleep(second).await;
+            said(Verdict::Renewed);
+            assert_eq!(lease.held_up_until(), Some(began), "it has its lease");
+            world.sleep(NODE_LEASE * 20).await;
+            assert_eq!(lease.held_up_until(), Some(world.now()));
+            let regained = said(Verdict::Renewed);
+            world.sleep(second).await;
+            assert_eq!(lease.held_up_until(), Some(regained));
+            world.sleep(NODE_LEASE * 20).await;
+            assert_eq!(lease.held_up_until(), Some(world.now()));
+            said(Verdict::Ended);
+            world.sleep(second).await;
+            assert_eq!(lease.held_up_until(), Some(regained), "it is over");
         });
         ran.finished();
     }

@@ -48,6 +48,10 @@ impl Owners for ShardOwners {
         Some(self.lease.ends())
     }
 
+    fn held_up_until(&self) -> Option<Instant> {
+        self.lease.held_up_until()
+    }
+
     fn owner(&self) -> Option<OwnerWay> {
         let assigned = self.assigned();
         if let Some(run) = assigned.filter(|run| run.node != self.own.node) {

@@ -2,14 +2,17 @@
 
 use super::file_systems::{FileSystems, OpenFileSystem};
 use super::member::{Home, InCluster};
-use client::Losses;
+use client::{ClientSettings, Losses};
 use futures::future::BoxFuture;
 use metanode::{MemoryUse, Metanode};
 use model::{Error, ErrorKind, FileSystemName, InodeId, NsdId, Result};
 use node::{FIRST_FILE_SYSTEM, GenerationView, Node, NsdView, PoolChange, ROOT_SHARD, Removal};
 use pool::Pool;
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 use world::World;
+
+/// How often a command that waits looks whether the node has its lease.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// A running node.
 pub enum Running {
@@ -185,14 +188,41 @@ impl Running {
     /// Makes everything durable that was written here.
     ///
     /// # Errors
-    /// The first thing that couldn't be made durable.
+    /// The first thing that couldn't be made durable. `Unavailable` if the node has no lease for as long as programs wait for other
+    /// things: they wait on then, and commands don't.
     pub async fn sync_all(&self) -> Result<()> {
-        let mut result = Ok(());
-        // In use meanwhile, so that none is closed.
-        for open in self.file_systems().opened() {
-            result = result.and(open.client.sync_all().await);
+        let syncing = async {
+            let mut result = Ok(());
+            // In use meanwhile, so that none is closed.
+            for open in self.file_systems().opened() {
+                result = result.and(open.client.sync_all().await);
+            }
+            result
+        };
+        tokio::select! {
+            biased;
+            synced = syncing => synced,
+            error = self.stays_without_lease() => Err(error),
         }
-        result
+    }
+
+    /// Returns when the node of a cluster has had no lease for long, with what people are told.
+    async fn stays_without_lease(&self) -> Error {
+        let Self::InCluster(here) = self else {
+            return std::future::pending().await;
+        };
+        let (member, patience) = (here.member(), ClientSettings::default().patience);
+        let world = member.world();
+        let mut has_had = world.now();
+        while world.now() - has_had < patience {
+            world.sleep(LOOK_EVERY).await;
+            if member.lease_ends() > world.now() {
+                has_had = world.now();
+            }
+        }
+        let text = "nothing can be made durable while this node has no lease; what was written waits in memory. See that most of \
+                    the quorum nodes run and that this node reaches them: `shale health --all`";
+        Error::new(ErrorKind::Unavailable, text)
     }
 
     /// The NSDs of the pool.

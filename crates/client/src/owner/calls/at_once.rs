@@ -80,11 +80,11 @@ impl Calls {
             }
             Asked::Waits(rest) => {
                 let calls = self.me.upgrade().expect("an owner is used through its Arc");
-                let (near, world) = (near.clone(), self.world.clone());
-                let deadline = Deadline::after(&world, self.patience);
+                let near = near.clone();
+                let deadline = Deadline::after(&self.world, self.patience);
                 Asked::Waits(Box::pin(async move {
                     let listed = calls.list();
-                    let answered = deadline.bound(&world, rest).await;
+                    let answered = calls.bound(deadline, rest).await;
                     drop(listed);
                     let answer = match answered {
                         Ok(answered) => near.counts_or_unknown(answered),
@@ -161,7 +161,8 @@ impl Calls {
         task.detach();
         Asked::Waits(Box::pin(async move {
             let listed = calls.list();
-            let settled = calls.world.timeout(calls.patience, told).await;
+            let deadline = Deadline::after(&calls.world, calls.patience);
+            let settled = calls.bound(deadline, told).await;
             drop(listed);
             match settled {
                 Ok(Ok(Some(answer))) => answer,
@@ -323,7 +324,7 @@ mod tests {
         });
         let way = OwnerWay::Near(owner.clone());
         let patience = Duration::from_secs(60);
-        let shared = (Arc::default(), KnownNames::new());
+        let shared = (Arc::default(), KnownNames::new(), Arc::default());
         let owners = Arc::new(Named(way.clone()));
         let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
         let session = SessionId(1);

@@ -147,7 +147,7 @@ impl Calls {
         }
         let inodes = vec![inode; count];
         let deadline = Deadline::after(&self.world, self.patience);
-        let streamed = deadline.bound(&self.world, self.all_streamed(&inodes));
+        let streamed = self.bound(deadline, self.all_streamed(&inodes));
         if streamed.await.is_err() {
             self.tell_later(inodes);
             return Err(self.late(ErrorKind::Unavailable));

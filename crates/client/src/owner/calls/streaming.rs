@@ -286,7 +286,7 @@ impl Calls {
             }
             told.await
         };
-        let done = match deadline.bound(&self.world, telling).await {
+        let done = match self.bound(deadline, telling).await {
             Ok(Ok(done)) => done,
             // The session has ended.
             Ok(Err(_)) => return Some(Err(super::ended(request.session().unwrap_or_default()))),
@@ -403,7 +403,7 @@ impl Calls {
     /// Waits until the owner has answered up to a number.
     pub(super) async fn streamed_by(&self, number: u64, deadline: Deadline) -> Result<()> {
         let waiting = self.until_streamed(number);
-        let in_time = deadline.bound(&self.world, waiting).await;
+        let in_time = self.bound(deadline, waiting).await;
         in_time.unwrap_or_else(|_| Err(self.late(ErrorKind::Unavailable)))
     }
 

@@ -63,7 +63,7 @@ pub(super) fn session_of(
         world: world.clone(),
         owner,
     });
-    let shared = (Arc::default(), KnownNames::new());
+    let shared = (Arc::default(), KnownNames::new(), Arc::default());
     let patience = SECOND * 60;
     let calls = Calls::new(world.clone(), ShardId(0), owners, patience, shared);
     calls.set_session(SESSION, TENURE);

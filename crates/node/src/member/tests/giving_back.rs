@@ -96,6 +96,10 @@ impl Owners for HeldUp<dyn Owners> {
     fn usable_until(&self) -> Option<Instant> {
         self.to.usable_until()
     }
+
+    fn held_up_until(&self) -> Option<Instant> {
+        self.to.held_up_until()
+    }
 }
 
 impl HeldUp<dyn NearOwner> {

@@ -59,7 +59,7 @@ pub(super) fn shown(chains: &Chains<'_>, known: &Known, link: &Link) -> Shown {
             (Some(node), None, text.into())
         }
         Item::NoManager => {
-            let text = "the cluster has no manager: coordination doesn't answer, or has just lost the one before";
+            let text = "the cluster has no manager: coordination has no quorum or doesn't answer, or has just lost the one before";
             (None, None, text.into())
         }
         Item::Lease {

@@ -154,7 +154,7 @@ pub(super) fn what_an_expelled_node_had_not_synced_comes_over_nothing(lab: &Lab)
         let begun = Instant::now();
         Fault::Partition.strike(lab, &[victim]);
         // Once more: what it had written may have become durable before it was cut off. It may be too late for this.
-        let _written_or_refused = asked(&mut has, "write");
+        has.tell("write");
         has.tell("sync");
         assert_eq!(asked(&mut waits, "wait"), "0");
         times.push(("lock of the expelled node", begun.elapsed()));
@@ -170,6 +170,7 @@ pub(super) fn what_an_expelled_node_had_not_synced_comes_over_nothing(lab: &Lab)
     for (what, time) in times {
         pauses.note(what, time);
     }
+    let _written_or_refused = has.hear();
     assert_eq!(has.hear(), "refused", "its fsync");
     for what in ["write", "sync", "sync the mapping"] {
         assert_eq!(asked(&mut has, what), "refused", "{what}");

@@ -280,6 +280,10 @@ impl Owners for Listening {
     fn usable_until(&self) -> Option<Instant> {
         self.owners.usable_until()
     }
+
+    fn held_up_until(&self) -> Option<Instant> {
+        self.owners.held_up_until()
+    }
 }
 
 struct Ear {
