@@ -103,3 +103,30 @@ fn what_is_listed_is_recalled_with_one_answer_and_comes_as_its_holder_has_left_i
     });
     ended.finished();
 }
+
+/// Would be broken if the answer left earlier: a power cut could take back what the lister has seen and told others about.
+#[test]
+fn what_comes_with_the_tokens_of_what_is_listed_is_durable() {
+    let ended = Simulation::new(64).run(|world| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let lister = opened(&rig).await;
+        let file = rig.file(ROOT, "f").await;
+        rig.metanode.sync().await.unwrap();
+        // Answered to a client in this process, and in memory only.
+        rig.truncate(file, 5).await;
+        assert!(!rig.metanode.is_clean());
+        let lists = OwnerRequest::AskToKnow {
+            session: lister,
+            inodes: vec![file],
+        };
+        let known = ask(&rig, lister, lists).await;
+        let OwnerReply::Known { inodes, .. } = known else {
+            panic!("{known:?}");
+        };
+        let shown = inodes[0].and_then(|known| known.attributes).unwrap();
+        assert_eq!(shown.size, 5);
+        assert!(rig.metanode.is_clean(), "the answer shows it");
+    });
+    ended.finished();
+}

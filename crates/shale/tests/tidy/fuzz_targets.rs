@@ -1,6 +1,8 @@
-//! Checks that `make fuzz` finds every fuzz target: it selects them by how their names begin.
+//! Checks that `make fuzz` finds every fuzz target, which it selects by how their names begin, and that all that nodes say to
+//! each other has one.
 
 use super::{all_rust_files, name_of, root};
+use std::collections::BTreeSet;
 use std::fs;
 
 /// How the names of targets begin.
@@ -50,6 +52,81 @@ fn every_fuzz_target_is_found_by_its_name_and_its_crate() {
     }
     assert!(seen > 80, "the walk found the targets: {seen}");
     assert!(wrong.is_empty(), "`make fuzz` runs none of {wrong:?}");
+}
+
+/// The file with the targets of messages.
+const MESSAGES: &str = "crates/model/tests/messages.rs";
+
+/// Each method between nodes, as what its requests are read, and as what its answers. Requests for nothing aren't read.
+const METHODS: [(&str, &str, &str); 15] = [
+    ("NSD_METHOD", "AddressedRequest", "NsdAnswer"),
+    ("OWNER", "OwnerCall", "OwnerReply"),
+    ("HEARTBEAT", "Heartbeat", "HeartbeatReply"),
+    ("ATTEND", "Attend", "()"),
+    ("WHO_MANAGES", "()", "Option<KnownManager>"),
+    ("UNREACHED", "Unreached", "()"),
+    ("HEARD", "NodeRun", "Heard"),
+    ("REACHES_BACK", "()", "bool"),
+    ("SPACE_STATE", "Statement", "Told"),
+    ("SPACE_TELL", "Told", "Statement"),
+    ("JOBS", "JobsRequest", "JobsReply"),
+    ("JOIN", "JoinRequest", "JoinReply"),
+    ("RENEW", "RenewRequest", "RenewReply"),
+    ("AUTHORITY_KEY", "AuthorityKeyRequest", "AuthorityKey"),
+    // Its payloads have targets of their own.
+    ("COMMAND", "()", "()"),
+];
+
+/// The file with the targets of payloads that nodes read themselves, and these.
+const PAYLOADS: &str = "crates/shale/src/daemon/relay.rs";
+const OF_PAYLOADS: [&str; 2] = [
+    "any_command_of_another_node_is_answered_or_refused",
+    "any_answer_of_another_node_is_passed_on_or_unknown",
+];
+
+/// Names of the methods that a file gives numbers to.
+fn methods(code: &str) -> Vec<&str> {
+    let named = code.split("const ").filter_map(|rest| {
+        let (name, value) = rest.split_once(": Method = ")?;
+        let is_number = value.starts_with("Method(0x") && !name.contains('\n');
+        is_number.then_some(name)
+    });
+    named.collect()
+}
+
+#[test]
+fn what_every_method_between_nodes_asks_and_answers_has_a_fuzz_target() {
+    let mut found = BTreeSet::new();
+    for path in all_rust_files() {
+        // Tests of connections have methods of their own.
+        if name_of(&path).contains("/src/") && !name_of(&path).contains("/tests/") {
+            let code = fs::read_to_string(&path).unwrap();
+            let named = methods(&code);
+            // One without a name couldn't be listed.
+            let numbers = code.matches("Method(0x").count();
+            assert_eq!(named.len(), numbers, "{}: {named:?}", name_of(&path));
+            found.extend(named.into_iter().map(str::to_owned));
+        }
+    }
+    let listed: BTreeSet<String> = METHODS.iter().map(|(name, ..)| (*name).into()).collect();
+    assert_eq!(found, listed, "what is asked and answered is listed above");
+
+    let code = fs::read_to_string(root().join(MESSAGES)).unwrap();
+    let has_target = |of: &str| code.contains(&format!("() for {of}, "));
+    for (name, asks, answers) in METHODS {
+        assert!(asks == "()" || has_target(asks), "{name} asks with {asks}");
+        let answers = format!("Result<{answers}>");
+        assert!(has_target(&answers), "{name} is answered with {answers}");
+    }
+    let code = fs::read_to_string(root().join(PAYLOADS)).unwrap();
+    assert_eq!(targets(&code), OF_PAYLOADS);
+}
+
+#[test]
+fn planted_methods_are_found() {
+    let code = "pub const ONE: Method = Method(0x0100);\npub(super) const TWO: Method = Method(0x0200);\n\
+                const NOT: u8 = 1;\nlet three: Method = Method(0x0300);\nconst ALSO_NOT: Method = ONE;";
+    assert_eq!(methods(code), ["ONE", "TWO"]);
 }
 
 #[test]

@@ -124,7 +124,10 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Looked;
     use super::*;
+    use model::{FileName, Moment, TokenMode};
+    use testkit::inodes::attributes;
 
     #[test]
     fn own_changes_are_noted_while_tokens_are_asked_for_and_too_many_count_for_all() {
@@ -142,5 +145,53 @@ mod tests {
         assert!(meanwhile.changed.len() <= CHANGED_MAX);
         assert!(meanwhile.has_changed(one, Asked(6)), "it is forgotten");
         assert!(meanwhile.has_changed(other, Asked(6)));
+    }
+
+    /// Would be broken if a grant that its recall has overtaken counted once the next one is there: others have changed the
+    /// file in between.
+    #[test]
+    fn what_came_with_a_token_that_has_gone_back_is_not_known_under_the_next_one() {
+        let mut memory = Memory::new(1 << 20);
+        let (now, shared) = (Moment::default(), Some(TokenMode::Shared));
+        let (directory, file) = (InodeId(1), InodeId(2));
+        let name = FileName::new(b"f").expect("a name");
+        let before = attributes(file, FileKind::File);
+        let since = Attributes {
+            mode: 0o600,
+            ..before
+        };
+        let entry = |attributes| DirectoryEntry {
+            position: 3,
+            name: name.clone(),
+            inode: file,
+            kind: FileKind::File,
+            attributes: Some(attributes),
+        };
+        let mode = |memory: &mut Memory| match memory.look(directory, name.as_bytes(), now) {
+            Looked::Found(found, _) => Some(found.mode),
+            Looked::Missing | Looked::Unknown(_) => None,
+        };
+        memory.show(TokenObject::Directory(directory), shared, now);
+        memory.begin_to_know();
+        let asked = memory.begin();
+        // The next one comes before the answer, and with it what others have made of the file.
+        memory.show(TokenObject::Inode(file), shared, now);
+        let asked_again = memory.begin();
+        memory.learn(directory, name.as_bytes(), Some(&since), asked_again);
+        assert_eq!(mode(&mut memory), Some(since.mode));
+        let count = memory.count();
+        let came = Came::new(vec![before], count, count);
+        memory.learn_granted(directory, &entry(before), &came, asked);
+        assert_eq!(mode(&mut memory), Some(since.mode), "it had gone back");
+
+        // What comes to be held by an answer is known by it.
+        memory.show(TokenObject::Inode(file), None, now);
+        assert_eq!(mode(&mut memory), None);
+        let count = memory.count();
+        memory.show(TokenObject::Inode(file), shared, now);
+        let came = Came::new(vec![since], count, memory.count());
+        memory.learn_granted(directory, &entry(since), &came, asked);
+        assert_eq!(mode(&mut memory), Some(since.mode));
+        memory.end_to_know();
     }
 }

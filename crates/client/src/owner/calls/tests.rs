@@ -130,6 +130,20 @@ fn a_session_that_has_ended_leaves_nothing_undecided() {
     ran.finished();
 }
 
+/// As when the owner in this process has ended with answers that aren't durable: no other one can go on with it.
+#[test]
+fn a_session_that_can_not_go_on_leaves_nothing_undecided() {
+    let ran = Simulation::new(7).run(|world| async move {
+        let (calls, decided) = given_up(&world).await;
+        let ended = world.now();
+        let error = calls.give_up_session(SESSION);
+        assert_eq!(error.kind(), ErrorKind::SessionEnded);
+        decided.await;
+        assert_eq!(world.now(), ended);
+    });
+    ran.finished();
+}
+
 #[test]
 fn a_session_that_is_closed_leaves_nothing_undecided() {
     let ran = Simulation::new(2).run(|world| async move {

@@ -87,8 +87,9 @@ mod tests {
     use futures::future::BoxFuture;
     use model::call::NoAnswer;
     use model::limits::RESERVED_MAX;
-    use model::operation::{Rank, Ranked, Stamp};
-    use model::{DataId, FileKind, InodeId, InodeNumber, Operation, Reply};
+    use model::operation::{Publish, Rank, Ranked, Stamp};
+    use model::owner::{LockCall, Tenure};
+    use model::{DataId, FileKind, InodeId, InodeNumber, Operation, Reply, ShardId};
     use std::sync::Arc;
     use testkit::inodes::attributes;
     use world::World;
@@ -193,6 +194,77 @@ mod tests {
             *owner.reply.lock() = reserved(100);
             assert_eq!(calls.reserve_numbers(INODE).await, Ok(()));
             calls.close();
+        });
+        ran.finished();
+    }
+
+    /// The connection to an owner on another node, which is told of each call whether it may wait.
+    #[derive(Default)]
+    struct Connection {
+        may_wait: Mutex<Option<bool>>,
+    }
+
+    impl Remote for Connection {
+        fn call(
+            &self,
+            call: Call,
+            _: Deadline,
+        ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
+            *self.may_wait.lock() = Some(call.may_wait);
+            answers(OwnerReply::Done)
+        }
+    }
+
+    /// Would be broken if the connection couldn't tell them apart: calls that wait for other clients would take the credits
+    /// of what those need for going on.
+    #[test]
+    fn the_connection_is_told_which_calls_may_wait_for_others() {
+        let ran = Simulation::new(9).run(|world| async move {
+            let calls = session_of(&world, || None);
+            let connection = Connection::default();
+            let (session, wait) = (SESSION, 1);
+            let publish = Publish {
+                inode: INODE,
+                extents: Vec::new(),
+                size_at_least: 0,
+                written: None,
+                replaces: None,
+            };
+            let publishes = OwnerRequest::Execute {
+                operation: Operation::Publish(publish),
+                stamp: Stamp::own(world.wall(), session),
+            };
+            let lists = OwnerRequest::AskToKnow {
+                session,
+                inodes: vec![INODE],
+            };
+            let gives_back = OwnerRequest::ReturnTokens {
+                session,
+                back: Vec::new(),
+            };
+            let waits = OwnerRequest::Lock(LockCall::Await { session, wait });
+            let gives_up = OwnerRequest::Lock(LockCall::EndWait { session, wait });
+            for (request, may_wait) in [
+                (truncate(&world, INODE), true),
+                (publishes, false),
+                (lists, true),
+                (gives_back, false),
+                (waits, true),
+                (gives_up, false),
+            ] {
+                let call = OwnerCall {
+                    shard: ShardId(0),
+                    session,
+                    tenure: Tenure::default(),
+                    order: None,
+                    request,
+                };
+                let until = Deadline::after(&world, Duration::from_secs(1));
+                let answered = calls.send_far(&connection, &call, until).await;
+                assert!(answered.is_ok(), "it was sent: {answered:?}");
+                let told = connection.may_wait.lock().take();
+                assert_eq!(told, Some(may_wait), "{:?}", call.request);
+            }
         });
         ran.finished();
     }
