@@ -171,6 +171,60 @@ fn a_slot_whose_receiver_is_lost_gets_another() {
     }
 }
 
+/// Would be broken if an NSD were forgotten that a slot was on its way to: what was written meanwhile may be
+/// nowhere else.
+#[test]
+fn a_slot_whose_receiver_is_drained_keeps_it_until_another_has_all() {
+    let slots_to = |map: &PoolMap, nsd: u32| {
+        let groups = Groups::new(map);
+        let mut moving = groups.moving();
+        moving.retain(|(group, slot)| {
+            groups.members(*group)[usize::from(*slot)].next == Some(NsdId(nsd))
+        });
+        assert!(!moving.is_empty());
+        moving
+    };
+    let at = |map: &PoolMap, (group, slot): (GroupId, u8)| {
+        Groups::new(map).members(group)[usize::from(slot)]
+    };
+    let is_active = |map: &PoolMap, nsd: NsdId| {
+        map.nsd(nsd)
+            .is_some_and(|entry| entry.state == NsdState::Active)
+    };
+    // One that was added: the slot turns back.
+    let added = add_nsd(&pool(Scheme::Replicate(2), 5), entry(6)).expect("new");
+    let turned = drain(&added, NsdId(6)).expect("five others");
+    check(&turned);
+    for slot in slots_to(&added, 6) {
+        let before = at(&added, slot).current;
+        let members = SlotMembers {
+            current: NsdId(6),
+            next: Some(before),
+        };
+        assert_eq!(at(&turned, slot), members);
+    }
+    // One that got the slots of another that is being drained: those go on from there.
+    let first = drain(&pool(Scheme::Replicate(2), 5), NsdId(1)).expect("four others");
+    let second = drain(&first, NsdId(2)).expect("three others");
+    check(&second);
+    let arrived = finish_all(&second);
+    for slot in slots_to(&first, 2) {
+        assert_eq!(at(&second, slot), at(&first, slot));
+        let members = at(&arrived, slot);
+        assert_eq!(members.current, NsdId(2));
+        assert!(is_active(&arrived, members.target()), "{members:?}");
+    }
+    let done = finish_all(&arrived);
+    check(&done);
+    for nsd in [1, 2] {
+        assert_eq!(Groups::new(&done).slots_of(NsdId(nsd)), []);
+    }
+    // Nobody could have them then.
+    let third = drain(&second, NsdId(3)).expect("two others");
+    let refused = drain(&third, NsdId(4)).expect_err("one other");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+}
+
 #[test]
 fn an_nsd_number_is_never_used_twice() {
     let map = finish_all(&drain(&pool(WIDE, 8), NsdId(1)).expect("others"));

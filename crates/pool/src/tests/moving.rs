@@ -111,6 +111,30 @@ fn a_drained_nsd_ends_empty_and_can_be_removed() {
     });
 }
 
+/// Would be broken if an NSD were forgotten that slots were on their way to: it alone has what was written meanwhile.
+#[test]
+fn what_was_written_during_the_drain_of_one_nsd_outlives_the_drain_of_another() {
+    with_pool(Scheme::Replicate(1), 4, DISK_BYTES, async |rig| {
+        let mut segments = fill(&rig, 20).await;
+        for nsd in [1, 2] {
+            rig.set_map(placement::drain(&rig.pool.map(), NsdId(nsd)).expect("two others"))
+                .await;
+            segments.extend(fill(&rig, 80).await);
+        }
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes, "while slots move");
+        }
+        rig.repair_all().await;
+        for nsd in [NsdId(1), NsdId(2)] {
+            assert_eq!(rig.pool.groups().slots_of(nsd), []);
+            rig.disconnect(nsd);
+        }
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
 #[test]
 fn a_slot_has_not_arrived_before_the_new_nsd_holds_all() {
     with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
