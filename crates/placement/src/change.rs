@@ -248,6 +248,58 @@ pub fn drain_all(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
     Ok(drained)
 }
 
+/// The map in which NSDs that are being drained stay in use. What has moved stays where it is. Slots that are
+/// still moving turn back, because what was written meanwhile is at their next NSDs.
+///
+/// # Errors
+/// `NotFound`: the pool hasn't the NSD. `InvalidArgument`: it isn't being drained, or no slot that takes new
+/// segments is left, so that it would stay without use. Nothing is changed then.
+pub fn cancel_drain(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
+    let mut change = Change::new(map);
+    for nsd in nsds {
+        let refuse = |kind: ErrorKind, why: &str| {
+            let text = format!("take back the drain of NSD {nsd}: {why}");
+            Err(Error::new(kind, text))
+        };
+        let slots = change.groups.slots_of(*nsd);
+        let is_used = slots.iter().any(|(group, _)| !map.is_closed(*group));
+        let mut entries = change.map.nsds.iter_mut();
+        let entry = entries.find(|entry| entry.nsd == *nsd);
+        match entry.map(|entry| (entry.state, entry)) {
+            None => {
+                let why = "there is none; `shale nsd list` shows them";
+                return refuse(ErrorKind::NotFound, why);
+            }
+            Some((NsdState::Active, _)) => {
+                let why = "it isn't being drained";
+                return refuse(ErrorKind::InvalidArgument, why);
+            }
+            Some((NsdState::Lost, _)) => {
+                let why = "it is out of use; `shale nsd add` adds a new one";
+                return refuse(ErrorKind::InvalidArgument, why);
+            }
+            Some((NsdState::Draining, _)) if !is_used => {
+                let why = "all its places for new data have moved already, so it is out of use when it is empty; \
+                           `shale nsd add` adds a new one";
+                return refuse(ErrorKind::InvalidArgument, why);
+            }
+            Some((NsdState::Draining, entry)) => entry.state = NsdState::Active,
+        }
+        for (group, slot) in slots {
+            let members = change.groups.members(group)[usize::from(slot)];
+            if let (true, Some(next)) = (members.current == *nsd, members.next) {
+                let back = SlotMembers {
+                    current: next,
+                    next: Some(*nsd),
+                };
+                change.set(group, slot, back);
+            }
+        }
+    }
+    change.replace_unusable();
+    Ok(change.finish())
+}
+
 /// The map after the given slots have finished moving: next becomes current. Slots that don't move
 /// stay unchanged; lost slots that another NSD can now take start to move.
 #[must_use]

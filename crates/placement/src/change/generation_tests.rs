@@ -168,6 +168,7 @@ fn adding_moves_no_more_than_the_share_and_draining_no_more_than_its_own() {
 enum Step {
     Add,
     Drain,
+    Cancel,
     Lose,
     Arrive,
     Change(Scheme),
@@ -178,6 +179,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u32)>> {
     let step = prop_oneof![
         Just(Step::Add),
         Just(Step::Drain),
+        Just(Step::Cancel),
         Just(Step::Lose),
         Just(Step::Arrive),
         Just(Step::Change(Scheme::Replicate(2))),
@@ -201,6 +203,7 @@ proptest! {
             let next = match step {
                 Step::Add => { newest += 1; add_nsd(&map, entry(newest)) }
                 Step::Drain => drain(&map, nsd),
+                Step::Cancel => cancel_drain(&map, &[nsd]),
                 Step::Lose if map.nsds.len() > 4 => mark_lost(&map, nsd),
                 Step::Lose => continue,
                 Step::Arrive => Ok(finish_all(&map)),
