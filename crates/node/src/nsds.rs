@@ -476,6 +476,52 @@ impl LocalNsds {
         Ok(())
     }
 
+    /// Takes back the drain of an NSD: what has moved stays where it is, what was written meanwhile comes to it,
+    /// and it takes new segments again.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument`: it isn't being drained, or its drain has ended. `Unavailable`: it doesn't
+    /// serve. Those of coordination.
+    pub async fn cancel_drain(&self, nsd: NsdId) -> Result<()> {
+        self.cancel_drains(|_| Ok(vec![nsd])).await.map(drop)
+    }
+
+    /// As [`LocalNsds::cancel_drain`], of all NSDs that are chosen by the map. Returns them.
+    pub(super) async fn cancel_drains(
+        &self,
+        choose: impl Fn(&PoolMap) -> Result<Vec<NsdId>>,
+    ) -> Result<Vec<NsdId>> {
+        let chosen = Mutex::default();
+        let keep = |map: &PoolMap| {
+            let nsds = choose(map)?;
+            let next = placement::cancel_drain(map, &nsds)?;
+            self.must_serve(&nsds)?;
+            *chosen.lock() = nsds;
+            Ok(next)
+        };
+        self.change_map(keep).await?;
+        let nsds: Vec<NsdId> = chosen.into_inner();
+        tracing::info!(?nsds, "the drain of NSDs was taken back");
+        Ok(nsds)
+    }
+
+    /// Refuses to keep NSDs in use whose contents are rebuilt elsewhere, because they don't serve.
+    fn must_serve(&self, nsds: &[NsdId]) -> Result<()> {
+        let is_away =
+            |it: &&NsdStatus| matches!(it.member, MemberState::Failed | MemberState::Missing);
+        let standings = self.pool.nsd_states();
+        let mut away = standings.iter().filter(is_away);
+        let Some(standing) = away.find(|it| nsds.contains(&it.entry.nsd)) else {
+            return Ok(());
+        };
+        let nsd = standing.entry.nsd;
+        let text = format!(
+            "take back the drain of NSD {nsd}: it doesn't serve, and what it has is rebuilt on the others: bring it or its \
+             node back first (`shale nsd list` shows both; a node that was expelled by hand: `shale node unexpel`)"
+        );
+        Err(Error::new(ErrorKind::Unavailable, text))
+    }
+
     /// A number for a new NSD, which no other gets, also if this one isn't added in the end.
     ///
     /// # Errors

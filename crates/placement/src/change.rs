@@ -216,19 +216,22 @@ pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
     drain_all(map, &[nsd])
 }
 
-/// As [`drain`], of several NSDs at once, for instance those of a node: no slot moves from one of them
-/// to another.
+/// As [`drain`], of several NSDs at once, for instance those of a node: no slot begins to move from one of
+/// them to another. One that was on its way to such an NSD turns back, or goes on from there if the NSD before
+/// is leaving, too.
 ///
 /// # Errors
 /// As [`drain`]; nothing is drained then.
 pub fn drain_all(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
     let drained = with_states(map, nsds, NsdState::Draining)?;
-    let groups = Groups::new(&drained);
+    let after = Change::new(&drained);
     let is_stuck = |group: &GroupId, slot: u8, nsd: NsdId| {
-        !drained.is_closed(*group) && groups.members(*group)[usize::from(slot)].target() == nsd
+        let members = after.slot(*group, slot);
+        let goes_on = members.next.is_some() && after.replacement(*group, slot).is_some();
+        !drained.is_closed(*group) && members.target() == nsd && !goes_on
     };
     let stuck = nsds.iter().map(|nsd| {
-        let slots = groups.slots_of(*nsd).into_iter();
+        let slots = after.groups.slots_of(*nsd).into_iter();
         slots
             .filter(|(group, slot)| is_stuck(group, *slot, *nsd))
             .count()
@@ -243,6 +246,58 @@ pub fn drain_all(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
         return Err(Error::new(ErrorKind::NoSpace, text));
     }
     Ok(drained)
+}
+
+/// The map in which NSDs that are being drained stay in use. What has moved stays where it is. Slots that are
+/// still moving turn back, because what was written meanwhile is at their next NSDs.
+///
+/// # Errors
+/// `NotFound`: the pool hasn't the NSD. `InvalidArgument`: it isn't being drained, or no slot that takes new
+/// segments is left, so that it would stay without use. Nothing is changed then.
+pub fn cancel_drain(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
+    let mut change = Change::new(map);
+    for nsd in nsds {
+        let refuse = |kind: ErrorKind, why: &str| {
+            let text = format!("take back the drain of NSD {nsd}: {why}");
+            Err(Error::new(kind, text))
+        };
+        let slots = change.groups.slots_of(*nsd);
+        let is_used = slots.iter().any(|(group, _)| !map.is_closed(*group));
+        let mut entries = change.map.nsds.iter_mut();
+        let entry = entries.find(|entry| entry.nsd == *nsd);
+        match entry.map(|entry| (entry.state, entry)) {
+            None => {
+                let why = "there is none; `shale nsd list` shows them";
+                return refuse(ErrorKind::NotFound, why);
+            }
+            Some((NsdState::Active, _)) => {
+                let why = "it isn't being drained";
+                return refuse(ErrorKind::InvalidArgument, why);
+            }
+            Some((NsdState::Lost, _)) => {
+                let why = "it is out of use; `shale nsd add` adds a new one";
+                return refuse(ErrorKind::InvalidArgument, why);
+            }
+            Some((NsdState::Draining, _)) if !is_used => {
+                let why = "all its places for new data have moved already, so it is out of use when it is empty; \
+                           `shale nsd add` adds a new one";
+                return refuse(ErrorKind::InvalidArgument, why);
+            }
+            Some((NsdState::Draining, entry)) => entry.state = NsdState::Active,
+        }
+        for (group, slot) in slots {
+            let members = change.groups.members(group)[usize::from(slot)];
+            if let (true, Some(next)) = (members.current == *nsd, members.next) {
+                let back = SlotMembers {
+                    current: next,
+                    next: Some(*nsd),
+                };
+                change.set(group, slot, back);
+            }
+        }
+    }
+    change.replace_unusable();
+    Ok(change.finish())
 }
 
 /// The map after the given slots have finished moving: next becomes current. Slots that don't move
@@ -373,19 +428,28 @@ impl Change {
     fn replace_unusable(&mut self) {
         for group in self.map.all_groups().collect::<Vec<_>>() {
             for slot in 0..self.width(group) {
-                let mut members = self.slot(group, slot);
-                if members
-                    .next
-                    .is_some_and(|next| self.state(next) != Some(NsdState::Active))
-                {
-                    members.next = None;
-                    self.set(group, slot, members);
-                }
+                let mut members = self.with_usable_next(self.slot(group, slot));
+                self.set(group, slot, members);
                 if members.next.is_none() && self.state(members.current) != Some(NsdState::Active) {
                     members.next = self.replacement(group, slot);
                     self.set(group, slot, members);
                 }
             }
+        }
+    }
+
+    /// A slot without a next NSD that is lost. One that drains may have pieces that no other NSD has: what was
+    /// written while the slot moved. So the slot turns back, or if the NSD before can't have it, goes on to the next
+    /// one first, and from there to another when all is there.
+    fn with_usable_next(&self, slot: SlotMembers) -> SlotMembers {
+        let Some(next) = slot.next else { return slot };
+        match (self.state(slot.current), self.state(next)) {
+            (Some(NsdState::Active), Some(NsdState::Draining)) => SlotMembers {
+                current: next,
+                next: Some(slot.current),
+            },
+            (_, Some(NsdState::Active | NsdState::Draining)) => slot,
+            (_, Some(NsdState::Lost) | None) => SlotMembers { next: None, ..slot },
         }
     }
 

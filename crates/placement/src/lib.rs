@@ -16,8 +16,8 @@ mod pick;
 mod random;
 
 pub use change::{
-    FailsWith, add_nsd, drain, drain_all, drop_generation, finish_moves, mark_lost, new_generation,
-    new_pool, remove_nsd, with_block_bytes, with_failure_groups,
+    FailsWith, add_nsd, cancel_drain, drain, drain_all, drop_generation, finish_moves, mark_lost,
+    new_generation, new_pool, remove_nsd, with_block_bytes, with_failure_groups,
 };
 pub use groups::{Groups, SlotMembers};
 pub use pick::{Availability, NoGroup, Placement};

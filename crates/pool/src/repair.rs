@@ -51,7 +51,7 @@ pub struct PieceState {
     /// Its state there.
     pub condition: PieceCondition,
     /// Whether the NSD should hold it; false when the slot is moving away from a lost or draining
-    /// NSD.
+    /// NSD, or from another one that lacks it when the next one has it.
     pub is_wanted: bool,
 }
 
@@ -90,13 +90,18 @@ impl Pool {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        let mut out = Vec::new();
+        let mut out: Vec<PieceState> = Vec::new();
         let mut found: Vec<(usize, Bytes)> = Vec::new();
         for (piece, slot, nsd, is_wanted) in holders(&groups, place) {
             let (condition, bytes) = self.examine(place, piece, nsd, depth).await;
             if let Some(bytes) = bytes {
                 found.push((out.len(), bytes));
             }
+            // The next NSD of a slot is before the one that the slot leaves, which then needs no copy.
+            let has_next = out
+                .last()
+                .is_some_and(|it| it.piece == piece && it.condition == PieceCondition::Good);
+            let is_wanted = is_wanted && !(has_next && condition == PieceCondition::Absent);
             out.push(PieceState {
                 piece,
                 slot,
@@ -355,7 +360,7 @@ fn pieces_with(states: &[PieceState], condition: PieceCondition) -> BTreeSet<u8>
         .collect()
 }
 
-/// For each piece: its slot, an NSD, and whether that NSD should hold it.
+/// For each piece: its slot, an NSD, and whether that NSD should hold it. Of a moving slot the next NSD comes first.
 pub(crate) fn holders(groups: &Groups, place: &SegmentPlace) -> Vec<(u8, u8, NsdId, bool)> {
     let mut out = Vec::new();
     for piece in 0..place.scheme.width() as u8 {

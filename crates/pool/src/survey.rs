@@ -179,9 +179,11 @@ impl Pool {
         let mut absent = Vec::new();
         let mut held = 0u32;
         for (piece, _, nsd, is_wanted) in holders(groups, &place) {
+            // The next NSD of a slot is before the one that the slot leaves, which then needs no copy.
+            let has_next = held & (1 << piece) != 0;
             if has(piece, nsd) {
                 held |= 1 << piece;
-            } else if is_wanted && !unreachable.contains(&nsd) {
+            } else if is_wanted && !has_next && !unreachable.contains(&nsd) {
                 absent.push((piece, nsd));
             }
         }

@@ -380,6 +380,9 @@ pub enum Nsd {
         /// Wait until it is empty, and show progress.
         #[arg(long)]
         wait: bool,
+        /// Take the drain back, as long as it hasn't ended: the NSD stays in use. What has moved stays where it is.
+        #[arg(long, conflicts_with = "wait")]
+        cancel: bool,
     },
     /// Take an NSD out of use: its pieces move to the others, or are rebuilt there if it is dead.
     Remove {
@@ -579,6 +582,9 @@ pub enum NodeCommand {
         /// Wait until they are empty, and show progress.
         #[arg(long)]
         wait: bool,
+        /// Take the drain back: NSDs whose drain hasn't ended stay in use. What has moved stays where it is.
+        #[arg(long, conflicts_with = "wait")]
+        cancel: bool,
     },
     /// Put a node into a class: settings can be made for all nodes of a class.
     Class {

@@ -119,11 +119,16 @@ impl ScriptedDaemon {
         Self { home, _lock: lock }
     }
 
-    /// Runs a command with `--json`, which must succeed; returns its lines.
-    fn lines(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
+    /// Runs a command with `--json`.
+    fn run(&self, arguments: &[&str]) -> bounded::Ended {
         let command = &mut Command::new(env!("CARGO_BIN_EXE_shale"));
         let command = command.args(arguments).args(["--json", "--dir"]);
-        let ended = bounded::run(command.arg(self.home.path()));
+        bounded::run(command.arg(self.home.path()))
+    }
+
+    /// As [`ScriptedDaemon::run`], of a command that must succeed; returns its lines.
+    fn lines(&self, arguments: &[&str]) -> Vec<serde_json::Value> {
+        let ended = self.run(arguments);
         assert_eq!(ended.code, 0, "{}", ended.text);
         let lines = ended.text.lines();
         lines.map(|it| serde_json::from_str(it).unwrap()).collect()
@@ -229,6 +234,25 @@ fn removing_an_nsd_with_wait_shows_how_much_is_moved() {
     assert_eq!(lines[0]["progress"]["done"], 6);
     assert_eq!(lines[0]["progress"]["total"], 10);
     assert_eq!(lines[1][0]["state"], "lost");
+}
+
+/// Would be broken if whoever waits were told that it is empty.
+#[test]
+fn waiting_for_a_drain_that_is_taken_back_fails() {
+    let nsd = |state: &str| {
+        let line = serde_json::json!({
+            "nsd": 1, "path": "1.region", "state": state, "health": "online", "capacity": 100,
+            "used": 10, "blobs": 1,
+        });
+        Some(serde_json::json!([line]).to_string())
+    };
+    let daemon = ScriptedDaemon::start(move |path| match path {
+        "/v1/nsds/1" => nsd("draining"),
+        "/v1/nsds" => nsd("active"),
+        _ => repair("idle", 8),
+    });
+    let ended = daemon.run(&["nsd", "drain", "1", "--wait"]);
+    ended.refused_with(&["the drain of NSD 1 was taken back"]);
 }
 
 #[test]

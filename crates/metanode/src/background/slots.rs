@@ -129,6 +129,11 @@ impl Slots {
             let Some(fact) = self.host.coordination().pool_map(DATA_POOL).await? else {
                 return Ok(0);
             };
+            // Its drain may have been taken back meanwhile.
+            let entry = fact.value.nsd(*nsd);
+            if entry.is_none_or(|it| it.state != NsdState::Draining) {
+                continue;
+            }
             let next = pool::mark_lost(&fact.value, *nsd)?;
             self.host
                 .coordination()

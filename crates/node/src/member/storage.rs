@@ -126,6 +126,26 @@ impl Member {
         Ok(drained.into_inner())
     }
 
+    /// Takes back the drain of an NSD of any node, as [`crate::LocalNsds::cancel_drain`].
+    ///
+    /// # Errors
+    /// As [`crate::LocalNsds::cancel_drain`].
+    pub async fn cancel_drain(&self, nsd: NsdId) -> Result<()> {
+        self.parts.nsds.cancel_drain(nsd).await
+    }
+
+    /// Takes back the drain of a node: of all its NSDs that can still stay in use. Returns them.
+    ///
+    /// # Errors
+    /// `Busy`: this node doesn't know yet where an NSD is. As [`crate::LocalNsds::cancel_drain`].
+    pub async fn cancel_drain_of_node(&self, node: NodeId) -> Result<Vec<NsdId>> {
+        let draining = |map: &PoolMap| {
+            let own = nsds_of(map, &self.parts.roster.borrow().homes, node)?;
+            may_stay(map, own, node)
+        };
+        self.parts.nsds.cancel_drains(draining).await
+    }
+
     /// Puts all NSDs of nodes together with all others of the failure group with a name, for instance that
     /// of their rack; `None`: each node's are in their own again. An NSD that such a node gets later goes
     /// with the node's others. Data is rewritten in the background, so that no two pieces of a segment are
@@ -175,6 +195,38 @@ fn nsds_of(map: &PoolMap, homes: &BTreeMap<NsdId, NodeId>, node: NodeId) -> Resu
     Ok(in_use.into_iter().filter(is_own).collect())
 }
 
+/// Those of a node's NSDs in use whose drain is taken back: with places for new data, if any has one.
+///
+/// # Errors
+/// `InvalidArgument`: none is being drained.
+fn may_stay(map: &PoolMap, own: Vec<NsdId>, node: NodeId) -> Result<Vec<NsdId>> {
+    let refused = |why: &str| {
+        let text = format!("take back the drain of node {node}: {why}");
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    };
+    if own.is_empty() {
+        return refused("it has no NSD in use; `shale nsd add` adds one");
+    }
+    let is_draining = |nsd: &NsdId| {
+        let entry = map.nsd(*nsd);
+        entry.is_some_and(|it| it.state == NsdState::Draining)
+    };
+    let draining: Vec<NsdId> = own.into_iter().filter(is_draining).collect();
+    if draining.is_empty() {
+        return refused("none of its NSDs is being drained");
+    }
+    let groups = placement::Groups::new(map);
+    let takes_new = |nsd: &NsdId| {
+        let slots = groups.slots_of(*nsd);
+        slots.iter().any(|(group, _)| !map.is_closed(*group))
+    };
+    let (kept, leaving): (Vec<NsdId>, Vec<NsdId>) = draining.into_iter().partition(takes_new);
+    Ok(match kept.is_empty() {
+        true => leaving,
+        false => kept,
+    })
+}
+
 fn nothing_in_use(node: NodeId) -> Error {
     let text = format!("node {node} has no NSD in use");
     Error::new(ErrorKind::NotFound, text)
@@ -207,5 +259,33 @@ mod tests {
             entry.state = NsdState::Lost;
         }
         assert!(nsds_of(&map, &homes, NodeId(2)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_drain_of_a_node_is_taken_back_where_it_has_not_ended() {
+        let entries = (1..=4).map(|nsd| {
+            let node = NodeId(nsd.min(3));
+            entry(NsdId(nsd), 1 << 30, Failures::ByNode(node))
+        });
+        let scheme = model::Scheme::Replicate(1);
+        let map = placement::new_pool(scheme, entries.collect(), 1).unwrap();
+        let (node, own) = (NodeId(3), [NsdId(3), NsdId(4)]);
+        let refused = |map: &PoolMap, own: &[NsdId]| {
+            let error = may_stay(map, own.to_vec(), node).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            error.to_string()
+        };
+        assert!(refused(&map, &own).contains("none of its NSDs is being drained"));
+        assert!(refused(&map, &[]).contains("it has no NSD in use"));
+        let draining = placement::drain_all(&map, &own).unwrap();
+        let kept = |map: &PoolMap| may_stay(map, own.to_vec(), node).unwrap();
+        assert_eq!(kept(&draining), own);
+        let groups = placement::Groups::new(&draining);
+        let ended = placement::finish_moves(&draining, &groups.slots_of(NsdId(3)));
+        assert_eq!(kept(&ended), [NsdId(4)]);
+        // All have moved: the map's rule says why it is too late.
+        let ended = placement::finish_moves(&draining, &groups.moving());
+        assert_eq!(kept(&ended), own);
+        assert!(placement::cancel_drain(&ended, &own).is_err());
     }
 }

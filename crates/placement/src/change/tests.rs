@@ -171,6 +171,127 @@ fn a_slot_whose_receiver_is_lost_gets_another() {
     }
 }
 
+/// Would be broken if an NSD were forgotten that a slot was on its way to: what was written meanwhile may be
+/// nowhere else.
+#[test]
+fn a_slot_whose_receiver_is_drained_keeps_it_until_another_has_all() {
+    let slots_to = |map: &PoolMap, nsd: u32| {
+        let groups = Groups::new(map);
+        let mut moving = groups.moving();
+        moving.retain(|(group, slot)| {
+            groups.members(*group)[usize::from(*slot)].next == Some(NsdId(nsd))
+        });
+        assert!(!moving.is_empty());
+        moving
+    };
+    let at = |map: &PoolMap, (group, slot): (GroupId, u8)| {
+        Groups::new(map).members(group)[usize::from(slot)]
+    };
+    let is_active = |map: &PoolMap, nsd: NsdId| {
+        map.nsd(nsd)
+            .is_some_and(|entry| entry.state == NsdState::Active)
+    };
+    // One that was added: the slot turns back.
+    let added = add_nsd(&pool(Scheme::Replicate(2), 5), entry(6)).expect("new");
+    let turned = drain(&added, NsdId(6)).expect("five others");
+    check(&turned);
+    for slot in slots_to(&added, 6) {
+        let before = at(&added, slot).current;
+        let members = SlotMembers {
+            current: NsdId(6),
+            next: Some(before),
+        };
+        assert_eq!(at(&turned, slot), members);
+    }
+    // One that got the slots of another that is being drained: those go on from there.
+    let first = drain(&pool(Scheme::Replicate(2), 5), NsdId(1)).expect("four others");
+    let second = drain(&first, NsdId(2)).expect("three others");
+    check(&second);
+    let arrived = finish_all(&second);
+    for slot in slots_to(&first, 2) {
+        assert_eq!(at(&second, slot), at(&first, slot));
+        let members = at(&arrived, slot);
+        assert_eq!(members.current, NsdId(2));
+        assert!(is_active(&arrived, members.target()), "{members:?}");
+    }
+    let done = finish_all(&arrived);
+    check(&done);
+    for nsd in [1, 2] {
+        assert_eq!(Groups::new(&done).slots_of(NsdId(nsd)), []);
+    }
+    // Nobody could have them then.
+    let third = drain(&second, NsdId(3)).expect("two others");
+    let refused = drain(&third, NsdId(4)).expect_err("one other");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+}
+
+#[test]
+fn a_drain_that_is_taken_back_keeps_what_has_moved_and_turns_the_rest_back() {
+    let map = pool(WIDE, 8);
+    let draining = drain(&map, NsdId(1)).expect("seven others");
+    let moving = Groups::new(&draining).moving();
+    let (moved, left) = moving.split_at(moving.len() / 2);
+    let half = finish_moves(&draining, moved);
+    let back = cancel_drain(&half, &[NsdId(1)]).expect("it has half of its slots");
+    check(&back);
+    let state = back.nsd(NsdId(1)).map(|entry| entry.state);
+    assert_eq!(state, Some(NsdState::Active));
+    let (before, after) = (Groups::new(&half), Groups::new(&back));
+    let at = |groups: &Groups, (group, slot): (GroupId, u8)| {
+        groups.members(group)[usize::from(slot)]
+    };
+    for slot in moved {
+        assert_eq!(at(&after, *slot), at(&before, *slot));
+    }
+    for slot in left {
+        let to = at(&before, *slot).next.expect("it was moving");
+        let members = SlotMembers {
+            current: to,
+            next: Some(NsdId(1)),
+        };
+        assert_eq!(at(&after, *slot), members);
+        assert!(back.version(slot.0) > half.version(slot.0));
+    }
+    let done = finish_all(&back);
+    assert_eq!(Groups::new(&done).slots_of(NsdId(1)), left);
+    // Before they are back, it is drained again.
+    let again = drain(&back, NsdId(1)).expect("seven others");
+    check(&again);
+    let again = Groups::new(&again);
+    for slot in left {
+        assert_eq!(at(&again, *slot), at(&before, *slot));
+    }
+    // Several at once, of which nothing has moved.
+    let map = pool(WIDE, 9);
+    let both = [NsdId(1), NsdId(2)];
+    let draining = drain_all(&map, &both).expect("seven others");
+    let back = finish_all(&cancel_drain(&draining, &both).expect("both have all"));
+    assert_eq!(back.nsds, map.nsds);
+    assert!(back.newest().exceptions.is_empty());
+}
+
+#[test]
+fn only_a_drain_that_is_under_way_can_be_taken_back() {
+    let map = pool(WIDE, 8);
+    let refused = |map: &PoolMap, nsds: &[u32]| {
+        let nsds: Vec<NsdId> = nsds.iter().copied().map(NsdId).collect();
+        let error = cancel_drain(map, &nsds).expect_err("it is refused");
+        (error.kind(), error.to_string())
+    };
+    let must_say = |(kind, text): (ErrorKind, String), part: &str| {
+        assert_eq!(kind, ErrorKind::InvalidArgument);
+        assert!(text.contains(part), "{text}");
+    };
+    assert_eq!(refused(&map, &[9]).0, ErrorKind::NotFound);
+    must_say(refused(&map, &[1]), "isn't being drained");
+    let draining = drain(&map, NsdId(1)).expect("seven others");
+    must_say(refused(&draining, &[1, 2]), "NSD 2: it isn't being drained");
+    let moved = finish_all(&draining);
+    must_say(refused(&moved, &[1]), "have moved already");
+    let ended = mark_lost(&moved, NsdId(1)).expect("the NSD exists");
+    must_say(refused(&ended, &[1]), "out of use; `shale nsd add`");
+}
+
 #[test]
 fn an_nsd_number_is_never_used_twice() {
     let map = finish_all(&drain(&pool(WIDE, 8), NsdId(1)).expect("others"));
@@ -185,7 +306,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
     #[test]
-    fn any_history_keeps_failure_groups_apart(steps in prop::collection::vec((0u8..4, 0u32..16), 1..12), seed: u64) {
+    fn any_history_keeps_failure_groups_apart(steps in prop::collection::vec((0u8..5, 0u32..16), 1..12), seed: u64) {
         let mut map = new_pool(Scheme::Replicate(3), (1..=5).map(entry).collect(), seed).expect("legal");
         let mut newest = 5;
         for (step, choice) in steps {
@@ -193,6 +314,7 @@ proptest! {
             let next = match step {
                 0 => { newest += 1; add_nsd(&map, entry(newest)) }
                 1 => drain(&map, nsd),
+                3 => cancel_drain(&map, &[nsd]),
                 2 if map.nsds.iter().filter(|entry| entry.state == NsdState::Active).count() > 3 => mark_lost(&map, nsd),
                 _ => Ok(finish_all(&map)),
             };

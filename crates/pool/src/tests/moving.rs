@@ -111,6 +111,70 @@ fn a_drained_nsd_ends_empty_and_can_be_removed() {
     });
 }
 
+/// Would be broken if an NSD were forgotten that slots were on their way to: it alone has what was written meanwhile.
+#[test]
+fn what_was_written_during_the_drain_of_one_nsd_outlives_the_drain_of_another() {
+    with_pool(Scheme::Replicate(1), 4, DISK_BYTES, async |rig| {
+        let mut segments = fill(&rig, 20).await;
+        for nsd in [1, 2] {
+            rig.set_map(placement::drain(&rig.pool.map(), NsdId(nsd)).expect("two others"))
+                .await;
+            segments.extend(fill(&rig, 80).await);
+        }
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes, "while slots move");
+        }
+        rig.repair_all().await;
+        for nsd in [NsdId(1), NsdId(2)] {
+            assert_eq!(rig.pool.groups().slots_of(nsd), []);
+            rig.disconnect(nsd);
+        }
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
+/// Would be broken if the NSDs that slots were on their way to were forgotten, which alone have what was written
+/// meanwhile, or if they got the rest before they lose it all.
+#[test]
+fn a_drain_that_is_taken_back_moves_only_what_was_written_meanwhile() {
+    with_pool(Scheme::Replicate(1), 3, DISK_BYTES, async |rig| {
+        let nsd = NsdId(1);
+        let mut segments = fill(&rig, 40).await;
+        let own = rig.pool.groups().slots_of(nsd);
+        rig.set_map(placement::drain(&rig.pool.map(), nsd).expect("two others"))
+            .await;
+        let late = fill(&rig, 80).await;
+        let comes_back = |(place, _): &&(SegmentPlace, Bytes)| {
+            own.iter().any(|(group, _)| *group == place.group)
+        };
+        let moved = late.iter().filter(comes_back).count() as u64;
+        assert!(moved > 5);
+        segments.extend(late);
+        rig.set_map(placement::cancel_drain(&rig.pool.map(), &[nsd]).expect("nothing has moved"))
+            .await;
+        segments.extend(fill(&rig, 40).await);
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes, "while slots come back");
+        }
+        rig.repair_all().await;
+        let progress = rig.pool.repair_progress();
+        assert_eq!((progress.moving_slots, progress.rebuilt_pieces), (0, moved));
+        assert_eq!(rig.pool.groups().slots_of(nsd), own);
+        for other in [2, 3] {
+            for (group, _) in &own {
+                let left = rig.pool.leave_group(NsdId(other), *group).await;
+                left.expect("it isn't a member");
+            }
+        }
+        for (place, bytes) in &segments {
+            assert!(rig.is_whole(place).await, "{place:?}");
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
 #[test]
 fn a_slot_has_not_arrived_before_the_new_nsd_holds_all() {
     with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {

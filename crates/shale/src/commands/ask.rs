@@ -156,7 +156,16 @@ async fn ask_nsd(command: Nsd, json: bool) -> Result<ExitCode> {
             };
             show(&dir, Method::PATCH, "/v1/nsds", body, json, nsds).await
         }
-        Nsd::Drain { dir, nsd, wait } => take_out(&dir, nsd, false, wait, json).await,
+        Nsd::Drain {
+            dir,
+            nsd,
+            cancel: true,
+            ..
+        } => {
+            let path = format!("/v1/nsds/{nsd}/drain");
+            show(&dir, Method::DELETE, &path, (), json, nsds).await
+        }
+        Nsd::Drain { dir, nsd, wait, .. } => take_out(&dir, nsd, false, wait, json).await,
         Nsd::Remove {
             dir,
             nsd,

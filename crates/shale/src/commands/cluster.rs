@@ -81,7 +81,15 @@ pub fn node(command: NodeCommand, json: bool) -> Result<ExitCode> {
                 ExitCode::SUCCESS
             });
         }
-        NodeCommand::Drain { dir, node, wait } => return drain(&dir, &node, wait, json),
+        NodeCommand::Drain {
+            dir,
+            node,
+            cancel: true,
+            ..
+        } => return cancel_drain(&dir, &node, json),
+        NodeCommand::Drain {
+            dir, node, wait, ..
+        } => return drain(&dir, &node, wait, json),
         NodeCommand::Remove { dir, node } => return remove(&dir, &node, json),
         NodeCommand::Expel { dir, node } => (dir, node, barred(true)),
         NodeCommand::Unexpel { dir, node } => (dir, node, barred(false)),
@@ -181,6 +189,23 @@ fn drain(dir: &Dir, node: &str, waits: bool, json: bool) -> Result<ExitCode> {
             false => say!(
                 "node {number} is being emptied; `shale nsd list` shows how far, and calls its NSDs lost when they are \
                  empty; then `shale down` there"
+            ),
+        }
+        Ok(ExitCode::SUCCESS)
+    })?
+}
+
+fn cancel_drain(dir: &Dir, node: &str, json: bool) -> Result<ExitCode> {
+    block_on(async {
+        let admin = Admin::of(&dir.absolute());
+        let number = number_of(&admin, node).await?;
+        let path = format!("/v1/nodes/{number}/drain");
+        let answer: serde_json::Value = admin.ask(Method::DELETE, &path, ()).await?;
+        match json {
+            true => output::json(&answer),
+            false => say!(
+                "node {number} isn't emptied any more: its NSDs take new data again, and what has moved stays where it is; \
+                 `shale nsd list` shows them"
             ),
         }
         Ok(ExitCode::SUCCESS)

@@ -143,6 +143,13 @@ fn used_of(lines: &[NsdLine], nsds: &[u32]) -> Option<u64> {
     (!draining.is_empty()).then(|| draining.iter().map(|line| line.used).sum())
 }
 
+/// The first of the NSDs that is in use again.
+fn kept_of(lines: &[NsdLine], nsds: &[u32]) -> Option<u32> {
+    let mut own = lines.iter().filter(|line| nsds.contains(&line.nsd));
+    let kept = own.find(|line| line.state == "active");
+    kept.map(|line| line.nsd)
+}
+
 /// Waits until nothing is left on these NSDs, and all that was there has its redundancy elsewhere. `before`: how the NSDs
 /// were. Returns how they are then.
 async fn until_empty(
@@ -160,6 +167,10 @@ async fn until_empty(
     let phase = format!("moving the pieces of {which} {}", numbers.join(", "));
     let emptied = wait_showing(admin, json, async || {
         let lines: Vec<NsdLine> = admin.ask(Method::GET, "/v1/nsds", ()).await?;
+        if let Some(nsd) = kept_of(&lines, nsds) {
+            let text = format!("the drain of NSD {nsd} was taken back; it stays in use");
+            return Ok(Looked::Stuck(text));
+        }
         let Some(left) = used_of(&lines, nsds) else {
             return Ok(Looked::Ended(()));
         };

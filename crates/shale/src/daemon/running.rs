@@ -293,6 +293,17 @@ impl Running {
         }
     }
 
+    /// Takes back the drain of an NSD.
+    ///
+    /// # Errors
+    /// As [`node::LocalNsds::cancel_drain`].
+    pub async fn cancel_drain(&self, nsd: NsdId) -> Result<()> {
+        match self {
+            Self::Alone(node) => node.nsds().cancel_drain(nsd).await,
+            Self::InCluster(here) => here.member().cancel_drain(nsd).await,
+        }
+    }
+
     /// The pool's generations, oldest first.
     pub fn generations(&self) -> Vec<GenerationView> {
         match self {

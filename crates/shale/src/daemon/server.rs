@@ -95,6 +95,7 @@ pub fn routes(serving: Arc<Serving>) -> Router {
         .route("/v1/nsds/scrub", post(scrub))
         .route("/v1/nsds/{nsd}", delete(remove))
         .route("/v1/nsds/{nsd}/open", post(open))
+        .route("/v1/nsds/{nsd}/drain", delete(cancel_drain))
         .route(
             "/v1/repair",
             get(async |State(s): State<Arc<Serving>>| answer_or_later(s.repair_status().await)),
@@ -105,7 +106,10 @@ pub fn routes(serving: Arc<Serving>) -> Router {
         .route("/v1/cluster/keys", get(rotation).post(rotate_keys))
         .route("/v1/cluster/stop", post(stop_cluster))
         .route("/v1/nodes/{node}", patch(change_node).delete(remove_node))
-        .route("/v1/nodes/{node}/drain", post(drain_node))
+        .route(
+            "/v1/nodes/{node}/drain",
+            post(drain_node).delete(cancel_drain_of_node),
+        )
         .route("/v1/fs", post(create_file_system))
         .route("/v1/settings", get(settings).patch(change_setting))
         .route("/v1/events", get(events))
@@ -217,6 +221,12 @@ async fn remove(
     let nsd = NsdId(nsd);
     let remove = move |serving: Arc<Serving>| async move { serving.remove_nsd(nsd, removal).await };
     answer(to_its_end(serving, "nsd remove", remove).await)
+}
+
+async fn cancel_drain(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {
+    let nsd = NsdId(nsd);
+    let cancel = move |serving: Arc<Serving>| async move { serving.cancel_drain(nsd).await };
+    answer(to_its_end(serving, "nsd drain", cancel).await)
 }
 
 async fn open(State(serving): State<Arc<Serving>>, Path(nsd): Path<u32>) -> Response {
@@ -340,6 +350,17 @@ async fn drain_node(State(serving): State<Arc<Serving>>, Path(node): Path<u32>) 
         Ok(serde_json::json!({ "nsds": nsds }))
     };
     answer(drain.await)
+}
+
+async fn cancel_drain_of_node(
+    State(serving): State<Arc<Serving>>,
+    Path(node): Path<u32>,
+) -> Response {
+    let cancel = async {
+        let nsds = serving.running.in_cluster()?.cancel_drain(node).await?;
+        Ok(serde_json::json!({ "nsds": nsds }))
+    };
+    answer(cancel.await)
 }
 
 async fn create_file_system(

@@ -540,6 +540,16 @@ impl Serving {
         Ok(self.nsds())
     }
 
+    /// `shale nsd drain --cancel`.
+    ///
+    /// # Errors
+    /// As [`node::LocalNsds::cancel_drain`]; `Busy` if another change of the NSDs takes too long.
+    pub async fn cancel_drain(&self, nsd: NsdId) -> Result<Vec<NsdLine>> {
+        let _alone = self.change_nsds().await?;
+        self.running.cancel_drain(nsd).await?;
+        Ok(self.nsds())
+    }
+
     /// `shale nsd scrub`, of one NSD or all.
     ///
     /// # Errors

@@ -4,7 +4,11 @@ use super::{Cluster, ciphers::change, refused};
 use crate::fixture::{eventually, signals::signal};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::fs;
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::Path,
+};
 
 /// Settings: one of the whole cluster, one that counts at once, and one that does when a node opens a file system.
 const OF_CLUSTER: &str = "repair_bytes_per_second";
@@ -188,6 +192,48 @@ fn file_systems(cluster: &Cluster) {
     says(cluster, 2, &["fs", "show", "nothing"], list);
 }
 
+/// A file whose data is on an NSD.
+fn write_synced(path: &Path, byte: u8) {
+    let mut file = File::create_new(path).unwrap();
+    file.write_all(&vec![byte; 1 << 20]).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Would be broken if what is written during a drain were lost when it is taken back.
+fn a_drain_that_is_taken_back(cluster: &Cluster, drained: &str) {
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    let cancel = ["nsd", "drain", drained, "--cancel"];
+    says(cluster, 1, &cancel, "it isn't being drained");
+    // So slowly that it can't end.
+    one.must(&["config", "set", OF_CLUSTER, "4096"]);
+    eventually("the manager knows", || {
+        one.ask(&["repair", "status"])["cluster"]["limit_bytes_per_second"] == 4096
+    });
+    let path = |number: u8| cluster.path(1, &format!("whole{number}"));
+    for number in 0..8 {
+        write_synced(&path(number), number);
+    }
+    let table = one.must(&["nsd", "drain", drained]);
+    assert!(row(&table, 0, drained).contains(&"draining"), "{table}");
+    for number in 8..12 {
+        write_synced(&path(number), number);
+    }
+    let none = "none of its NSDs is being drained";
+    says(cluster, 2, &["node", "drain", "n1", "--cancel"], none);
+    let kept = two.ask(&["node", "drain", "n2", "--cancel"]);
+    assert_eq!(kept["nsds"][0].to_string(), drained, "{kept}");
+    let table = two.must(&["nsd", "list"]);
+    assert!(row(&table, 0, drained).contains(&"active"), "{table}");
+    one.must(&["config", "set", OF_CLUSTER]);
+    eventually("all slots are back", || {
+        one.ask(&["repair", "status"])["state"] == "idle"
+    });
+    for number in 0..12 {
+        let path = cluster.path(2, &format!("whole{number}"));
+        assert!(fs::read(path).unwrap() == vec![number; 1 << 20], "{number}");
+    }
+}
+
 fn an_nsd_that_is_drained(cluster: &Cluster) {
     let one = cluster.node(1);
     let nsds = one.ask(&["nsd", "list"]);
@@ -202,6 +248,7 @@ fn an_nsd_that_is_drained(cluster: &Cluster) {
         let is_it = |line: &Value| line["nsd"].to_string().as_str() == drained;
         lines.any(|line| is_it(line) && line["state"] == "lost")
     };
+    a_drain_that_is_taken_back(cluster, &drained);
     fs::write(cluster.path(2, "kept"), vec![7; 3 << 20]).unwrap();
     let table = one.must(&["nsd", "drain", &drained]);
     let row = row(&table, 0, &drained);
@@ -216,6 +263,10 @@ fn an_nsd_that_is_drained(cluster: &Cluster) {
     assert_eq!(fs::read(cluster.path(1, "kept")).unwrap(), vec![7; 3 << 20]);
     let list = format!("there is no NSD {drained} in use; `shale nsd list` shows them");
     says(cluster, 1, &["nsd", "drain", &drained], &list);
+    let ended = "it is out of use; `shale nsd add` adds a new one";
+    says(cluster, 1, &["nsd", "drain", &drained, "--cancel"], ended);
+    let ended = "it has no NSD in use; `shale nsd add` adds one";
+    says(cluster, 1, &["node", "drain", "n2", "--cancel"], ended);
     // The last one, of which another node is asked.
     let add = "can't move to another failure group: add an NSD first, or change the pool to a scheme that needs fewer failure \
                groups";

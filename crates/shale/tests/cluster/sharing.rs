@@ -1,12 +1,19 @@
 //! What one node does every other one sees at once.
 
 use super::Cluster;
-use crate::fixture::{eventually, open};
+use crate::fixture::{eventually, open, pattern, poll};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// What repair may read or write at each node, in bytes per second: the setting, and a number with which it can be watched.
+const SPEED: &str = "repair_bytes_per_second";
+const SLOWLY: u64 = 2 << 20;
+/// Bytes of which an added NSD gets its share: much more than what else is on NSDs.
+const SPREAD: usize = 48 << 20;
 
 #[test]
 fn what_one_node_does_every_other_one_sees_at_once() {
@@ -112,10 +119,52 @@ fn locks_are_the_whole_clusters() {
     flock(&other, FlockOperation::LockExclusive).unwrap();
 }
 
+/// An NSD is added on the second node, of which the first one is asked. Would be broken if data stayed where it was
+/// written, moved for ever, or if nobody were told how far that is.
+fn an_added_nsd_gets_its_share(cluster: &Cluster) {
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    // Small segments, which can be spread evenly.
+    one.must(&["pool", "change", "--block-size", "64K"]);
+    let mut file = fs::File::create_new(cluster.path(1, "spread")).unwrap();
+    file.write_all(&pattern(1, SPREAD)).unwrap();
+    file.sync_all().unwrap();
+    eventually("the manager knows the limit", || {
+        one.ask(&["repair", "status"])["cluster"]["limit_bytes_per_second"] == SLOWLY
+    });
+    one.must(&["nsd", "add", "--node", "n2", "--nsd-size", "1G"]);
+    let (mut left, mut has_end) = (BTreeSet::new(), false);
+    let shown = "progress and an expected end are shown";
+    poll::eventually(shown, Duration::from_secs(60), || {
+        let status = one.ask(&["repair", "status"]);
+        let repair = &status["cluster"]["repair"];
+        let number = |what: &str| repair[what].as_u64().unwrap_or_default();
+        if repair["state"] == "running" && number("groups") > 0 {
+            left.insert(number("critical_bytes_left") + number("normal_bytes_left"));
+            has_end |= number("seconds_left") > 0;
+        }
+        left.len() > 2 && has_end
+    });
+    one.must(&["config", "set", SPEED]);
+    eventually("it has its share, and nothing moves any more", || {
+        let status = two.ask(&["repair", "status"]);
+        let is_over = status["state"] == "idle" && status["cluster"]["balancing_shards"] == 0;
+        let nsds = two.ask(&["nsd", "list"]);
+        let lines = nsds.as_array().unwrap().iter();
+        let used: Vec<u64> = lines.map(|line| line["used"].as_u64().unwrap()).collect();
+        let mean = used.iter().sum::<u64>() / used.len() as u64;
+        // A tenth, and as much for logs and tables, which nobody spreads.
+        let is_even = |used: &u64| used.abs_diff(mean) <= mean / 5;
+        is_over && used.iter().all(is_even)
+    });
+    assert!(fs::read(cluster.path(2, "spread")).unwrap() == pattern(1, SPREAD));
+}
+
 #[test]
 fn a_cluster_has_several_file_systems_and_any_node_runs_commands_for_another() {
     let cluster = Cluster::of(2);
     let (one, two) = (cluster.node(1), cluster.node(2));
+    // Known to the manager when it is needed.
+    one.must(&["config", "set", SPEED, &SLOWLY.to_string()]);
     two.must(&["fs", "create", "scratch"]);
     let again = one.run(&["fs", "create", "scratch"]);
     assert!(
@@ -140,8 +189,7 @@ fn a_cluster_has_several_file_systems_and_any_node_runs_commands_for_another() {
     for (node, place) in [one, two].into_iter().zip(&places) {
         node.must(&["fs", "unmount", place.to_str().unwrap()]);
     }
-    // Asked on one node, done on the other.
-    one.must(&["nsd", "add", "--node", "n2", "--nsd-size", "1G"]);
+    an_added_nsd_gets_its_share(&cluster);
     let nsds = one.ask(&["nsd", "list"]);
     let of_two = nsds
         .as_array()

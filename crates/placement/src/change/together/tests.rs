@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::change::tests::{WIDE, entry, finish_all, pool};
-use crate::change::{add_nsd, drain, drop_generation, mark_lost};
+use crate::change::{add_nsd, cancel_drain, drain, drop_generation, mark_lost};
 use crate::groups::Groups;
 use model::Scheme;
 use proptest::prelude::*;
@@ -133,6 +133,7 @@ enum Step {
     Own,
     Add,
     Drain,
+    Cancel,
     Lose,
     Arrive,
     Drop,
@@ -144,6 +145,7 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u32)>> {
         1 => Just(Step::Own),
         1 => Just(Step::Add),
         1 => Just(Step::Drain),
+        1 => Just(Step::Cancel),
         1 => Just(Step::Lose),
         2 => Just(Step::Arrive),
         2 => Just(Step::Drop),
@@ -176,6 +178,7 @@ proptest! {
                 Step::Own => with_failure_groups(&map, &own(&[nsd.0]), u64::from(choice)),
                 Step::Add => { newest += 1; add_nsd(&map, entry(newest)) }
                 Step::Drain => drain(&map, nsd),
+                Step::Cancel => cancel_drain(&map, &[nsd]),
                 Step::Lose => mark_lost(&map, nsd),
                 Step::Arrive => Ok(finish_all(&map)),
                 Step::Drop => drop_generation(&map, map.generations[0].first_group),

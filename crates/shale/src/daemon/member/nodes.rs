@@ -99,6 +99,15 @@ impl InCluster {
         Ok(nsds.into_iter().map(|nsd| nsd.0).collect())
     }
 
+    /// `shale node drain --cancel`: the NSDs that stay in use.
+    ///
+    /// # Errors
+    /// As [`node::Member::cancel_drain_of_node`].
+    pub async fn cancel_drain(&self, node: u32) -> Result<Vec<u32>> {
+        let nsds = self.member().cancel_drain_of_node(NodeId(node)).await?;
+        Ok(nsds.into_iter().map(|nsd| nsd.0).collect())
+    }
+
     /// `shale fs create`: the root directory is the daemon's user's.
     ///
     /// # Errors
