@@ -1,8 +1,10 @@
 //! Judges the node's health: makes every event of `shale health`, with its remedy, from facts.
 
 mod away;
+mod disk;
 
 pub use away::{Absence, HomeFacts};
+pub use disk::left_in;
 
 use super::stop_mark::{Stage, Stop};
 mod reaching;
@@ -67,6 +69,8 @@ pub struct Facts {
     pub lost: client::Losses,
     /// Its mounts.
     pub mounts: MountFacts,
+    /// Bytes that the disk of the node's directory has left; `None`: it doesn't tell.
+    pub left_in_directory: Option<u64>,
     /// How far the calendar lags behind the newest time that is stored.
     pub clock_lag: Duration,
     /// Requests of programs that wait, of all mounts.
@@ -238,6 +242,7 @@ impl History {
         events.extend(segment_events(facts));
         events.extend(space_event(facts));
         events.extend(unfreed_event(facts));
+        events.extend(disk::event_of(facts));
         events.extend(damage_events(facts, &seen));
         events.extend(clock_event(facts, &seen));
         events.extend(session_event(facts, &seen));
