@@ -6,6 +6,7 @@ use super::{
     fixture::Lab,
 };
 use crate::fixture::pattern;
+use serde_json::Value;
 use sim::by_suite;
 use std::{
     collections::BTreeMap,
@@ -41,6 +42,15 @@ fn free_percent(lab: &Lab, node: u32) -> u64 {
         used += nsd["used"].as_u64().unwrap();
     }
     (capacity - used) * 100 / capacity
+}
+
+/// The number of a node's only NSD.
+fn nsd_of(lab: &Lab, node: u32) -> u64 {
+    let nsds = lab.ask(node, &["nsd", "list"]);
+    let mut lines = nsds.as_array().expect("NSDs are listed").iter();
+    let line = lines.find(|line| line["node"] == node);
+    line.and_then(|line| line["nsd"].as_u64())
+        .expect("it has one")
 }
 
 fn name_of(number: u64) -> String {
@@ -85,16 +95,21 @@ fn fill(file: &mut File, node: u32) -> usize {
     }
 }
 
-/// Whether a node says that the pool is full, or nearly, and what helps.
-fn tells_full(lab: &Lab, node: u32) -> Result<(), String> {
+/// Whether a node says of something that it is full, or nearly, and what helps.
+fn tells_full(lab: &Lab, node: u32, subject: &str) -> Result<(), String> {
     let health = lab.ask(node, &["health"]);
     let mut events = health["events"].as_array().into_iter().flatten();
-    let told = events.find(|event| event["subject"] == "space");
-    let told = told.ok_or_else(|| health.to_string())?;
-    let says = |field: &str, text: &str| told[field].as_str().is_some_and(|it| it.contains(text));
-    (says("message", "full") && says("remedy", "delete files"))
+    let is_told = |event: &Value| {
+        let says = |field: &str, text: &str| {
+            let said = event[field].as_str();
+            said.is_some_and(|said| said.contains(text))
+        };
+        says("subject", subject) && says("message", "full") && says("remedy", "delete files")
+    };
+    events
+        .any(is_told)
         .then_some(())
-        .ok_or_else(|| told.to_string())
+        .ok_or_else(|| health.to_string())
 }
 
 /// Each file is as it was written, on a node so many after the one that has written it; in a long run on all nodes.
@@ -142,6 +157,7 @@ fn a_full_nsd_on_one_node_loses_nothing_and_deleting_makes_room() {
         );
     }
     until_whole(&lab);
+    let small = nsd_of(&lab, SMALL);
 
     let (mut files, mut next) = (BTreeMap::new(), 0);
     while free_percent(&lab, SMALL) >= FULL_PERCENT {
@@ -162,6 +178,9 @@ fn a_full_nsd_on_one_node_loses_nothing_and_deleting_makes_room() {
         files.insert(next, node);
         next += 1;
     }
+    lab.until("the node says that its NSD is full", || {
+        tells_full(&lab, SMALL, &format!("NSD {small} "))
+    });
 
     // With only one failure group that has room, or none, there is no place for redundancy: ENOSPC on each node.
     let rests = (1..=NODES).map(|node| File::create(lab.path(node, &rest_of(node))).unwrap());
@@ -175,7 +194,7 @@ fn a_full_nsd_on_one_node_loses_nothing_and_deleting_makes_room() {
     assert!(all > BYTES, "{all} bytes fit where n{SMALL} has no room");
     for node in 1..=NODES {
         lab.until("a node says that the pool is full", || {
-            tells_full(&lab, node)
+            tells_full(&lab, node, "space")
         });
     }
     for (node, length) in (1..).zip(accepted) {

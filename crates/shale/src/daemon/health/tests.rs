@@ -136,6 +136,13 @@ fn each_trouble_of_an_nsd_has_its_word_and_its_remedy() {
     assert!(only(&facts).message.contains("disk reported errors"));
     facts.nsds[0].health = Some(NsdHealth::Full);
     assert!(only(&facts).message.contains("full"));
+    // It serves, and a block's piece doesn't fit any more.
+    facts.nsds[0] = view(1);
+    facts.nsds[0].usage.capacity = 512 << 20;
+    facts.nsds[0].usage.available = 6 << 20;
+    assert!(only(&facts).message.contains("full"));
+    facts.nsds[0].usage.available = 9 << 20;
+    assert_eq!(History::default().judge(&facts).state, "healthy");
     facts.nsds[0] = NsdView {
         is_removed: true,
         ..view(1)
