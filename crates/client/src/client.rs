@@ -218,7 +218,13 @@ impl Client {
     /// The client's waits, longest first; at most 1,024.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
-        self.session.waiters()
+        self.waits().0
+    }
+
+    /// The same, and how many more there are.
+    #[must_use]
+    pub fn waits(&self) -> (Vec<Waiter>, usize) {
+        self.session.waits()
     }
 
     /// Its session with the owner; one that has ended until another one has begun.

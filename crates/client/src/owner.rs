@@ -400,11 +400,11 @@ impl Owner {
         }
     }
 
-    /// Waits for an owner that doesn't answer.
-    pub(crate) fn waiters(&self, world: &World) -> Vec<Waiter> {
+    /// Waits for an owner that doesn't answer, and how many more than are listed.
+    pub(crate) fn waits(&self, world: &World) -> (Vec<Waiter>, usize) {
         match self {
-            Self::Here(_) => Vec::new(),
-            Self::There(owner) => owner.waiters(world.now()),
+            Self::Here(_) => (Vec::new(), 0),
+            Self::There(owner) => owner.waits(world.now()),
         }
     }
 }

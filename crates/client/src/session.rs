@@ -561,13 +561,15 @@ impl Session {
         self.waiters.enter_for_program(cause, inode, self.now())
     }
 
-    /// All waits, longest first; at most 1,024.
-    pub(crate) fn waiters(&self) -> Vec<Waiter> {
-        let mut waiters = self.waiters.list(self.now());
-        waiters.extend(self.owner.waiters(&self.world));
-        waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
-        waiters.truncate(WAITERS_MAX);
-        waiters
+    /// All waits, longest first, at most 1,024; and how many more there are.
+    pub(crate) fn waits(&self) -> (Vec<Waiter>, usize) {
+        let (mut waits, left_out) = self.waiters.list(self.now());
+        let (for_owner, more) = self.owner.waits(&self.world);
+        waits.extend(for_owner);
+        waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        let left_out = left_out + more + waits.len().saturating_sub(WAITERS_MAX);
+        waits.truncate(WAITERS_MAX);
+        (waits, left_out)
     }
 
     /// When a wait ends that should end at `deadline`: later if the node was held up meanwhile.

@@ -162,17 +162,23 @@ impl Locks {
         }
     }
 
-    /// The requests that wait for others' locks, longest first, with the program that each waits for; at most 256. `nodes`:
-    /// those of sessions.
-    pub(crate) fn waits(&self, nodes: &BTreeMap<SessionId, NodeId>, now: Instant) -> Vec<Waiter> {
+    /// The requests that wait for others' locks, longest first, with the program that each waits for; at most 256, and how
+    /// many more there are. `nodes`: those of sessions.
+    pub(crate) fn waits(
+        &self,
+        nodes: &BTreeMap<SessionId, NodeId>,
+        now: Instant,
+    ) -> (Vec<Waiter>, usize) {
         let waits = self.waits.lock();
         let noted = waits
             .values()
             .filter_map(|wait| Some((wait.ticket, wait.by?)));
         let mut noted: Vec<_> = noted.collect();
-        noted.sort_by_key(|(ticket, (_, since))| (*since, *ticket));
-        noted.truncate(LISTED_MAX);
         let table = self.table.lock();
+        noted.retain(|(ticket, _)| table.is_waiting(*ticket));
+        noted.sort_by_key(|(ticket, (_, since))| (*since, *ticket));
+        let left_out = noted.len().saturating_sub(LISTED_MAX);
+        noted.truncate(LISTED_MAX);
         let listed = noted.into_iter().filter_map(|(ticket, (errand, since))| {
             let (inode, held) = table.stopped_by(ticket)?;
             let node = nodes.get(&held.owner.door.session).copied();
@@ -189,7 +195,7 @@ impl Locks {
                 part,
             })
         });
-        listed.collect()
+        (listed.collect(), left_out)
     }
 
     /// Waits until a queued request is granted. May be dropped and asked again.

@@ -213,7 +213,7 @@ impl Metanode {
     /// Waits for causes outside the operations themselves, longest first.
     #[must_use]
     pub fn waiters(&self) -> Vec<Waiter> {
-        let mut waiters = self.room.waiters();
+        let (mut waiters, _) = self.room.waits();
         waiters.extend(self.tokens.waiters());
         waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
         waiters.truncate(world::WAITERS_MAX);
@@ -221,17 +221,22 @@ impl Metanode {
     }
 
     /// The same with what they wait for, and the waits of clients' requests about tokens and locks: for chains of waits.
-    /// Of each kind at most [`WAITERS_MAX`](world::WAITERS_MAX) with what they wait for.
+    /// Of each kind at most [`WAITERS_MAX`](world::WAITERS_MAX) with what they wait for, and how many more there are.
     #[must_use]
-    pub fn waits(&self) -> Vec<Waiter> {
+    pub fn waits(&self) -> (Vec<Waiter>, usize) {
         let sessions = self.shard().sessions();
         let nodes = sessions.of_clients();
         let nodes: BTreeMap<SessionId, NodeId> =
             nodes.map(|(session, run)| (session, run.node)).collect();
-        let mut waits = self.room.waiters();
-        waits.extend(self.tokens.waits(&nodes));
-        waits.extend(self.locks.waits(&nodes, self.world.now()));
-        waits
+        let (mut waits, mut left_out) = self.room.waits();
+        for (more, rest) in [
+            self.tokens.waits(&nodes),
+            self.locks.waits(&nodes, self.world.now()),
+        ] {
+            waits.extend(more);
+            left_out += rest;
+        }
+        (waits, left_out)
     }
 
     /// Whether this owner knows that a session holds at least this; `None` while sessions may hold what they

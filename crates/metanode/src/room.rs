@@ -81,8 +81,8 @@ impl Room {
         self.nanoseconds(now) < self.plenty_until.load(Ordering::Relaxed)
     }
 
-    /// Waits for space, longest first.
-    pub(crate) fn waiters(&self) -> Vec<Waiter> {
+    /// Waits for space, longest first, and how many more there are.
+    pub(crate) fn waits(&self) -> (Vec<Waiter>, usize) {
         self.waiters.list(self.host.world().now())
     }
 

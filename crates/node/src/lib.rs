@@ -256,9 +256,11 @@ impl Node {
     /// All waits with what they wait for, longest first, and how many more found no room: for chains of waits.
     #[must_use]
     pub fn waits(&self) -> (Vec<Waiter>, usize) {
-        let (mut waits, left_out) = self.world.waits();
-        waits.extend(self.client.waiters());
-        waits.extend(self.metanode.waits());
+        let (mut waits, mut left_out) = self.world.waits();
+        for (more, rest) in [self.client.waits(), self.metanode.waits()] {
+            waits.extend(more);
+            left_out += rest;
+        }
         waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
         (waits, left_out)
     }

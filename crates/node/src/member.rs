@@ -540,7 +540,7 @@ impl Member {
     /// All waits of this node's clients and of the metadata services here, longest first.
     #[must_use]
     pub fn waiters(&self) -> Vec<world::Waiter> {
-        let mut waiters = self.waiters_of_clients();
+        let (mut waiters, _) = self.waits_of_clients();
         let hosted = self.parts.services.all_hosted();
         waiters.extend(hosted.iter().flat_map(|(_, metanode)| metanode.waiters()));
         waiters.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
@@ -553,25 +553,36 @@ impl Member {
     /// [`WAITS_MAX`](world::WAITS_MAX) of the rest.
     #[must_use]
     pub fn waits(&self) -> (Vec<world::Waiter>, usize) {
-        let (mut waits, left_out) = self.parts.world.waits();
-        let mut of_clients = self.waiters_of_clients();
+        let (mut waits, mut left_out) = self.parts.world.waits();
+        let (mut of_clients, rest) = self.waits_of_clients();
         of_clients.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+        left_out += rest + of_clients.len().saturating_sub(world::WAITERS_MAX);
         of_clients.truncate(world::WAITERS_MAX);
         waits.extend(of_clients);
-        let hosted = self.parts.services.all_hosted();
-        waits.extend(hosted.iter().flat_map(|(_, metanode)| metanode.waits()));
+        for (_, metanode) in self.parts.services.all_hosted() {
+            let (more, rest) = metanode.waits();
+            waits.extend(more);
+            left_out += rest;
+        }
         waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
         (waits, left_out)
     }
 
-    fn waiters_of_clients(&self) -> Vec<world::Waiter> {
+    /// And how many more there are than the clients list.
+    fn waits_of_clients(&self) -> (Vec<world::Waiter>, usize) {
         let clients: Vec<_> = self
             .clients
             .lock()
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
-        clients.iter().flat_map(|client| client.waiters()).collect()
+        let (mut waits, mut left_out) = (Vec::new(), 0);
+        for client in &clients {
+            let (more, rest) = client.waits();
+            waits.extend(more);
+            left_out += rest;
+        }
+        (waits, left_out)
     }
 
     /// How long the lease of each member lasts still, unless it is heard before; nothing if the cluster's manager isn't

@@ -14,6 +14,7 @@ use std::{
         fd::AsRawFd,
         unix::fs::{FileExt, MetadataExt},
     },
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -449,8 +450,8 @@ fn small_synced_writes_faster_than_the_journal_is_emptied_wait_and_never_fail() 
     counters_are_exact(&node);
 }
 
-#[test]
-fn up_without_room_on_the_host_leaves_nothing_half_made_and_can_be_repeated() {
+/// Works with a node whose directory has a small disk of its own, which is gone afterwards whatever happens.
+fn on_a_small_disk(test: &str, work: impl FnOnce(&Node)) {
     let node = Node::unstarted();
     let home = node.dir.parent().unwrap().to_path_buf();
     fs::create_dir(&node.dir).unwrap();
@@ -460,17 +461,11 @@ fn up_without_room_on_the_host_leaves_nothing_half_made_and_can_be_repeated() {
     must_run(&home, "mkfs.ext4", &["-q", &names[0]]);
     let mounted = run(Command::new("mount").args(["-o", "loop", &names[0], &names[1]]));
     if mounted.code != 0 {
-        skipped(
-            "up_without_room_on_the_host_leaves_nothing_half_made_and_can_be_repeated",
-            &format!("no loop devices here ({})", mounted.text.trim()),
-        );
+        let why = format!("no loop devices here ({})", mounted.text.trim());
+        skipped(test, &why);
         return;
     }
-    // A new file system has lost+found in it.
-    let refused = shale(&node, &["up", "--nsd-size", "1G"]);
-    let left = fs::read_dir(node.dir.join("nsd")).map_or(0, Iterator::count);
-    let has_coordination = node.dir.join("coordination.region").exists();
-    let again = shale(&node, &["up", "--nsd-size", "512M"]);
+    let worked = catch_unwind(AssertUnwindSafe(|| work(&node)));
     let down = shale(&node, &["down"]);
     // The kernel closes the regions of a process a little after its end.
     wait_until("umount", || {
@@ -481,12 +476,86 @@ fn up_without_room_on_the_host_leaves_nothing_half_made_and_can_be_repeated() {
             Err(umount.text)
         }
     });
-    refused.refused_with(&["No space left on device", "smaller --nsd-size"]);
-    assert_eq!(
-        (left, has_coordination),
-        (0, false),
-        "half a file system is left"
-    );
-    assert_eq!(again.code, 0, "{}", again.text);
+    if let Err(panic) = worked {
+        resume_unwind(panic);
+    }
     assert_eq!(down.code, 0, "{}", down.text);
+}
+
+#[test]
+fn up_without_room_on_the_host_leaves_nothing_half_made_and_can_be_repeated() {
+    let test = "up_without_room_on_the_host_leaves_nothing_half_made_and_can_be_repeated";
+    on_a_small_disk(test, |node| {
+        // A new file system has lost+found in it.
+        let refused = shale(node, &["up", "--nsd-size", "1G"]);
+        let left = fs::read_dir(node.dir.join("nsd")).map_or(0, Iterator::count);
+        let has_coordination = node.dir.join("coordination.region").exists();
+        refused.refused_with(&["No space left on device", "smaller --nsd-size"]);
+        assert_eq!(
+            (left, has_coordination),
+            (0, false),
+            "half a file system is left"
+        );
+        node.must(&["up", "--nsd-size", "512M"]);
+    });
+}
+
+/// Lengthens the daemon's log to whole blocks: nothing more fits into it on a full disk.
+fn fill_last_block_of_log(node: &Node) {
+    const BLOCK: usize = 4096;
+    let path = node.dir.join("daemon.log");
+    let mut log = File::options().append(true).open(path).unwrap();
+    let length = log.metadata().unwrap().len() as usize;
+    let rest = length.next_multiple_of(BLOCK) - length;
+    log.write_all(&vec![b'\n'; rest]).unwrap();
+}
+
+/// Waits until the node keeps such an event about its directory.
+#[track_caller]
+fn until_kept(node: &Node, event: &str) {
+    wait_for(node, &["events"], |events| {
+        let mut lines = events.as_array().into_iter().flatten();
+        lines.any(|line| {
+            let subject = line["subject"].as_str().unwrap_or_default();
+            line["event"] == event && subject.starts_with("directory ")
+        })
+    });
+}
+
+#[test]
+fn a_full_disk_under_the_nodes_directory_is_told_and_loses_nothing() {
+    let test = "a_full_disk_under_the_nodes_directory_is_told_and_loses_nothing";
+    on_a_small_disk(test, |node| {
+        node.must(&["up", "--nsd-size", "512M"]);
+        let store = |number: u64| {
+            let mut file = File::create(node.path(&format!("file{number}"))).unwrap();
+            file.write_all(&pattern(number, 3 << 20)).unwrap();
+            file.sync_all().unwrap();
+        };
+        let must_be_there = |numbers: std::ops::Range<u64>| {
+            for number in numbers {
+                let found = fs::read(node.path(&format!("file{number}"))).unwrap();
+                assert!(found == pattern(number, 3 << 20), "file{number}");
+            }
+        };
+        store(0);
+        fill_last_block_of_log(node);
+        let filler = node.dir.join("filler");
+        fill(&filler, 1 << 20);
+        let told = event(node, "directory ", "its disk is full: ");
+        assert!(told["remedy"].as_str().unwrap().contains("free space"));
+        // It can't be kept on the disk, and that can't be logged.
+        until_kept(node, "critical-begins");
+        store(1);
+        must_be_there(0..2);
+        fs::remove_file(&filler).unwrap();
+        until_kept(node, "critical-ends");
+        store(2);
+        node.must(&["down"]);
+        node.must(&["up"]);
+        must_be_there(0..3);
+        until_kept(node, "critical-begins");
+        until_kept(node, "critical-ends");
+        must_be_sound(node);
+    });
 }

@@ -42,6 +42,8 @@ struct List {
     next: u64,
     waits: BTreeMap<u64, Entry>,
     of_programs: usize,
+    /// Waits that found no room.
+    left_out: usize,
 }
 
 struct Entry {
@@ -115,6 +117,8 @@ impl Waiters {
         if has_room {
             list.waits.insert(ticket, entry);
             list.of_programs += usize::from(of_program);
+        } else {
+            list.left_out += 1;
         }
         Wait {
             waiters: self,
@@ -123,12 +127,12 @@ impl Waiters {
         }
     }
 
-    /// Lists all waits, oldest first.
+    /// Lists all waits, oldest first; also how many found no room.
     #[must_use]
-    pub fn list(&self, now: Instant) -> Vec<Waiter> {
+    pub fn list(&self, now: Instant) -> (Vec<Waiter>, usize) {
         let list = self.list.lock();
         let waits = list.waits.values();
-        waits
+        let waits = waits
             .map(|entry| Waiter {
                 cause: entry.cause,
                 inode: entry.inode,
@@ -136,7 +140,8 @@ impl Waiters {
                 errand: entry.errand,
                 part: entry.part,
             })
-            .collect()
+            .collect();
+        (waits, list.left_out)
     }
 }
 
@@ -145,6 +150,8 @@ impl Drop for Wait<'_> {
         let mut list = self.waiters.list.lock();
         if list.waits.remove(&self.ticket).is_some() {
             list.of_programs -= usize::from(self.of_program);
+        } else {
+            list.left_out -= 1;
         }
     }
 }
@@ -154,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn however_many_locks_are_waited_for_other_waits_show() {
+    fn however_many_locks_are_waited_for_other_waits_show_and_the_rest_is_counted() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();
@@ -165,14 +172,16 @@ mod tests {
         let lock = || waiters.enter_for_program("a file lock", InodeId(7), now);
         let locks: Vec<_> = (0..2 * WAITERS_MAX).map(|_| lock()).collect();
         let space = waiters.enter("space", None, now);
-        let list = waiters.list(now);
+        let (list, left_out) = waiters.list(now);
         assert_eq!(list.len(), OF_PROGRAMS_MAX + 1);
+        assert_eq!(left_out, 2 * WAITERS_MAX - OF_PROGRAMS_MAX);
         assert_eq!(list.last().map(|waiter| waiter.cause), Some("space"));
         drop(locks);
-        assert_eq!(waiters.list(now).len(), 1);
+        let (list, left_out) = waiters.list(now);
+        assert_eq!((list.len(), left_out), (1, 0));
         let again = lock();
-        assert_eq!(waiters.list(now).len(), 2);
+        assert_eq!(waiters.list(now).0.len(), 2);
         drop((space, again));
-        assert!(waiters.list(now).is_empty());
+        assert_eq!(waiters.list(now), (Vec::new(), 0));
     }
 }

@@ -785,7 +785,8 @@ impl Calls {
         self.ends.notify_waiters();
     }
 
-    pub(super) fn waiters(&self, now: Instant) -> Vec<Waiter> {
+    /// What waits, and how much more than is listed.
+    pub(super) fn waits(&self, now: Instant) -> (Vec<Waiter>, usize) {
         self.waiters.list(now)
     }
 }

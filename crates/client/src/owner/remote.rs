@@ -225,7 +225,7 @@ impl RemoteOwner {
         self.calls.load().close();
     }
 
-    pub(super) fn waiters(&self, now: Instant) -> Vec<Waiter> {
-        self.calls.load().waiters(now)
+    pub(super) fn waits(&self, now: Instant) -> (Vec<Waiter>, usize) {
+        self.calls.load().waits(now)
     }
 }

@@ -171,6 +171,11 @@ impl<W> LockTable<W> {
         self.held.conflict(place, range, kind)
     }
 
+    /// Whether a request has neither been granted nor given up.
+    pub(super) fn is_waiting(&self, ticket: u64) -> bool {
+        self.waiting.contains_key(&ticket)
+    }
+
     /// What a waiting request waits for: its file, and the first lock in its way.
     pub(super) fn stopped_by(&self, ticket: u64) -> Option<(InodeId, HeldLock)> {
         let LockRequest {

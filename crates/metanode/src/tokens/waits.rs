@@ -28,8 +28,8 @@ impl Tokens {
 
     /// Operations and requests that wait for others, longest first, each followed by whom it waits for. `nodes`: those of
     /// sessions. At most as many as are listed of any kind of waits, and for each at most
-    /// [`WAITED_FOR_MAX`](tokens::granter::WAITED_FOR_MAX) more.
-    pub(crate) fn waits(&self, nodes: &BTreeMap<SessionId, NodeId>) -> Vec<Waiter> {
+    /// [`WAITED_FOR_MAX`](tokens::granter::WAITED_FOR_MAX) more. Also how many more wait.
+    pub(crate) fn waits(&self, nodes: &BTreeMap<SessionId, NodeId>) -> (Vec<Waiter>, usize) {
         let now = self.now();
         let state = self.state.lock();
         let mut waiting = operations(&state);
@@ -40,7 +40,7 @@ impl Tokens {
             by: *session,
             object: asking.object,
         }));
-        keep_oldest(&mut waiting);
+        let left_out = keep_oldest(&mut waiting);
         let mut waits = Vec::with_capacity(waiting.len());
         for it in &waiting {
             waits.push(it.waiter(now));
@@ -51,7 +51,7 @@ impl Tokens {
                     .map(|holder| it.waiter_for(holder, nodes, now)),
             );
         }
-        waits
+        (waits, left_out)
     }
 }
 
@@ -68,9 +68,12 @@ fn operations(state: &State) -> Vec<Waiting> {
     claims.collect()
 }
 
-fn keep_oldest(waiting: &mut Vec<Waiting>) {
+/// Returns how many others there are.
+fn keep_oldest(waiting: &mut Vec<Waiting>) -> usize {
     waiting.sort_by_key(|it| it.since);
+    let others = waiting.len().saturating_sub(WAITERS_MAX);
     waiting.truncate(WAITERS_MAX);
+    others
 }
 
 impl Waiting {

@@ -1,6 +1,6 @@
 //! A running daemon's reports about itself: status, health.
 
-use super::health::{ClusterFacts, Facts, MountFacts};
+use super::health::{ClusterFacts, Facts, MountFacts, left_in};
 use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, ShardStatus, Status};
 use metanode::Metanode;
@@ -97,6 +97,7 @@ impl Serving {
             metadata: shards.iter().find_map(|it| it.check_alive().err()),
             lost: self.running.file_systems().losses(),
             mounts: self.mount_facts(),
+            left_in_directory: left_in(&self.dir),
             clock_lag: shards
                 .iter()
                 .map(|it| it.tree().log().clock_lag())

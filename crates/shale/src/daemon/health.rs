@@ -1,8 +1,10 @@
 //! Judges the node's health: makes every event of `shale health`, with its remedy, from facts.
 
 mod away;
+mod disk;
 
 pub use away::{Absence, HomeFacts};
+pub use disk::left_in;
 
 use super::stop_mark::{Stage, Stop};
 mod reaching;
@@ -30,6 +32,10 @@ const FAILURES_TOLD_FOR: Duration = Duration::from_secs(600);
 const FULL_BYTES: u64 = 16 << 20;
 /// In a small pool, less than this fraction of its capacity.
 const FULL_PART: u64 = 64;
+/// An NSD with less than this left has no room for a block's piece beside what is kept for deletes; a small one with less than
+/// this fraction of its capacity.
+const NSD_FULL_BYTES: u64 = 8 << 20;
+const NSD_FULL_PART: u64 = 64;
 /// Space waiting to be freed is reported above this fraction of the pool.
 const UNFREED_PART: u64 = 8;
 /// Repaired damage, and a clock that was set back, are reported for this long.
@@ -67,6 +73,8 @@ pub struct Facts {
     pub lost: client::Losses,
     /// Its mounts.
     pub mounts: MountFacts,
+    /// Bytes that the disk of the node's directory has left; `None`: it doesn't tell.
+    pub left_in_directory: Option<u64>,
     /// How far the calendar lags behind the newest time that is stored.
     pub clock_lag: Duration,
     /// Requests of programs that wait, of all mounts.
@@ -238,6 +246,7 @@ impl History {
         events.extend(segment_events(facts));
         events.extend(space_event(facts));
         events.extend(unfreed_event(facts));
+        events.extend(disk::event_of(facts));
         events.extend(damage_events(facts, &seen));
         events.extend(clock_event(facts, &seen));
         events.extend(session_event(facts, &seen));
@@ -283,6 +292,13 @@ fn is_down(view: &NsdView, facts: &Facts) -> bool {
     view.state != NsdState::Lost && (is_down || away::is_away(view, facts))
 }
 
+/// Whether an NSD takes no pieces of whole blocks any more. It says so itself only when nothing at all fits, the log neither.
+fn is_full(view: &NsdView) -> bool {
+    let usage = &view.usage;
+    let is_little = usage.available < NSD_FULL_BYTES.min(usage.capacity / NSD_FULL_PART);
+    view.health == Some(NsdHealth::Full) || (view.health == Some(NsdHealth::Online) && is_little)
+}
+
 fn subject_of(view: &NsdView) -> String {
     format!("NSD {} ({})", view.nsd, view.path.display())
 }
@@ -326,7 +342,7 @@ fn nsd_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
             );
             return Some(event(severity, subject_of(view), what, remedy));
         }
-        if view.health == Some(NsdHealth::Full) {
+        if is_full(view) {
             let remedy = "delete files, or add an NSD with `shale nsd add`";
             return Some(event(WARNING, subject_of(view), "full: it accepts no new data", remedy));
         }

@@ -73,21 +73,52 @@ impl Limit {
     }
 }
 
-impl MakeWriter<'_> for Log {
-    type Writer = OptionalWriter<Stderr>;
+/// Where a line goes. Writing to it never fails: whoever logs can't help it if the disk is full, and the subscriber would
+/// print the failure to the same place and panic if that fails. What isn't written counts as left out.
+pub struct Line<'a, W> {
+    limit: &'a Mutex<Limit>,
+    out: W,
+}
+
+impl<W: Write> Line<'_, W> {
+    fn write_or_count(&mut self, text: &[u8], lines: u64) {
+        if self.out.write_all(text).is_err() {
+            self.limit.lock().left_out += lines;
+        }
+    }
+}
+
+impl<W: Write> Write for Line<'_, W> {
+    /// Gets whole lines.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.write_or_count(line, 1);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = OptionalWriter<Line<'a, Stderr>>;
 
     /// Called for each line.
-    fn make_writer(&self) -> Self::Writer {
+    fn make_writer(&'a self) -> Self::Writer {
         let next = self.limit.lock().next(Instant::now());
         let Some(left_out) = next else {
             return OptionalWriter::none();
         };
-        let mut out = io::stderr();
+        let mut line = Line {
+            limit: &self.limit,
+            out: io::stderr(),
+        };
         if left_out > 0 {
-            // There is nowhere to report that the log can't be written.
-            let _ = writeln!(out, "({left_out} lines were left out: too many at a time)");
+            let why = "too many at a time, or no room on the disk";
+            let text = format!("({left_out} lines were left out: {why})\n");
+            line.write_or_count(text.as_bytes(), left_out);
         }
-        OptionalWriter::some(out)
+        OptionalWriter::some(line)
     }
 }
 
@@ -203,6 +234,40 @@ mod tests {
         assert_eq!(limit.next(later), Some(1));
         assert!((1..BURST).all(|_| limit.next(later) == Some(0)));
         assert_eq!(limit.next(later), None);
+    }
+
+    #[test]
+    fn a_line_that_finds_no_room_is_no_error_and_is_counted() {
+        /// A disk without room.
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let now = Instant::now();
+        let limit = Mutex::new(Limit::new(now));
+        let mut full = Line {
+            limit: &limit,
+            out: Full,
+        };
+        full.write_all(b"a line\n").unwrap();
+        full.write_all(b"another one\n").unwrap();
+        assert_eq!(limit.lock().next(now), Some(2));
+        full.write_or_count(b"(2 lines were left out)\n", 2);
+        assert_eq!(limit.lock().next(now), Some(2));
+        let mut out = Vec::new();
+        let mut line = Line {
+            limit: &limit,
+            out: &mut out,
+        };
+        line.write_all(b"there is room\n").unwrap();
+        assert_eq!(out, b"there is room\n");
+        assert_eq!(limit.lock().next(now), Some(0));
     }
 
     #[test]

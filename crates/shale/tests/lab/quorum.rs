@@ -6,9 +6,8 @@ use super::{
     fixture::Lab,
     load::{Load, Pauses},
 };
-use crate::fixture::{figure, signals::signal};
+use crate::fixture::{chains, figure, signals::signal};
 use rustix::process::Signal;
-use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// Runs when there is time.
@@ -71,15 +70,19 @@ fn owner_of(lab: &Lab, asked: u32) -> u64 {
     })
 }
 
-/// Whether a node shows that operations wait, for how long, and for what.
+/// Whether a node shows that a program there waits because nobody may serve without a quorum, and what helps.
 fn shows_waiters(lab: &Lab, node: u32) -> Result<(), String> {
-    let waiters = lab.ask(node, &["waiters"]);
-    let is_told = |it: &Value| {
-        let has_cause = it["cause"].as_str().is_some_and(|cause| !cause.is_empty());
-        has_cause && it["milliseconds"].as_u64() >= Some(1_000)
+    let waiters = lab.ask(node, &["waiters", "--all"]);
+    let is_told = |way: &Vec<chains::Link>| {
+        let (first, last) = (&way[0], &way[way.len() - 1]);
+        let causes = ["it has no lease: ", "the cluster has no manager: "];
+        let helps = last.remedy.as_deref().unwrap_or_default();
+        first.text.contains(" of process ")
+            && causes.iter().any(|cause| last.text.starts_with(cause))
+            && helps.starts_with("see that most of the quorum nodes run")
     };
-    let mut lines = waiters.as_array().into_iter().flatten();
-    lines
+    let ways = chains::from(&waiters, node.into());
+    ways.iter()
         .any(is_told)
         .then_some(())
         .ok_or_else(|| format!("n{node}: {waiters}"))

@@ -48,6 +48,7 @@ fn well() -> Facts {
         metadata: None,
         lost: client::Losses::default(),
         mounts: MountFacts::default(),
+        left_in_directory: None,
         clock_lag: Duration::ZERO,
         waiting: Vec::new(),
         cluster: None,
@@ -70,6 +71,27 @@ fn only(facts: &Facts) -> HealthEvent {
     };
     assert_eq!(health.state, expected);
     event
+}
+
+#[test]
+fn a_full_disk_under_the_directory_is_told_before_it_is_full() {
+    let with = |left: u64| {
+        let mut facts = well();
+        facts.mounts.dir = "/var/lib/shale".into();
+        facts.left_in_directory = Some(left);
+        facts
+    };
+    let nearly = only(&with(100 << 20));
+    assert_eq!(nearly.severity, WARNING);
+    assert!(nearly.message.contains("nearly full: 100.0 MiB are left"));
+    for left in [0, 10 << 20] {
+        let full = only(&with(left));
+        assert_eq!(full.severity, CRITICAL);
+        assert!(full.message.starts_with("its disk is full: "));
+        assert_eq!(full.subject, "directory /var/lib/shale");
+        assert!(full.remedy.contains("`df -h /var/lib/shale`"));
+    }
+    assert_eq!(History::default().judge(&with(1 << 30)).state, "healthy");
 }
 
 #[test]
@@ -114,6 +136,13 @@ fn each_trouble_of_an_nsd_has_its_word_and_its_remedy() {
     assert!(only(&facts).message.contains("disk reported errors"));
     facts.nsds[0].health = Some(NsdHealth::Full);
     assert!(only(&facts).message.contains("full"));
+    // It serves, and a block's piece doesn't fit any more.
+    facts.nsds[0] = view(1);
+    facts.nsds[0].usage.capacity = 512 << 20;
+    facts.nsds[0].usage.available = 6 << 20;
+    assert!(only(&facts).message.contains("full"));
+    facts.nsds[0].usage.available = 9 << 20;
+    assert_eq!(History::default().judge(&facts).state, "healthy");
     facts.nsds[0] = NsdView {
         is_removed: true,
         ..view(1)

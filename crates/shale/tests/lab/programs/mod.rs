@@ -5,6 +5,7 @@ mod crowding;
 mod databases;
 pub(super) mod locking;
 mod neighbours;
+mod ranges;
 
 use super::{actors, fixture::Lab};
 use crate::fixture::figure;
@@ -21,6 +22,7 @@ fn programs_on_four_nodes_work_on_the_same_files_as_on_one_machine() {
     };
     locking::counters_come_out_exact(&lab);
     locking::who_would_wait_in_a_circle_is_told(&lab);
+    ranges::ranges_are_shared_waited_for_and_split(&lab);
     databases::sqlite_on_two_nodes_at_once_keeps_its_integrity(&lab);
     building::a_clone_is_built_and_changed_on_other_nodes(&lab);
     crowding::nobody_waits_for_long_in_a_crowd(&lab);
