@@ -291,17 +291,27 @@ fn overwriter(path: &Path, bytes: u64, time: Duration, writer: u64) -> (u64, Dur
 
 /// Files of 4 KiB, each created, written and fsynced.
 pub fn synced_files(folder: &Path, count: u64) -> f64 {
+    let speed = write_synced(folder, count);
+    remove_folder(folder);
+    speed
+}
+
+/// The same, and the files stay.
+pub fn write_synced(folder: &Path, count: u64) -> f64 {
     fs::create_dir(folder).expect("the folder is new");
     let data = vec![7; 4096];
-    let speed = rate(count, || {
+    rate(count, || {
         for number in 0..count {
             let mut file = File::create(name(folder, number)).expect("creates");
             file.write_all(&data).expect("writes");
             file.sync_all().expect("syncs");
         }
-    });
+    })
+}
+
+/// Removes a folder with all that is in it.
+pub fn remove_folder(folder: &Path) {
     fs::remove_dir_all(folder).expect("removes");
-    speed
 }
 
 /// Makes the kernel drop clean pages, entries and inodes.

@@ -236,7 +236,7 @@ pub struct Mount {
     pub dir: Dir,
     /// An existing directory.
     pub mountpoint: PathBuf,
-    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, subdir=PATH,
+    /// Mount options: ro, noatime, nosuid, nodev, noexec, allow_other, fs=NAME, subdir=PATH,
     /// transport=auto|fuse|io_uring, locks=cluster|local, noacl.
     #[arg(short = 'o', value_name = "LIST")]
     pub options: Vec<String>,

@@ -5,6 +5,7 @@
 //! more about CPU time than about networks.
 
 mod daemons;
+mod loopback;
 mod memory;
 mod processes;
 mod rebuild;

@@ -97,6 +97,22 @@ impl Spent {
 
     /// What limits, and who has used how much.
     pub fn told(&self, processes: &[(String, u32)]) -> String {
+        let seconds = |seconds: f64| format!("{seconds:.1}");
+        self.told_in("seconds used", seconds, processes)
+    }
+
+    /// The same, with what each of so many operations has used.
+    pub fn told_of_each(&self, operations: u64, processes: &[(String, u32)]) -> String {
+        let micros = |seconds: f64| format!("{:.0}", seconds * 1e6 / operations as f64);
+        self.told_in("µs used for each", micros, processes)
+    }
+
+    fn told_in(
+        &self,
+        unit: &str,
+        show: impl Fn(f64) -> String,
+        processes: &[(String, u32)],
+    ) -> String {
         let share = self.idle / self.all.max(f64::MIN_POSITIVE);
         let limit = match share < IDLE_SHARE {
             true => "CPU time is what limits",
@@ -107,12 +123,13 @@ impl Spent {
         let used: f64 = self.processes.iter().sum();
         let others = (self.all - self.idle - used).max(0.0);
         let each = processes.iter().zip(&self.processes);
-        let each = each.map(|((name, _), seconds)| format!("{name} {seconds:.1}"));
+        let each = each.map(|((name, _), seconds)| format!("{name} {}", show(*seconds)));
         let each: Vec<String> = each.collect();
         format!(
-            "{limit}: {:.0} % of it was idle; seconds used: {}, all else {others:.1}",
+            "{limit}: {:.0} % of it was idle; {unit}: {}, all else {}",
             share * 100.0,
-            each.join(", ")
+            each.join(", "),
+            show(others)
         )
     }
 }
@@ -190,15 +207,18 @@ mod tests {
             all: 2.0 * busy + idle,
         };
         let named = [("n1".to_owned(), 1)];
-        let told = |after: Look| {
+        let spent = |after: Look| {
             let mut spent = Spent::nothing(1);
             spent.add(&look(0.0, 0.0), &after);
-            spent.told(&named)
+            spent
         };
+        let told = |after: Look| spent(after).told(&named);
         let busy = told(look(5.0, 0.5));
         assert!(busy.starts_with("CPU time is what limits: 5 %"), "{busy}");
         assert!(busy.contains("n1 5.0, all else 5.0"), "{busy}");
         let idle = told(look(1.0, 8.0));
         assert!(idle.starts_with("CPU time isn't"), "{idle}");
+        let each = spent(look(5.0, 0.5)).told_of_each(1_000_000, &named);
+        assert!(each.contains("µs used for each: n1 5, all else 5"), "{each}");
     }
 }

@@ -1,8 +1,11 @@
 //! Mounts of nodes that have neither the metadata nor the data, beside one node alone; and several mounts at once.
 
 use super::daemons::{Cluster, Daemon};
+use super::loopback::round_trip;
 use super::processes::{Look, Spent};
-use super::{Clusters, Compared, FILES, NSD, ONE_COPY, STREAM, SYNCED_FILES, Wanted};
+use super::{
+    Clusters, Compared, DEPTH, FILES, NSD, ONE_COPY, OTHER, READS, STREAM, SYNCED_FILES, Wanted,
+};
 use crate::measure::{Goal, Line, Unit, note, pairs, pairs_of, per_second, print};
 use crate::paths;
 use crate::workers::run_all;
@@ -64,6 +67,30 @@ const ENCRYPTED_READ: Wanted = (
     Goal::Ratio(0.4),
 );
 
+/// Small operations of which is told what limits them.
+struct Small {
+    what: &'static str,
+    count: u64,
+    /// How many are under way at the same time.
+    at_once: u64,
+    /// About as many bytes go to another node for one of them, and come back.
+    message: (usize, usize),
+}
+
+const RANDOM_READS: Small = Small {
+    what: "random reads",
+    count: READS,
+    at_once: DEPTH,
+    message: (128, 4_096 + 128),
+};
+/// Ten times as many as in a run, because CPU time is counted in hundredths of a second.
+const SYNCED_CREATES: Small = Small {
+    what: "synced creates",
+    count: 10 * SYNCED_FILES,
+    at_once: 1,
+    message: (4_096 + 256, 128),
+};
+
 impl Clusters {
     /// Mounts of nodes that don't own the file system.
     pub(super) fn remote_mount(&self) -> Result<()> {
@@ -81,11 +108,21 @@ impl Clusters {
         if self.wanted(&[LINES.write.0, LINES.read.0]) {
             limits_of_streams(&cluster, &remote)?;
         }
+        if self.wanted(&[LINES.random.0]) {
+            // As before each run of the line: what is read isn't in the client's memory.
+            paths::read_stream(&remote.join("other"), OTHER);
+            let read = || paths::read_random(&remote.join("stream"), STREAM, READS, DEPTH);
+            limits_of_small(&cluster, &RANDOM_READS, read)?;
+        }
         if self.wanted(&[SYNCED.0]) {
             let each = |root: &Path| 1e6 / paths::synced_files(&self.fresh(root), SYNCED_FILES);
-            let (remote, local) = pairs(self.runs, || each(&remote), || each(&owner.mount()));
-            let longer = remote.iter().zip(&local).map(|(a, b)| a - b).collect();
+            let (far, local) = pairs(self.runs, || each(&remote), || each(&owner.mount()));
+            let longer = far.iter().zip(&local).map(|(a, b)| a - b).collect();
             self.print_beside("its owner's mount", SYNCED, (longer, local));
+            let folder = self.fresh(&remote);
+            let create = || paths::write_synced(&folder, SYNCED_CREATES.count);
+            limits_of_small(&cluster, &SYNCED_CREATES, create)?;
+            paths::remove_folder(&folder);
         }
         if self.wanted(&[TOGETHER]) {
             self.together(&cluster)?;
@@ -167,6 +204,26 @@ fn limits_of_streams(cluster: &Cluster, mount: &Path) -> Result<()> {
             spent.told(&processes)
         ));
     }
+    Ok(())
+}
+
+/// What limits small operations of a mount: CPU time, or waits. Beside it, what a message there and back takes without
+/// daemons. `work` does them, and says how many a second.
+fn limits_of_small(cluster: &Cluster, small: &Small, work: impl FnOnce() -> f64) -> Result<()> {
+    let processes = processes(cluster)?;
+    let before = Look::at(&processes)?;
+    let speed = work();
+    let mut spent = Spent::nothing(processes.len());
+    spent.add(&before, &Look::at(&processes)?);
+    let (asked, answered) = small.message;
+    note(&format!(
+        "{} of a remote mount, once more, {speed:.0} /s, {:.0} µs each: {}; a message there and back over the loopback, \
+         without daemons: {:.0} µs",
+        small.what,
+        small.at_once as f64 * 1e6 / speed,
+        spent.told_of_each(small.count, &processes),
+        round_trip(asked, answered)?
+    ));
     Ok(())
 }
 

@@ -660,8 +660,10 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
     events.extend(security_events(cluster));
     for (node, cause) in &cluster.expelled {
         let what = format!("it was expelled: {cause}");
-        let remedy = "start its daemon again (`shale up` there) or look why it can't be reached; for good: `shale node \
-                      drain` and `shale node expel`";
+        let remedy = format!(
+            "start its daemon again (`shale up` there) or look why it can't be reached; if it doesn't come back: `shale node \
+             remove {node}`, which says what is to be done before"
+        );
         events.push(event(WARNING, format!("node {node}"), what, remedy));
     }
     events.extend(reaching::events(cluster));

@@ -288,6 +288,24 @@ fn an_nsd_that_is_away_says_what_its_node_needs() {
 }
 
 #[test]
+fn an_expelled_node_is_told_with_what_brings_it_back_or_removes_it() {
+    let event = only(&Facts {
+        cluster: Some(ClusterFacts {
+            has_lease: true,
+            has_manager: true,
+            expelled: vec![(3, "its daemon has ended".into())],
+            ..ClusterFacts::default()
+        }),
+        ..well()
+    });
+    assert_eq!(event.severity, WARNING);
+    assert_eq!(event.subject, "node 3");
+    for command in ["`shale up`", "`shale node remove 3`"] {
+        assert!(event.remedy.contains(command), "{event:?}");
+    }
+}
+
+#[test]
 fn data_that_cannot_be_read_is_critical_with_its_files_names() {
     let mut facts = well();
     let names: Vec<String> = (0..7).map(|number| format!("/d/{number}")).collect();

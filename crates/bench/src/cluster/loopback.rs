@@ -1,0 +1,66 @@
+//! What a message there and back takes between two threads of this machine, without any daemon: less than that no call of
+//! another node can take.
+
+use model::{Error, ErrorKind};
+use std::io::{Read, Result, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Instant;
+
+/// How often it goes there and back.
+const ROUNDS: u32 = 5_000;
+
+/// Microseconds of a message of so many bytes and its answer, over a connection of the loopback.
+///
+/// # Errors
+/// `Unavailable`: there is no such connection, or it broke.
+pub fn round_trip(asked: usize, answered: usize) -> model::Result<f64> {
+    measured(asked, answered).map_err(|e| {
+        let text = format!("sending over the loopback: {e}");
+        Error::new(ErrorKind::Unavailable, text)
+    })
+}
+
+fn measured(asked: usize, answered: usize) -> Result<f64> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    // The kernel makes the connection before it is accepted.
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    thread::scope(|scope| {
+        let answerer = scope.spawn(move || answer(far, asked, answered));
+        let took = ask(near, asked, answered);
+        let served = answerer.join().expect("it doesn't panic");
+        served.and(took)
+    })
+}
+
+fn ask(mut stream: TcpStream, asked: usize, answered: usize) -> Result<f64> {
+    stream.set_nodelay(true)?;
+    let (message, mut reply) = (vec![1; asked], vec![0; answered]);
+    let begun = Instant::now();
+    for _ in 0..ROUNDS {
+        stream.write_all(&message)?;
+        stream.read_exact(&mut reply)?;
+    }
+    Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS))
+}
+
+fn answer(mut stream: TcpStream, asked: usize, answered: usize) -> Result<()> {
+    stream.set_nodelay(true)?;
+    let (mut message, reply) = (vec![0; asked], vec![1; answered]);
+    for _ in 0..ROUNDS {
+        stream.read_exact(&mut message)?;
+        stream.write_all(&reply)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_goes_there_and_back() {
+        assert!(round_trip(100, 5_000).unwrap() > 0.0);
+    }
+}
