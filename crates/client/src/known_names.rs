@@ -256,6 +256,12 @@ impl KnownNames {
         self.memory.lock().hide(inode);
     }
 
+    /// This client has removed a file's last name, and nobody has it open. Kernels keep nothing of it: each needs no more word
+    /// when its token goes back, with which it would forget all names.
+    pub(crate) fn note_gone(&self, inode: InodeId) {
+        self.memory.lock().note_gone(inode);
+    }
+
     /// Whether a listing of the directory would be kept.
     pub(crate) fn holds(&self, directory: InodeId) -> bool {
         self.memory.lock().holds(directory)

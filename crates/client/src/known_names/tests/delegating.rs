@@ -290,6 +290,29 @@ fn a_name_is_made_once_own_changes_of_its_directory_have_ended() {
     assert_eq!(memory.bytes(), memory.recounted());
 }
 
+/// Would be broken if kernels were told of each file that they have removed once more, when its token goes back: each time they
+/// forget all names.
+#[test]
+fn kernels_keep_nothing_of_a_file_that_is_gone() {
+    let mut memory = making_in_child();
+    assert!(matches!(make(&mut memory, 1), Making::Made(())));
+    let (inode, name) = (InodeId(101), text(1));
+    memory.show(TokenObject::Inode(inode), SHARED, at(2_000));
+    let asked = memory.begin();
+    let found = attributes(inode, FileKind::File);
+    let learned = memory.learn(CHILD, name.as_bytes(), Some(&found), asked);
+    let learned = learned.expect("its directory is held");
+    let shown = memory.show_entry(CHILD, name.as_bytes(), learned);
+    assert_eq!(shown, (true, true));
+    let looked = memory.look(CHILD, name.as_bytes(), at(2_000));
+    assert_eq!(looked, Looked::Found(found, learned));
+    assert!(memory.is_shown(inode));
+    memory.note_gone(inode);
+    assert!(!memory.is_shown(inode) && memory.shown_in(CHILD).is_empty());
+    assert!(!memory.was_used(TokenObject::Inode(inode)));
+    assert_eq!(memory.bytes(), memory.recounted());
+}
+
 /// Would be broken if an end were missed, or if others that follow each other were waited for without end.
 #[test]
 fn who_waits_for_own_changes_waits_for_those_that_had_begun() {
