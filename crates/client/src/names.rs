@@ -4,6 +4,7 @@
 
 mod ahead;
 mod delegated;
+mod neighbours;
 mod preparing;
 mod under_tokens;
 
