@@ -20,6 +20,9 @@
 //! ([`KnownNames::wants_names`]), and what this client's changes say of their outcome is known from then on,
 //! if nothing else it did at the same time can have come between.
 //!
+//! *A program that looks at one file after the other* in a delegated directory, as one that removes them, would ask about each:
+//! others are asked about together with it ([`KnownNames::to_ask_ahead`]).
+//!
 //! A client that has everything needs none of this: asking is a function call there. Nothing is known then, and nothing is
 //! learned ([`KnownNames::rest`]); its changes are only counted, so that nothing is learned beside one that began before the
 //! client used tokens again. The client of a single node never has any of it.
@@ -27,6 +30,7 @@
 mod change;
 mod changing;
 mod directory;
+mod looks;
 mod memory;
 mod places;
 mod shown;
@@ -169,6 +173,18 @@ impl KnownNames {
         }
     }
 
+    /// The owner must be asked about a file that a program looks at: that and others of its directory whose tokens are worth
+    /// asking for at once ([`KnownNames::ask_to_know`]); nothing if none are.
+    pub(crate) fn to_ask_ahead(
+        &self,
+        directory: InodeId,
+        name: &FileName,
+        now: Moment,
+    ) -> Vec<DirectoryEntry> {
+        let mut memory = self.memory.lock();
+        memory.to_ask_ahead(directory, name.as_bytes(), now)
+    }
+
     /// How much has been learned, come to be held, or changed; for [`Came::new`].
     pub(crate) fn count(&self) -> u64 {
         self.memory.lock().count()
@@ -254,6 +270,12 @@ impl KnownNames {
     /// An inode's token has gone back, and kernels keep nothing of it; or it is lost, and what they keep runs out.
     pub(crate) fn hide(&self, inode: InodeId) {
         self.memory.lock().hide(inode);
+    }
+
+    /// This client has removed a file's last name, and nobody has it open. Kernels keep nothing of it: each needs no more word
+    /// when its token goes back, with which it would forget all names.
+    pub(crate) fn note_gone(&self, inode: InodeId) {
+        self.memory.lock().note_gone(inode);
     }
 
     /// Whether a listing of the directory would be kept.

@@ -4,6 +4,7 @@
 
 mod ahead;
 mod delegated;
+mod neighbours;
 mod preparing;
 mod under_tokens;
 
@@ -269,6 +270,10 @@ impl Names {
             || (attributes.kind == FileKind::Directory && attributes.links < 2);
         if !is_gone {
             return;
+        }
+        let is_file = attributes.kind != FileKind::Directory;
+        if let Some(known) = self.known().filter(|_| is_file && !orphaned) {
+            known.note_gone(attributes.inode);
         }
         let Some(state) = self.pages.find_inode(attributes.inode) else {
             return;

@@ -286,6 +286,14 @@ impl Owner {
         }
     }
 
+    /// Whether the owner has yet to hear of something that was done here with a file.
+    pub(crate) fn is_untold(&self, inode: InodeId) -> bool {
+        match self {
+            Self::Here(_) => false,
+            Self::There(owner) => owner.is_untold(inode),
+        }
+    }
+
     /// A program is about to use a file that was made here and of which the owner hasn't heard. Its attributes, if the
     /// operation that makes it brings the tokens for it, of its attributes and all bytes; once.
     pub(crate) fn ask_for_tokens(&self, inode: InodeId) -> Option<Attributes> {

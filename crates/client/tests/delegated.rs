@@ -2,6 +2,7 @@
 
 mod closed;
 mod first;
+mod removed;
 mod synced;
 mod unused;
 pub(crate) mod visited;

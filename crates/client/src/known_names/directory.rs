@@ -1,5 +1,6 @@
 //! What is known of one directory. Pure.
 
+use super::looks::Looks;
 use super::table_bytes;
 use super::tries::Tries;
 use model::operation::DirectoryEntry;
@@ -25,6 +26,13 @@ pub(super) struct Named {
     pub(super) learned: u64,
     /// It has other names: its attributes can't be known.
     pub(super) has_others: bool,
+}
+
+impl Named {
+    /// Whether it is no directory and has no other name: its attributes can be known under its own token alone.
+    pub(super) fn is_lone_file(&self) -> bool {
+        self.kind != FileKind::Directory && !self.has_others
+    }
 }
 
 /// What is known of a name.
@@ -64,6 +72,8 @@ pub(super) struct Directory {
     pub(super) was_used: bool,
     /// The client may make names itself, and nobody else may look at any.
     pub(super) is_delegated: bool,
+    /// What programs have looked at in it.
+    pub(super) looks: Looks,
     /// The client's tries to have that.
     tries: Tries,
     /// It has more names than can be kept.
@@ -87,6 +97,7 @@ impl Directory {
             used: since,
             was_used: true,
             is_delegated: false,
+            looks: Looks::default(),
             tries: Tries::new(),
             is_too_large: false,
             names: Map::default(),
@@ -123,6 +134,13 @@ impl Directory {
         self.text += text_bytes(name);
         self.names.insert(name.into(), known);
         None
+    }
+
+    /// Its names that lead to files with one name, as far as they are known.
+    pub(super) fn lone_files(&self) -> impl Iterator<Item = (&Arc<[u8]>, Named)> {
+        let names = self.names.iter();
+        let leading = names.filter_map(|(name, known)| Some((name, known.named()?)));
+        leading.filter(|(_, named)| named.is_lone_file())
     }
 
     /// Takes a name down; returns where it led to.

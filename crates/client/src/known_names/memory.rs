@@ -1,5 +1,6 @@
 //! Everything that is known of names, and when it may be learned. Pure.
 
+mod ahead;
 mod by_number;
 mod delegated;
 mod granted;
@@ -174,12 +175,19 @@ impl Memory {
         match known.find(name) {
             None => Looked::Unknown(Vec::new()),
             Some(None) => Looked::Missing,
-            Some(Some(named)) => match self.attributes(&named) {
-                Some(attributes) => Looked::Found(attributes, Learned(named.learned)),
-                // It is looked up for the first time.
-                None if named.learned == MADE => Looked::Unknown(Vec::new()),
-                None => Looked::Unknown(self.wanted_for(&named, now)),
-            },
+            Some(Some(named)) => {
+                let held = self.inodes.get(&named.inode);
+                // Not what programs come back to.
+                if named.is_lone_file() && held.is_none_or(|held| !held.was_used) {
+                    known.looks.note();
+                }
+                match self.attributes(&named) {
+                    Some(attributes) => Looked::Found(attributes, Learned(named.learned)),
+                    // It is looked up for the first time.
+                    None if named.learned == MADE => Looked::Unknown(Vec::new()),
+                    None => Looked::Unknown(self.wanted_for(&named, now)),
+                }
+            }
         }
     }
 

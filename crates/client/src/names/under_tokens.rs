@@ -11,6 +11,7 @@ use crate::types::Listing;
 use model::operation::DirectoryEntry;
 use model::token::Ship;
 use model::{Attributes, ErrorKind, FileName, InodeId, Operation, Reply, Result, TokenObject};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use world::{Deadline, Work};
@@ -53,20 +54,21 @@ impl Names {
         name: FileName,
     ) -> Result<Found> {
         self.session.check_open()?;
+        let mut wanted = match self.look_here(known, directory, &name).await? {
+            ControlFlow::Break(found) => return Ok(found),
+            ControlFlow::Continue(wanted) => wanted,
+        };
+        let ahead = self.to_ask_ahead(known, directory, &name);
+        if !ahead.is_empty() {
+            // Boxed because it is rare: otherwise every lookup's future would contain it.
+            Box::pin(self.learn_ahead(known, directory, ahead)).await;
+            wanted = match self.look_here(known, directory, &name).await? {
+                ControlFlow::Break(found) => return Ok(found),
+                ControlFlow::Continue(wanted) => wanted,
+            };
+        }
         let look = self.attributes.look();
         let standing = self.session.standing();
-        let looked = known.look(directory, &name, standing.now());
-        let wanted = match looked {
-            // After the look: whoever slept in between can't trust it.
-            _ if !standing.is_current() => Vec::new(),
-            Looked::Found(attributes, learned) => {
-                let attributes = self.attributes.complete(attributes, look).await?;
-                let valid = self.valid(known, directory, &name, Some(learned));
-                return Ok(Found::Entry(attributes, valid));
-            }
-            Looked::Missing => return Ok(Found::Missing(standing.valid_under_tokens())),
-            Looked::Unknown(wanted) => wanted,
-        };
         self.claim(known, wanted).await;
         let asked = known.begin();
         let lookup = Operation::Lookup {
@@ -95,6 +97,29 @@ impl Names {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Finds a name in what is known. If that isn't enough: the tokens with which the owner's answer could be kept.
+    async fn look_here(
+        &self,
+        known: &KnownNames,
+        directory: InodeId,
+        name: &FileName,
+    ) -> Result<ControlFlow<Found, Vec<TokenObject>>> {
+        let look = self.attributes.look();
+        let standing = self.session.standing();
+        let looked = known.look(directory, name, standing.now());
+        Ok(match looked {
+            // After the look: whoever slept in between can't trust it.
+            _ if !standing.is_current() => ControlFlow::Continue(Vec::new()),
+            Looked::Found(attributes, learned) => {
+                let attributes = self.attributes.complete(attributes, look).await?;
+                let valid = self.valid(known, directory, name, Some(learned));
+                ControlFlow::Break(Found::Entry(attributes, valid))
+            }
+            Looked::Missing => ControlFlow::Break(Found::Missing(standing.valid_under_tokens())),
+            Looked::Unknown(wanted) => ControlFlow::Continue(wanted),
+        })
     }
 
     /// An inode's attributes, in what is known if that is enough, and for how long a kernel may keep them. Only those

@@ -194,6 +194,11 @@ impl RemoteOwner {
         self.calls.load().is_streaming()
     }
 
+    /// As [`Calls::is_untold`].
+    pub(super) fn is_untold(&self, inode: InodeId) -> bool {
+        self.calls.load().is_untold(inode)
+    }
+
     /// As [`Calls::newest_streamed`].
     pub(super) fn newest_streamed(&self) -> Option<(SessionId, u64)> {
         self.calls.load().newest_streamed()

@@ -137,4 +137,12 @@ impl Memory {
     pub(in crate::known_names) fn hide(&mut self, inode: InodeId) {
         self.shown.hide(inode);
     }
+
+    /// A file is gone: whose change that was knows it. Its token is of no use any more.
+    pub(in crate::known_names) fn note_gone(&mut self, inode: InodeId) {
+        self.shown.hide(inode);
+        if let Some(held) = self.inodes.get_mut(&inode) {
+            held.was_used = false;
+        }
+    }
 }

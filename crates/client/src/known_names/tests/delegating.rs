@@ -290,6 +290,73 @@ fn a_name_is_made_once_own_changes_of_its_directory_have_ended() {
     assert_eq!(memory.bytes(), memory.recounted());
 }
 
+/// Would be broken if who removes all files of a directory asked about each.
+#[test]
+fn who_looks_at_files_one_after_the_other_asks_about_others_with_them() {
+    let mut memory = making_in_child();
+    for number in 0..100 {
+        assert!(matches!(make(&mut memory, number), Making::Made(())));
+    }
+    let ahead = |memory: &mut Memory, number: u64| {
+        let name = text(number);
+        memory.look(CHILD, name.as_bytes(), at(2_000));
+        let files = memory.to_ask_ahead(CHILD, name.as_bytes(), at(2_000));
+        let named = files.iter().all(|file| {
+            let found = memory.leads_to(CHILD, file.name.as_bytes());
+            found == Some(file.inode) && file.kind == FileKind::File
+        });
+        assert!(named, "{files:?}");
+        let numbers = files.iter().map(|file| file.inode.0 - 100);
+        numbers.collect::<Vec<u64>>()
+    };
+    for number in 50..53 {
+        assert!(ahead(&mut memory, number).is_empty());
+    }
+    let next: Vec<u64> = (53..85).collect();
+    assert_eq!(ahead(&mut memory, 53), next);
+    assert!(ahead(&mut memory, 54).is_empty(), "not again");
+    for number in 54..85 {
+        let object = TokenObject::Inode(InodeId(100 + number));
+        memory.show(object, SHARED, at(2_000));
+        // What programs come back to counts once.
+        for _ in 0..10 {
+            assert!(ahead(&mut memory, number).is_empty());
+        }
+    }
+    let rest: Vec<u64> = (85..100).chain(0..49).collect();
+    assert_eq!(ahead(&mut memory, 85), rest);
+    assert_eq!(memory.bytes(), memory.recounted());
+
+    // Others may look at its names: what they have of its files would be asked back.
+    memory.show(TokenObject::Directory(CHILD), SHARED, at(2_000));
+    for number in 86..100 {
+        assert!(ahead(&mut memory, number).is_empty());
+    }
+}
+
+/// Would be broken if kernels were told of each file that they have removed once more, when its token goes back: each time they
+/// forget all names.
+#[test]
+fn kernels_keep_nothing_of_a_file_that_is_gone() {
+    let mut memory = making_in_child();
+    assert!(matches!(make(&mut memory, 1), Making::Made(())));
+    let (inode, name) = (InodeId(101), text(1));
+    memory.show(TokenObject::Inode(inode), SHARED, at(2_000));
+    let asked = memory.begin();
+    let found = attributes(inode, FileKind::File);
+    let learned = memory.learn(CHILD, name.as_bytes(), Some(&found), asked);
+    let learned = learned.expect("its directory is held");
+    let shown = memory.show_entry(CHILD, name.as_bytes(), learned);
+    assert_eq!(shown, (true, true));
+    let looked = memory.look(CHILD, name.as_bytes(), at(2_000));
+    assert_eq!(looked, Looked::Found(found, learned));
+    assert!(memory.is_shown(inode));
+    memory.note_gone(inode);
+    assert!(!memory.is_shown(inode) && memory.shown_in(CHILD).is_empty());
+    assert!(!memory.was_used(TokenObject::Inode(inode)));
+    assert_eq!(memory.bytes(), memory.recounted());
+}
+
 /// Would be broken if an end were missed, or if others that follow each other were waited for without end.
 #[test]
 fn who_waits_for_own_changes_waits_for_those_that_had_begun() {

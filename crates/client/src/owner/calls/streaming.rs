@@ -312,6 +312,11 @@ impl Calls {
         self.streaming.is_busy.load(Ordering::Acquire)
     }
 
+    /// Whether the owner has yet to answer something of the stream that was done with a file.
+    pub(in crate::owner) fn is_untold(&self, inode: InodeId) -> bool {
+        self.is_streaming() && self.streaming.stream.lock().concerned(inode).is_some()
+    }
+
     /// The newest operation of the stream, and its session; `None` if the owner has answered all.
     pub(in crate::owner) fn newest_streamed(&self) -> Option<(SessionId, u64)> {
         let session = self.session.get().copied()?;
