@@ -6,6 +6,7 @@ use futures::FutureExt;
 use model::{FileKind, InodeId, Operation, Reply, Scheme};
 use std::sync::Arc;
 use std::time::Duration;
+use world::Point;
 use world::sim::Simulation;
 
 const ROOT: InodeId = InodeId::ROOT;
@@ -76,6 +77,33 @@ fn syncs_at_the_same_time_share_a_commit() {
             assert!(rig.metanode.is_clean());
             let commits = rig.metanode.shard_status().durable.0 - before.0;
             assert!(commits <= 8, "{commits} commits for 64 syncs");
+        })
+        .finished();
+}
+
+/// Would be broken if each answer that must be durable waited until the tree has begun to take its commit.
+#[test]
+fn a_sync_ends_before_the_tree_is_given_its_commit() {
+    let simulation = Simulation::new(68);
+    let machine = &simulation;
+    machine
+        .run(|world| async move {
+            let given = || machine.points().get(&Point::CommitDurable).copied();
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            rig.metanode.sync().await.unwrap();
+            for number in 0..10 {
+                world.sleep(Duration::from_secs(1)).await;
+                let before = given();
+                rig.file(ROOT, &format!("f{number}")).await;
+                rig.metanode.sync().await.unwrap();
+                assert!(rig.metanode.is_clean());
+                assert_eq!(given(), before, "commit {number}");
+                // Nobody who waits for durability is needed for the rest.
+                world.sleep(Duration::from_secs(1)).await;
+                assert!(given() > before, "commit {number}");
+            }
+            rig.must_be_clean("after the syncs").await;
         })
         .finished();
 }

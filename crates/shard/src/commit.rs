@@ -1,15 +1,17 @@
 //! Commits: one log entry holds every record changed since the last commit, each once.
 //!
-//! One commit runs at a time. A task or thread that needs durability drives the commit itself; the
-//! committer task drives the others. Records of a running commit stay readable in the hot records.
+//! One commit runs at a time. A task or thread that needs durability drives the commit itself until it is
+//! durable, and leaves giving it to the tree to the committer task, which drives the others, too. Records of
+//! a running commit stay readable in the hot records.
 
 use crate::frame::{CommitFrame, OperationNote};
 use crate::state::{Frozen, Rows, Running, Shard};
 use bytes::Bytes;
-use futures::future::{Either, select};
 use model::{CommitNumber, Result};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 use world::Point;
 use world::{Driven, Part, Work, World};
@@ -63,11 +65,21 @@ impl Shard {
                 let mut notified = pin!(self.durable_changed.notified());
                 notified.as_mut().enable();
                 if self.is_durable(target)? {
-                    // Durable. Applying it to the tree may continue; no caller waits for that.
+                    // The committer gives it to the tree; no caller waits for that.
                     self.nudge.notify_one();
                     return Ok(());
                 }
-                if let Either::Left((outcome, _)) = select(outcome.as_mut(), notified).await {
+                let ended = poll_fn(|context| {
+                    // None of those who have waited for it gives it to the tree either.
+                    if self.has_durable(target) {
+                        return Poll::Ready(None);
+                    }
+                    if let Poll::Ready(outcome) = outcome.as_mut().poll(context) {
+                        return Poll::Ready(Some(outcome));
+                    }
+                    notified.as_mut().poll(context).map(|()| None)
+                });
+                if let Some(outcome) = ended.await {
                     outcome?;
                     break;
                 }
@@ -133,8 +145,16 @@ impl Shard {
         let entry = entry
             .map_err(|error| error.while_doing(format!("appending commit {number} to the log")))?;
         self.world.at(Point::CommitAppended).await;
-        self.state.lock().durable = number;
+        let is_newest = {
+            let mut state = self.state.lock();
+            state.durable = number;
+            state.newest_change() <= number
+        };
         self.durable_changed.notify_waiters();
+        // Otherwise somebody may be waiting for the next one, which begins when the tree has this one.
+        if is_newest {
+            let_waiting_go().await;
+        }
         self.world.at(Point::CommitDurable).await;
         let applied = self.tree.apply(entry, &frame).await;
         applied
@@ -188,6 +208,20 @@ impl Shard {
         }
         Ok(())
     }
+}
+
+/// Whoever drives a commit and waits only until it is durable goes on here, before the rest: giving rows to the tree takes a
+/// while and wakes the tree's own tasks, on processors that an answer to another node needs. All others drive on at once.
+async fn let_waiting_go() {
+    let mut has_paused = false;
+    let pause = poll_fn(|context| {
+        if std::mem::replace(&mut has_paused, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    });
+    pause.await;
 }
 
 /// Runs commits that no caller waits for. Ends with the shard.

@@ -46,6 +46,7 @@ pub use wires::Wires;
 use crate::{Interruption, Point, World};
 use machine::Machine;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,6 +137,12 @@ impl Simulation {
     pub fn hold_up(&self, point: Point, after: u64, time: Duration) {
         let how = Interruption::Delay(time);
         self.machine.lock().points.arm(point, after, how);
+    }
+
+    /// How often each point was passed, over all runs.
+    #[must_use]
+    pub fn points(&self) -> BTreeMap<Point, u64> {
+        self.machine.lock().points.passed()
     }
 
     /// Simulated time so far, over all runs.
