@@ -219,6 +219,9 @@ mod tests {
         let idle = told(look(1.0, 8.0));
         assert!(idle.starts_with("CPU time isn't"), "{idle}");
         let each = spent(look(5.0, 0.5)).told_of_each(1_000_000, &named);
-        assert!(each.contains("µs used for each: n1 5, all else 5"), "{each}");
+        assert!(
+            each.contains("µs used for each: n1 5, all else 5"),
+            "{each}"
+        );
     }
 }

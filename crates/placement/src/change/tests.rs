@@ -237,9 +237,8 @@ fn a_drain_that_is_taken_back_keeps_what_has_moved_and_turns_the_rest_back() {
     let state = back.nsd(NsdId(1)).map(|entry| entry.state);
     assert_eq!(state, Some(NsdState::Active));
     let (before, after) = (Groups::new(&half), Groups::new(&back));
-    let at = |groups: &Groups, (group, slot): (GroupId, u8)| {
-        groups.members(group)[usize::from(slot)]
-    };
+    let at =
+        |groups: &Groups, (group, slot): (GroupId, u8)| groups.members(group)[usize::from(slot)];
     for slot in moved {
         assert_eq!(at(&after, *slot), at(&before, *slot));
     }
