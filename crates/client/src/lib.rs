@@ -34,6 +34,7 @@ pub use client::Client;
 pub use kernels::{Asked, Expired, Found, KeptPages, Kernel, KernelNumber, VALID_MAX, Validity};
 pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use owner::{NearOwner, Owner, OwnerWay, Owners, RemoteOwner};
+pub use patience::HoldUp;
 pub use session::Losses;
 pub use settings::ClientSettings;
 pub use types::{Allocate, FileSystemUsage, Listing, OpenFlags, Opened, ReadTraces, Seek, Written};

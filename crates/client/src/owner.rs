@@ -23,6 +23,7 @@ pub(crate) use stream::Made;
 pub(crate) use undecided::Late;
 
 use crate::known_names::{KnownNames, Making};
+use crate::patience::HoldUp;
 use futures::future::BoxFuture;
 use model::lock::HeldLock;
 use model::operation::{NewInode, Stamp};
@@ -50,11 +51,11 @@ impl Owner {
         }
     }
 
-    /// Until when waits go on because the node was held up (`patience.rs`); `None`: it wasn't, or nothing waits for that.
-    pub(crate) fn held_up_until(&self) -> Option<Instant> {
+    /// How the node was held up since then (`patience.rs`); `None`: it wasn't, or nothing waits for that.
+    pub(crate) fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
         match self {
             Self::Here(_) => None,
-            Self::There(remote) => remote.held_up_until(),
+            Self::There(remote) => remote.held_up_since(since),
         }
     }
 

@@ -574,7 +574,8 @@ impl Session {
 
     /// When a wait ends that should end at `deadline`: later if the node was held up meanwhile.
     fn prolonged(&self, deadline: Deadline) -> Deadline {
-        patience::prolonged(deadline, self.patience, self.owner.held_up_until())
+        let held_up = |since| self.owner.held_up_since(since);
+        patience::prolonged(deadline, self.patience, held_up)
     }
 
     /// Whether something that began at `since` has lasted for as long as a program waits.
@@ -586,7 +587,7 @@ impl Session {
     /// Whether data that couldn't be read or stored since `since`, for the reason `error`, may be
     /// reached soon: nodes are away, or this one is held up. Programs then see a pause, unless it exceeds the patience.
     pub(crate) fn is_pause(&self, error: &Error, since: Instant) -> bool {
-        let is_held_up = || self.owner.held_up_until() >= Some(since);
+        let is_held_up = || self.owner.held_up_since(since).is_some();
         matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown)
             && (self.pool.misses_nodes() || is_held_up())
             && !self.has_lost_patience(since)

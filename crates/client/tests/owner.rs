@@ -253,12 +253,19 @@ fn programs_wait_on_while_nobody_renews_the_lease_of_their_node() {
         hold_up(false);
         made.await.unwrap();
 
-        // Whoever ends the node doesn't wait for that.
+        // Whoever ends the node doesn't wait for that, nor do those that have waited for longer than their patience.
         hold_up(true);
+        let mut made = pin!(client.create(InodeId::ROOT, name("b"), new_file()));
+        let early = node.world.timeout(patience * 5, made.as_mut()).await;
+        assert!(early.is_err(), "it waits");
         let begun = node.world.now();
-        let made = client.create(InodeId::ROOT, name("b"), new_file());
-        let (made, closed) = join(made, client.close()).await;
+        let told = async {
+            let made = made.await;
+            (made, node.world.now() - begun)
+        };
+        let ((made, told_after), closed) = join(told, client.close()).await;
         assert!(made.is_err() && closed.is_err());
+        assert!(told_after <= patience, "{told_after:?}");
         assert!(node.world.now() - begun < patience * 4);
         // Its session is ended as soon as there is an owner again.
         hold_up(false);

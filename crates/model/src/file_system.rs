@@ -17,6 +17,21 @@ impl FileSystemName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether a new file system may have this name. One that has it already stays readable.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: it has a comma. A mount names its file system in a list of options with commas between them.
+    pub fn check_new(&self) -> Result<()> {
+        if !self.0.contains(',') {
+            return Ok(());
+        }
+        let text = format!(
+            "a new file system's name has no comma, which would end it in a list of mount options: choose another one \
+             than {self}"
+        );
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    }
 }
 
 impl FromStr for FileSystemName {
@@ -62,6 +77,21 @@ mod tests {
             assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad:?}");
             let text = refused.to_string();
             assert!(text.contains("1 to 64 visible ASCII characters"), "{text}");
+        }
+    }
+
+    /// Would be broken if `fs=a,ro` could be a file system's name, or one that exists couldn't be read any more.
+    #[test]
+    fn a_name_with_a_comma_is_read_and_given_to_no_new_file_system() {
+        for good in ["a", "team-7.old_2~"] {
+            let name: FileSystemName = good.parse().unwrap();
+            name.check_new().unwrap();
+        }
+        for bad in ["a,ro", ",", "a,"] {
+            let name: FileSystemName = bad.parse().unwrap();
+            let refused = name.check_new().unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+            assert!(refused.to_string().contains("no comma"), "{refused}");
         }
     }
 }

@@ -24,6 +24,7 @@ mod commands;
 mod file_systems;
 mod follow;
 mod founding;
+mod hold_ups;
 mod hosting;
 mod jobs;
 mod lease;

@@ -294,7 +294,7 @@ pub enum Fs {
         /// The node's directory.
         #[command(flatten)]
         dir: Dir,
-        /// Its name: mount it with `shale mount -o fs=NAME`.
+        /// Its name, of up to 64 visible ASCII characters without "/" and ",": mount it with `shale mount -o fs=NAME`.
         name: String,
     },
     /// Show the file systems of the cluster.

@@ -27,7 +27,7 @@ use super::slots::{Slot, Slots};
 use super::undecided::{Late, Undecided};
 use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
-use crate::patience;
+use crate::patience::{self, HoldUp};
 use closing::Closing;
 use futures::future::{BoxFuture, Either, select};
 use model::call::NoAnswer;
@@ -217,18 +217,18 @@ impl Calls {
         self.owners.usable_until()
     }
 
-    /// Until when the node was held up ([`Owners::held_up_until`]), if waits go on for that: none does before there is a
+    /// How the node was held up since then ([`Owners::held_up_since`]), if waits go on for that: none does before there is a
     /// session, since whoever wants one is told soon, nor once the client is about to be closed.
-    pub(super) fn held_up_until(&self) -> Option<Instant> {
+    pub(super) fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
         match self.session.get().is_none() || self.is_closing.load(Ordering::Acquire) {
             true => None,
-            false => self.owners.held_up_until(),
+            false => self.owners.held_up_since(since),
         }
     }
 
     /// When a wait ends that should end at `deadline`: later if the node was held up meanwhile (`patience.rs`).
     fn prolonged(&self, deadline: Deadline) -> Deadline {
-        patience::prolonged(deadline, self.patience, self.held_up_until())
+        patience::prolonged(deadline, self.patience, |since| self.held_up_since(since))
     }
 
     /// Drives `future` until the deadline at most, or until it is prolonged to, then drops it.

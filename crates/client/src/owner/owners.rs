@@ -1,5 +1,6 @@
 //! How the client finds the owner of its shard, and calls one that is in its process.
 
+use crate::patience::HoldUp;
 use futures::future::BoxFuture;
 use model::owner::{NearAnswer, OwnerCall, OwnerRequest, Tenure};
 use model::{CommitNumber, Result};
@@ -56,9 +57,9 @@ pub trait Owners: Send + Sync {
     /// say.
     fn usable_until(&self) -> Option<Instant>;
 
-    /// Until when the node of this client was held up last, by a lease that nobody renewed although nobody said that its run is
-    /// expelled: now, as long as that is so. `None`: it never was.
-    fn held_up_until(&self) -> Option<Instant> {
+    /// How the node of this client was held up since then, by a lease that nobody renewed although nobody said that its run is
+    /// expelled. `None`: it wasn't.
+    fn held_up_since(&self, _since: Instant) -> Option<HoldUp> {
         None
     }
 }

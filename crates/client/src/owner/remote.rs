@@ -6,6 +6,7 @@ use super::owners::Owners;
 use super::stream::Made;
 use super::undecided::Late;
 use crate::known_names::{KnownNames, Making};
+use crate::patience::HoldUp;
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
 use model::operation::NewInode;
@@ -55,9 +56,9 @@ impl RemoteOwner {
         })
     }
 
-    /// As [`Calls::held_up_until`].
-    pub(super) fn held_up_until(&self) -> Option<Instant> {
-        self.calls.load().held_up_until()
+    /// As [`Calls::held_up_since`].
+    pub(super) fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
+        self.calls.load().held_up_since(since)
     }
 
     /// The client is about to be closed: from now on no wait lasts longer than its patience.

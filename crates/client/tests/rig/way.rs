@@ -2,7 +2,7 @@
 
 use super::Node;
 use bytes::Bytes;
-use client::{Client, ClientSettings, Owner, OwnerWay, Owners, RemoteOwner};
+use client::{Client, ClientSettings, HoldUp, Owner, OwnerWay, Owners, RemoteOwner};
 use futures::future::BoxFuture;
 use metanode::Metanode;
 use model::call::{Answer, Call, NoAnswer, Reply};
@@ -386,8 +386,9 @@ impl Owners for Map {
         None
     }
 
-    fn held_up_until(&self) -> Option<Instant> {
-        let is_held_up = self.is_held_up.load(Ordering::Relaxed);
-        is_held_up.then(|| self.world.now())
+    fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
+        let (is_held_up, until) = (self.is_held_up.load(Ordering::Relaxed), self.world.now());
+        let lasted = until - since;
+        is_held_up.then_some(HoldUp { until, lasted })
     }
 }

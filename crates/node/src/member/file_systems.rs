@@ -65,8 +65,8 @@ impl Member {
     /// Makes an empty file system, whose root directory is `owner`'s. Of several nodes that ask for one name at the same time, one succeeds.
     ///
     /// # Errors
-    /// `Exists`: the name is taken. `NoSpace`: its nodes serve as many as they may, or there are no more numbers for
-    /// families. `Unavailable`:
+    /// `InvalidArgument`: no new file system may have the name. `Exists`: it is taken. `NoSpace`: its nodes serve as many as they
+    /// may, or there are no more numbers for families. `Unavailable`:
     /// its outcome is unknown; asking again, on this run, says whether it was made. `Busy`: others make
     /// so many that this one was never first; ask again.
     pub async fn create_file_system_for(
@@ -74,6 +74,7 @@ impl Member {
         name: &FileSystemName,
         owner: RootOwner,
     ) -> Result<FileSystem> {
+        name.check_new()?;
         if name.as_str() == FIRST_FILE_SYSTEM {
             let text = format!("the first file system of a cluster is {name}: choose another name");
             return Err(Error::new(ErrorKind::Exists, text));

@@ -14,6 +14,8 @@
 //! answer them: threads that wait for a slow disk cost the node its speed, not its lease.
 
 use super::Parts;
+use super::hold_ups::HoldUps;
+use client::HoldUp;
 use coordination::Roster;
 use manager::{Moment, NodeLease, Standing, UNHEARD_AFTER};
 use metanode::OwnerLease;
@@ -53,8 +55,8 @@ pub(super) struct RunLease {
     run: NodeRun,
     began: Instant,
     state: Mutex<NodeLease>,
-    /// When the lease began to last again after it hadn't. Locked after `state`.
-    regained: Mutex<Option<Instant>>,
+    /// When there was no lease. Locked after `state`.
+    hold_ups: Mutex<HoldUps>,
     /// As coordination has shown it.
     manager: Mutex<Option<KnownManager>>,
     /// When this run asked for the manager's place and got it, and when it asked last and kept it; `None`: it doesn't
@@ -88,12 +90,13 @@ struct Silence {
 
 impl RunLease {
     pub(super) fn new(world: &World, run: NodeRun) -> Self {
+        let began = world.now();
         Self {
             world: world.clone(),
             run,
-            began: world.now(),
+            began,
             state: Mutex::default(),
-            regained: Mutex::default(),
+            hold_ups: Mutex::new(HoldUps::new(began)),
             manager: Mutex::default(),
             place_kept: Mutex::default(),
             silent: Mutex::default(),
@@ -118,16 +121,15 @@ impl RunLease {
         self.began + ends.unwrap_or_default().0
     }
 
-    /// Until when this node was held up last: it is up, had no lease, and nobody had said that its run is expelled. Now, as long
-    /// as that is so: without a quorum of coordination nobody renews leases, and cut off from all others this node can't know
-    /// more. `None`: it never was.
-    pub(super) fn held_up_until(&self) -> Option<Instant> {
+    /// How this node was held up since then: it is up, had no lease, and nobody had said that its run is expelled. Without a
+    /// quorum of coordination nobody renews leases, and cut off from coordination or from all others this node can't know more.
+    /// `None`: it wasn't.
+    pub(super) fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
         let state = self.state.lock();
         let now = self.world.now();
-        match state.standing(self.moment(now)) {
-            Standing::Pausing => Some(now),
-            Standing::Serving | Standing::Ended | Standing::Left => *self.regained.lock(),
-        }
+        let is_held_up = state.standing(self.moment(now)) == Standing::Pausing;
+        let hold_ups = self.hold_ups.lock();
+        hold_ups.since(since, is_held_up.then_some(now))
     }
 
     /// A time of this machine, as the rules count it.
@@ -176,6 +178,7 @@ impl RunLease {
         if kept.is_some_and(|(_, kept)| now - kept < NODE_LEASE) {
             state.void();
             self.owners.void();
+            self.hold_ups.lock().cut(now);
         }
     }
 
@@ -290,14 +293,16 @@ impl RunLease {
         };
         let was_serving = state.standing(now) == Standing::Serving;
         state.answered(reply, self.moment(from), now);
+        let begins = state.standing(now) == Standing::Serving && !was_serving;
+        let mut hold_ups = self.hold_ups.lock();
+        if begins {
+            hold_ups.end(self.world.now());
+        }
         if let Some(ends) = state.ends() {
             self.owners.extend(self.began + ends.0);
+            hold_ups.extend(self.began + ends.0);
         }
-        let begins = state.standing(now) == Standing::Serving && !was_serving;
-        if begins {
-            *self.regained.lock() = Some(self.world.now());
-        }
-        drop(state);
+        drop((hold_ups, state));
         if begins {
             tracing::info!(run = %self.run, term = reply.term.0, "the node has its lease");
         }
@@ -588,21 +593,54 @@ mod tests {
                 lease.answered(run(2), reply, world.now());
                 world.now()
             };
+            let held_up = |until, lasted| Some(HoldUp { until, lasted });
+            let start = world.now();
             world.sleep(second).await;
             let began = said(Verdict::Renewed);
             world.sleep(second).await;
             said(Verdict::Renewed);
-            assert_eq!(lease.held_up_until(), Some(began), "it has its lease");
+            let has_it = lease.held_up_since(start);
+            assert_eq!(has_it, held_up(began, second), "it has its lease");
+            assert_eq!(lease.held_up_since(world.now()), None);
             world.sleep(NODE_LEASE * 20).await;
-            assert_eq!(lease.held_up_until(), Some(world.now()));
+            let away = NODE_LEASE * 19;
+            let held = lease.held_up_since(began + second);
+            assert_eq!(held, held_up(world.now(), away));
             let regained = said(Verdict::Renewed);
             world.sleep(second).await;
-            assert_eq!(lease.held_up_until(), Some(regained));
+            let all = held_up(regained, away + second);
+            assert_eq!(lease.held_up_since(start), all);
+            assert_eq!(lease.held_up_since(world.now()), None);
             world.sleep(NODE_LEASE * 20).await;
-            assert_eq!(lease.held_up_until(), Some(world.now()));
+            let held = lease.held_up_since(regained + second);
+            assert_eq!(held, held_up(world.now(), away + second));
             said(Verdict::Ended);
             world.sleep(second).await;
-            assert_eq!(lease.held_up_until(), Some(regained), "it is over");
+            assert_eq!(lease.held_up_since(start), all, "it is over");
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if time counted in which the lease lasted no more, because its manager had lost the place.
+    #[test]
+    fn a_manager_that_loses_its_place_is_held_up_from_then() {
+        let simulation = Simulation::new(4);
+        let ran = simulation.run(async |world: World| {
+            let second = Duration::from_secs(1);
+            let lease = RunLease::new(&world, run(1));
+            lease.kept_place(world.now());
+            let reply = HeartbeatReply {
+                term: Term(1),
+                verdict: Verdict::Renewed,
+            };
+            lease.answered(run(1), reply, world.now());
+            world.sleep(second).await;
+            let lost = world.now();
+            lease.lost_place();
+            world.sleep(second).await;
+            let (until, lasted) = (world.now(), second);
+            let held_up = lease.held_up_since(lost);
+            assert_eq!(held_up, Some(HoldUp { until, lasted }));
         });
         ran.finished();
     }

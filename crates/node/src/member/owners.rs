@@ -3,7 +3,7 @@
 use super::Parts;
 use super::lease::RunLease;
 use super::peers::Peers;
-use client::{NearOwner, OwnerWay, Owners};
+use client::{HoldUp, NearOwner, OwnerWay, Owners};
 use coordination::Roster;
 use futures::future::BoxFuture;
 use metanode::Metanode;
@@ -48,8 +48,8 @@ impl Owners for ShardOwners {
         Some(self.lease.ends())
     }
 
-    fn held_up_until(&self) -> Option<Instant> {
-        self.lease.held_up_until()
+    fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
+        self.lease.held_up_since(since)
     }
 
     fn owner(&self) -> Option<OwnerWay> {

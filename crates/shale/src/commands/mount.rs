@@ -33,7 +33,7 @@ pub fn mount(mount: &Mount, json: bool) -> Result<ExitCode> {
 /// `shale fs mount`.
 ///
 /// # Errors
-/// As [`mount`]; `NotFound`: there is no such file system.
+/// As [`mount`]; `NotFound`: there is no such file system; `InvalidArgument`: no list of options can name it.
 pub fn mount_named(
     dir: &Dir,
     name: &str,
@@ -41,10 +41,23 @@ pub fn mount_named(
     options: &[String],
     json: bool,
 ) -> Result<ExitCode> {
-    let mut options = Options::parse(&options.join(","))?;
-    options.file_system = Some(name.parse()?);
+    let options = options_of(name, options)?;
     add(&dir.absolute(), mountpoint, &options)?;
     say(json, "mounted", mountpoint)
+}
+
+/// Options of a mount of the file system with this name. The daemon reads them as a list with commas, as all who mount do.
+fn options_of(name: &str, options: &[String]) -> Result<Options> {
+    let mut options = Options::parse(&options.join(","))?;
+    if name.contains(',') {
+        let text = format!(
+            "a file system whose name has a comma can't be mounted: {name:?} would be a name and other options in the \
+             list of mount options"
+        );
+        return Err(Error::new(ErrorKind::InvalidArgument, text));
+    }
+    options.file_system = Some(name.parse()?);
+    Ok(options)
 }
 
 /// Ends one mount.
@@ -184,6 +197,21 @@ fn say(json: bool, what: &str, mountpoint: &Path) -> Result<ExitCode> {
 mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
+
+    /// Would be broken if `shale fs mount a,ro /mnt` mounted file system `a` read-only.
+    #[test]
+    fn a_file_systems_name_never_becomes_options_of_its_mount() {
+        let options = options_of("a", &["ro".into(), "noatime".into()]).unwrap();
+        let named = options.file_system.as_ref().map(|name| name.as_str());
+        assert_eq!(named, Some("a"));
+        // As the daemon reads them.
+        assert_eq!(Options::parse(&options.to_string()), Ok(options));
+        for bad in ["a,ro", ",", "a,fs=b"] {
+            let refused = options_of(bad, &[]).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{bad}");
+            assert!(refused.to_string().contains("comma"), "{refused}");
+        }
+    }
 
     #[test]
     fn a_daemon_that_died_is_not_taken_for_one_that_made_everything_durable() {

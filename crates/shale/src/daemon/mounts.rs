@@ -34,6 +34,9 @@ use world::World;
 /// Most mounts of one node.
 const MOUNTS_MAX: usize = 64;
 
+/// How long the owner of a file system that is open is asked for what a mount is to show. A client waits longer while its node has
+/// no lease; whoever mounts is told.
+const ASKING_MAX: Duration = Duration::from_secs(60);
 /// By then data written through an ended mount is durable, or can't be made so.
 const ENDING_MAX: Duration = Duration::from_secs(60);
 /// A mount is made within this time (it waits up to 6 s for the node's other mounts), unless its
@@ -180,7 +183,16 @@ impl Mounts {
         let file_system = self.open(options).await?;
         let siblings = self.siblings_of(options);
         let (client, root) = (file_system.client.clone(), file_system.root);
-        let door = Door::to_directory(client, root, settings, &path, &siblings).await?;
+        let asking = Door::to_directory(client, root, settings, &path, &siblings);
+        let asked = self.world.timeout(ASKING_MAX, asking).await;
+        let door = asked.unwrap_or_else(|_| {
+            let text = format!(
+                "the owner of the file system hasn't answered for {} s; `shale waiters` says what it waits for, and \
+                 `shale health --all` whether most of the quorum nodes run",
+                ASKING_MAX.as_secs()
+            );
+            Err(Error::new(ErrorKind::Unavailable, text))
+        })?;
         Ok(Prepared {
             file_system,
             door: Some(Arc::new(door)),

@@ -9,7 +9,7 @@ use model::{Error, ErrorKind, FileSystemName, InodeId, NsdId, Result};
 use node::{FIRST_FILE_SYSTEM, GenerationView, Node, NsdView, PoolChange, ROOT_SHARD, Removal};
 use pool::Pool;
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
-use world::World;
+use world::{Instant, World};
 
 /// How often a command that waits looks whether the node has its lease.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -212,14 +212,7 @@ impl Running {
             return std::future::pending().await;
         };
         let (member, patience) = (here.member(), ClientSettings::default().patience);
-        let world = member.world();
-        let mut has_had = world.now();
-        while world.now() - has_had < patience {
-            world.sleep(LOOK_EVERY).await;
-            if member.lease_ends() > world.now() {
-                has_had = world.now();
-            }
-        }
+        without_lease(member.world(), patience, || member.lease_ends()).await;
         let text = "nothing can be made durable while this node has no lease; what was written waits in memory. See that most of \
                     the quorum nodes run and that this node reaches them: `shale health --all`";
         Error::new(ErrorKind::Unavailable, text)
@@ -372,5 +365,42 @@ impl Running {
             Self::Alone(node) => node.close().await,
             Self::InCluster(here) => here.close().await,
         }
+    }
+}
+
+/// Returns when there was no lease, which ends when `ends` says, for so long since this was called.
+async fn without_lease(world: &World, most: Duration, ends: impl Fn() -> Instant) {
+    let mut has_had = world.now();
+    while world.now() - has_had < most {
+        world.sleep(LOOK_EVERY).await;
+        if ends() > world.now() {
+            has_had = world.now();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use world::sim::Simulation;
+
+    /// Would be broken if a command were told that the node has no lease while it has one, or never.
+    #[test]
+    fn a_command_is_told_when_the_node_has_had_no_lease_for_a_minute() {
+        let run = Simulation::new(1).run(async |world: World| {
+            let (begun, minute) = (world.now(), Duration::from_secs(60));
+            without_lease(&world, minute, || begun).await;
+            assert_eq!(world.now() - begun, minute);
+            // Lost for half a minute, had for a minute, and lost.
+            let begun = world.now();
+            let (from, to) = (begun + minute / 2, begun + minute * 3 / 2);
+            let ends = || match world.now() >= from {
+                true => to,
+                false => begun,
+            };
+            without_lease(&world, minute, ends).await;
+            assert_eq!(world.now(), to - LOOK_EVERY + minute);
+        });
+        run.finished();
     }
 }

@@ -106,6 +106,10 @@ fn who_asks_for_what_cannot_be_is_told_what_to_do() {
             let founded = member.create_shard().await.unwrap_err();
             assert_eq!(founded.kind(), ErrorKind::Exists);
         }
+        // A mount could not name it.
+        let refused = first.create_file_system(&fs("a,ro")).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        assert!(refused.to_string().contains("no comma"), "{refused}");
         let (name, settings) = (fs("hom"), ClientSettings::default());
         let unknown = second.open_client_of_file_system(&name, settings);
         let unknown = unknown.await.map(drop).unwrap_err();

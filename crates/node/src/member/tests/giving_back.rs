@@ -1,7 +1,7 @@
 //! A shard that is taken in good order from the node of its only client.
 
 use super::*;
-use client::{Losses, NearOwner, OwnerWay};
+use client::{HoldUp, Losses, NearOwner, OwnerWay};
 use model::owner::NearAnswer;
 use model::{CommitNumber, FileKind, ShardEpoch};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,8 +97,8 @@ impl Owners for HeldUp<dyn Owners> {
         self.to.usable_until()
     }
 
-    fn held_up_until(&self) -> Option<Instant> {
-        self.to.held_up_until()
+    fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
+        self.to.held_up_since(since)
     }
 }
 

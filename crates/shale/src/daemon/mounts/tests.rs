@@ -7,8 +7,10 @@ use client::{Client, ClientSettings, Losses, Owner, OwnerWay, Owners, RemoteOwne
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, ready};
 use model::map::{Generation, PoolMap};
+use model::owner::{OwnerReply, OwnerRequest};
 use model::{GroupId, InodeId, MapEpoch, Scheme, SessionId, ShardId};
 use pool::Pool;
+use world::call::{Asked, Local};
 use world::sim::Simulation;
 use world::{Deadline, Instant};
 
@@ -128,6 +130,35 @@ impl FileSystems for Left {
     fn losses(&self) -> Losses {
         Losses::default()
     }
+}
+
+/// An owner that never answers.
+struct Silent;
+
+impl Local<OwnerRequest, Result<OwnerReply>> for Silent {
+    fn ask<'a>(&'a self, _: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
+        Asked::Waits(Box::pin(pending()))
+    }
+}
+
+/// Would be broken if whoever mounts a file system that is open, or has an ended mount made again, were told nothing for as long as
+/// the node has no lease.
+#[test]
+fn who_mounts_is_told_in_time_that_no_owner_answers() {
+    let run = Simulation::new(3).run(async |world: World| {
+        let opened = opened(&world, Owner::Here(Arc::new(Silent)));
+        let left = Arc::new(Left(opened));
+        let mounts = Mounts::new(&world, left, PathBuf::from("node"), None);
+        for list in ["ro", "subdir=projects"] {
+            let options = Options::parse(list).unwrap();
+            let adding = mounts.add(Path::new("/nowhere"), &options);
+            let told = world.timeout(ASKING_MAX * 2, adding).await;
+            let refused = told.expect("it is told").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+            assert!(refused.to_string().contains("shale waiters"), "{refused}");
+        }
+    });
+    run.finished();
 }
 
 /// Would be broken if a mount asked its owner while no other one may be made, or all be ended.

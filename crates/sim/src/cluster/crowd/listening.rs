@@ -2,7 +2,7 @@
 
 use crate::action::Draw;
 use crate::witness::Call;
-use client::{NearOwner, OwnerWay, Owners};
+use client::{HoldUp, NearOwner, OwnerWay, Owners};
 use futures::future::BoxFuture;
 use model::call::{Answer as Replied, Call as Message, NoAnswer};
 use model::operation::{Rank, Turn};
@@ -281,8 +281,8 @@ impl Owners for Listening {
         self.owners.usable_until()
     }
 
-    fn held_up_until(&self) -> Option<Instant> {
-        self.owners.held_up_until()
+    fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
+        self.owners.held_up_since(since)
     }
 }
 
