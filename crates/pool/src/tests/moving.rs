@@ -175,6 +175,39 @@ fn a_drain_that_is_taken_back_moves_only_what_was_written_meanwhile() {
     });
 }
 
+/// Would be broken if only the NSD that a slot comes from counted as the one that has its pieces: while an NSD is
+/// drained its next one alone gets what is written, and when that is taken back, the next one has nearly all.
+#[test]
+fn both_nsds_of_a_moving_slot_are_needed() {
+    with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
+        let (one, two) = (NsdId(1), NsdId(2));
+        let is_needed = |nsd: NsdId| rig.pool.is_needed(nsd);
+        assert!((1..=4).all(|nsd| !is_needed(NsdId(nsd))));
+        rig.set_map(placement::drain(&rig.pool.map(), one).expect("three others"))
+            .await;
+        rig.set_map(placement::cancel_drain(&rig.pool.map(), &[one]).expect("it has all"))
+            .await;
+        assert!((1..=4).all(|nsd| !is_needed(NsdId(nsd))));
+        // What the first one is to get back is only with the others of its groups, should it not return.
+        let away = rig.disconnect(one);
+        assert!((2..=4).all(|nsd| is_needed(NsdId(nsd))));
+        rig.connect(away).await;
+        assert!(!is_needed(two));
+    });
+    with_pool(Scheme::Replicate(1), 3, DISK_BYTES, async |rig| {
+        let one = NsdId(1);
+        rig.set_map(placement::drain(&rig.pool.map(), one).expect("two others"))
+            .await;
+        rig.set_map(placement::cancel_drain(&rig.pool.map(), &[one]).expect("it has all"))
+            .await;
+        let groups = rig.pool.groups();
+        let slots = groups.slots_of(one).into_iter();
+        let mut members = slots.map(|(group, slot)| groups.members(group)[usize::from(slot)]);
+        assert!(members.all(|slot| slot.next == Some(one)));
+        assert!(rig.pool.is_needed(one), "nobody else has its pieces");
+    });
+}
+
 #[test]
 fn a_slot_has_not_arrived_before_the_new_nsd_holds_all() {
     with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
