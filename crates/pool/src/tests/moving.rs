@@ -181,7 +181,7 @@ fn a_drain_that_is_taken_back_moves_only_what_was_written_meanwhile() {
 fn both_nsds_of_a_moving_slot_are_needed() {
     with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
         let (one, two) = (NsdId(1), NsdId(2));
-        let is_needed = |nsd: NsdId| rig.pool.is_needed(nsd);
+        let is_needed = |nsd: NsdId| rig.pool.is_needed(&rig.pool.map(), nsd);
         assert!((1..=4).all(|nsd| !is_needed(NsdId(nsd))));
         rig.set_map(placement::drain(&rig.pool.map(), one).expect("three others"))
             .await;
@@ -193,6 +193,9 @@ fn both_nsds_of_a_moving_slot_are_needed() {
         assert!((2..=4).all(|nsd| is_needed(NsdId(nsd))));
         rig.connect(away).await;
         assert!(!is_needed(two));
+        // By a map in which another one is given up.
+        let lost = placement::mark_lost(&rig.pool.map(), two).expect("it was in use");
+        assert!(rig.pool.is_needed(&lost, NsdId(3)));
     });
     with_pool(Scheme::Replicate(1), 3, DISK_BYTES, async |rig| {
         let one = NsdId(1);
@@ -204,7 +207,7 @@ fn both_nsds_of_a_moving_slot_are_needed() {
         let slots = groups.slots_of(one).into_iter();
         let mut members = slots.map(|(group, slot)| groups.members(group)[usize::from(slot)]);
         assert!(members.all(|slot| slot.next == Some(one)));
-        assert!(rig.pool.is_needed(one), "nobody else has its pieces");
+        assert!(rig.pool.is_needed(&rig.pool.map(), one), "nobody else has its pieces");
     });
 }
 
