@@ -603,6 +603,8 @@ impl Change {
 }
 
 #[cfg(test)]
+mod data_tests;
+#[cfg(test)]
 mod generation_tests;
 #[cfg(test)]
 mod tests;
