@@ -175,6 +175,40 @@ fn a_drain_that_is_taken_back_moves_only_what_was_written_meanwhile() {
     });
 }
 
+/// Would be broken if slots came back without what was written during the drain, because the only NSD that has it is away.
+#[test]
+fn a_drain_is_taken_back_while_the_nsd_that_got_the_data_is_away() {
+    with_pool(Scheme::Replicate(1), 2, DISK_BYTES, async |rig| {
+        let (one, two) = (NsdId(1), NsdId(2));
+        let mut segments = fill(&rig, 20).await;
+        let own = rig.pool.groups().slots_of(one);
+        rig.set_map(placement::drain(&rig.pool.map(), one).expect("another one"))
+            .await;
+        segments.extend(fill(&rig, 40).await);
+        let away = rig.disconnect(two);
+        rig.set_map(placement::cancel_drain(&rig.pool.map(), &[one]).expect("nothing has moved"))
+            .await;
+        let late = fill(&rig, 20).await;
+        for (place, bytes) in &late {
+            assert_eq!(rig.read(place).await, bytes);
+        }
+        segments.extend(late);
+        rig.repair_all().await;
+        assert_eq!(rig.pool.groups().moving(), own);
+        rig.connect(away).await;
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes, "before they are back");
+        }
+        rig.repair_all().await;
+        assert_eq!(rig.pool.groups().moving(), []);
+        assert_eq!(rig.pool.groups().slots_of(one), own);
+        for (place, bytes) in &segments {
+            assert!(rig.is_whole(place).await, "{place:?}");
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
 /// Would be broken if only the NSD that a slot comes from counted as the one that has its pieces: while an NSD is
 /// drained its next one alone gets what is written, and when that is taken back, the next one has nearly all.
 #[test]
