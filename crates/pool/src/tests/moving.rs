@@ -3,6 +3,7 @@
 use super::*;
 use crate::NsdStatus;
 use model::ErrorKind;
+use model::map::NsdEntry;
 
 const LENGTHS: [usize; 4] = [10, 70_000, 300_000, MIB];
 
@@ -263,6 +264,40 @@ fn a_slot_has_not_arrived_before_the_new_nsd_holds_all() {
             arrived += slots.len();
         }
         assert_eq!((moving.len(), arrived), (16, 0));
+    });
+}
+
+/// Would be broken if a slot left an NSD that is away with the only copies of what was written while the other failure
+/// group was away: nobody would look for them there any more, and a drained NSD would be called lost.
+#[test]
+fn a_slot_does_not_leave_an_nsd_that_may_have_the_only_copy() {
+    with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
+        let (one, two) = (NsdId(1), NsdId(2));
+        let other = rig.disconnect(two);
+        let segments = fill(&rig, 20).await;
+        assert!(segments.iter().all(|(place, _)| place.scheme.width() == 1));
+        rig.connect(other).await;
+        // Another one on the first one's node takes some of its slots.
+        rig.connect(make_nsd(&rig.world, 3).await).await;
+        let beside = NsdEntry {
+            failure_group: entry(1).failure_group,
+            ..entry(3)
+        };
+        rig.set_map(placement::add_nsd(&rig.pool.map(), beside).expect("a new number"))
+            .await;
+        let moving = rig.pool.groups().moving();
+        assert!(!moving.is_empty());
+        let away = rig.disconnect(one);
+        for (group, _) in &moving {
+            let arrived = rig.pool.arrived_slots(*group).await;
+            assert!(arrived.expect("two answer").is_empty(), "group {group}");
+        }
+        rig.connect(away).await;
+        rig.repair_all().await;
+        assert_eq!(rig.pool.groups().moving(), []);
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes);
+        }
     });
 }
 
