@@ -59,9 +59,9 @@ impl Pool {
         all.into_iter().map(|standing| standing.group).collect()
     }
 
-    /// Whether some group of a map, which may be newer than the one in use, couldn't be read without an NSD. A slot that moves counts only while both its NSDs
-    /// serve: each may have what the other lacks. So it is while an NSD is drained, which gets nothing new, and when
-    /// that was taken back, as most is at the next NSD then.
+    /// Whether some group of a map, which may be newer than the one in use, couldn't be read without an NSD. A slot
+    /// that moves counts only while both its NSDs serve: each may have what the other lacks. So it is while an NSD is
+    /// drained, which gets nothing new, and when that was taken back, as most is at the next NSD then.
     #[must_use]
     pub fn is_needed(&self, map: &PoolMap, nsd: NsdId) -> bool {
         let groups = Groups::new(map);

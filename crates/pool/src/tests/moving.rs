@@ -176,7 +176,8 @@ fn a_drain_that_is_taken_back_moves_only_what_was_written_meanwhile() {
     });
 }
 
-/// Would be broken if slots came back without what was written during the drain, because the only NSD that has it is away.
+/// Would be broken if slots came back without what was written during the drain, because the only NSD that has it is
+/// away.
 #[test]
 fn a_drain_is_taken_back_while_the_nsd_that_got_the_data_is_away() {
     with_pool(Scheme::Replicate(1), 2, DISK_BYTES, async |rig| {

@@ -37,8 +37,8 @@ fn stuck_drain(groups: &Groups) -> Option<String> {
     let mut staying = draining.map(|entry| (entry.nsd, groups.staying_on(entry.nsd)));
     let (nsd, slots) = staying.find(|(_, slots)| *slots > 0)?;
     Some(format!(
-        "NSD {nsd} can't be emptied: {slots} of its slots can't move to another failure group; add an NSD with `shale nsd add`, \
-         or take the drain back with `shale nsd drain {nsd} --cancel`"
+        "NSD {nsd} can't be emptied: {slots} of its slots can't move to another failure group; add an NSD with \
+         `shale nsd add`, or take the drain back with `shale nsd drain {nsd} --cancel`"
     ))
 }
 
