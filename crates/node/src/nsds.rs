@@ -457,12 +457,13 @@ impl LocalNsds {
         let member = standing.map_or(MemberState::Missing, |it| it.member);
         let is_readable = !matches!(member, MemberState::Failed | MemberState::Missing);
         let answers = matches!(member, MemberState::Online | MemberState::Full);
-        let is_needed = self.pool.is_needed(nsd);
+        // By the map that is changed: somebody else may give up another one meanwhile.
+        let is_needed = |map: &PoolMap| self.pool.is_needed(map, nsd);
         let give_up = |map: &PoolMap| match removal {
             Removal::Drain if is_readable => {
-                placement::drain(map, nsd).map_err(|error| or_gone(error, nsd, is_needed))
+                placement::drain(map, nsd).map_err(|error| or_gone(error, nsd, is_needed(map)))
             }
-            Removal::Gone if answers && is_needed => Err(Error::new(
+            Removal::Gone if answers && is_needed(map) => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
                     "give up NSD {nsd}: it answers, and may have the only copy of data: remove it \

@@ -221,27 +221,19 @@ pub fn drain(map: &PoolMap, nsd: NsdId) -> Result<PoolMap> {
 /// is leaving, too.
 ///
 /// # Errors
-/// As [`drain`]; nothing is drained then.
+/// As [`drain`], and if slots of others that are being drained would have nowhere to go; nothing is drained then.
 pub fn drain_all(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
     let drained = with_states(map, nsds, NsdState::Draining)?;
-    let after = Change::new(&drained);
-    let is_stuck = |group: &GroupId, slot: u8, nsd: NsdId| {
-        let members = after.slot(*group, slot);
-        let goes_on = members.next.is_some() && after.replacement(*group, slot).is_some();
-        !drained.is_closed(*group) && members.target() == nsd && !goes_on
-    };
-    let stuck = nsds.iter().map(|nsd| {
-        let slots = after.groups.slots_of(*nsd).into_iter();
-        slots
-            .filter(|(group, slot)| is_stuck(group, *slot, *nsd))
-            .count()
-    });
-    let stuck: usize = stuck.sum();
+    let (before, after) = (Change::new(map), Change::new(&drained));
+    let is_one = |nsd: NsdId| nsds.contains(&nsd);
+    // Of others that are being drained, what could go on until now.
+    let others = |change: &Change| change.stuck(|nsd| !is_one(nsd));
+    let stuck = after.stuck(is_one) + others(&after).saturating_sub(others(&before));
     if stuck > 0 {
         let names: Vec<String> = nsds.iter().map(ToString::to_string).collect();
         let nsd = names.join(", ");
         let text = format!(
-            "drain NSD {nsd}: {stuck} of its slots can't move to another failure group: add an NSD first, or change the pool to a scheme that needs fewer failure groups"
+            "drain NSD {nsd}: {stuck} slots can't move to another failure group: add an NSD first, or change the pool to a scheme that needs fewer failure groups"
         );
         return Err(Error::new(ErrorKind::NoSpace, text));
     }
@@ -438,6 +430,23 @@ impl Change {
         }
     }
 
+    /// Slots that take new segments, and that can't go on from such an NSD, which is being drained.
+    fn stuck(&self, is_counted: impl Fn(NsdId) -> bool) -> usize {
+        let mut stuck = 0;
+        for group in self.map.newest().all_groups() {
+            for slot in 0..self.width(group) {
+                let members = self.slot(group, slot);
+                let nsd = members.target();
+                if is_counted(nsd) && self.state(nsd) == Some(NsdState::Draining) {
+                    let is_moving = members.next.is_some();
+                    let goes_on = is_moving && self.replacement(group, slot).is_some();
+                    stuck += usize::from(!goes_on);
+                }
+            }
+        }
+        stuck
+    }
+
     /// A slot without a next NSD that is lost. One that drains may have pieces that no other NSD has: what was
     /// written while the slot moved. So the slot turns back, or if the NSD before can't have it, goes on to the next
     /// one first, and from there to another when all is there.
@@ -602,6 +611,8 @@ impl Change {
     }
 }
 
+#[cfg(test)]
+mod data_tests;
 #[cfg(test)]
 mod generation_tests;
 #[cfg(test)]

@@ -204,6 +204,15 @@ impl Groups {
         self.positions(holds)
     }
 
+    /// How many slots that take new segments an NSD has which aren't moving to another one.
+    #[must_use]
+    pub fn staying_on(&self, nsd: NsdId) -> usize {
+        let newest = self.drawn.last();
+        let slots = newest.into_iter().flat_map(|drawn| &drawn.slots);
+        let stays = |slot: &&SlotMembers| slot.current == nsd && slot.next.is_none();
+        slots.filter(stays).count()
+    }
+
     /// Slots that are moving, in order.
     #[must_use]
     pub fn moving(&self) -> Vec<(GroupId, u8)> {

@@ -2,11 +2,11 @@
 //! are ahead of their map. The rules are in `docs/protocols/generations.md`.
 
 use crate::Pool;
-use crate::members::{MemberState, NsdStatus};
-use model::map::{Generation, GroupStanding, NsdState};
+use crate::members::MemberState;
+use model::map::{Generation, GroupStanding, NsdState, PoolMap};
 use model::nsd::GroupFence;
 use model::{Error, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentPlace};
-use placement::Groups;
+use placement::{Groups, SlotMembers};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,14 +59,23 @@ impl Pool {
         all.into_iter().map(|standing| standing.group).collect()
     }
 
-    /// Whether some group couldn't be read without an NSD that serves: it has lost as many others as its
-    /// scheme survives.
+    /// Whether some group of a map, which may be newer than the one in use, couldn't be read without an NSD. A slot
+    /// that moves counts only while both its NSDs serve: each may have what the other lacks. So it is while an NSD is
+    /// drained, which gets nothing new, and when that was taken back, as most is at the next NSD then.
     #[must_use]
-    pub fn is_needed(&self, nsd: NsdId) -> bool {
-        let groups = self.groups();
-        let is_in = |group| groups.members(group).iter().any(|it| it.current == nsd);
-        let needs = self.needs_of_groups();
-        needs.iter().any(|it| it.spare <= 0 && is_in(it.group))
+    pub fn is_needed(&self, map: &PoolMap, nsd: NsdId) -> bool {
+        let groups = Groups::new(map);
+        let serving = self.serving(map);
+        let has_all = |slot: &&SlotMembers| {
+            let mut nsds = slot.in_reading_order();
+            slot.current != NsdId::NONE && nsds.all(|it| it != nsd && serving.contains(&it))
+        };
+        let mut all = groups.all();
+        all.any(|group| {
+            let others = groups.members(group).iter().filter(has_all).count();
+            let needed = groups.scheme_of(group).map_or(0, |it| it.data_pieces());
+            others < needed && groups.is_member(nsd, group)
+        })
     }
 
     /// Groups that lack a slot and can't lose another one, or can't be read until an NSD comes back.
@@ -80,15 +89,8 @@ impl Pool {
     /// What each group has left. A slot that moves counts by the NSD that has its pieces: the next one
     /// gets them only now. NSDs that don't answer well count as lost, because they may be.
     fn needs_of_groups(&self) -> Vec<GroupNeed> {
-        let serves =
-            |state: &NsdStatus| matches!(state.member, MemberState::Online | MemberState::Full);
-        let states = self.nsd_states();
-        let serving: BTreeSet<NsdId> = states
-            .iter()
-            .filter(|state| serves(state) && state.entry.state != NsdState::Lost)
-            .map(|state| state.entry.nsd)
-            .collect();
         let groups = self.groups();
+        let serving = self.serving(groups.map());
         let need = |group: GroupId| {
             let slots = groups.members(group).iter();
             let filled = slots.clone().filter(|slot| slot.current != NsdId::NONE);
@@ -101,6 +103,17 @@ impl Pool {
             }
         };
         groups.all().map(need).collect()
+    }
+
+    /// The NSDs of a map that serve. Those that don't answer well may be lost.
+    fn serving(&self, map: &PoolMap) -> BTreeSet<NsdId> {
+        let now = self.world.now();
+        let serves = |nsd: &NsdId| {
+            let state = self.member(*nsd).map(|member| member.state(now));
+            matches!(state, Some(MemberState::Online | MemberState::Full))
+        };
+        let kept = map.nsds.iter().filter(|it| it.state != NsdState::Lost);
+        kept.map(|entry| entry.nsd).filter(serves).collect()
     }
 
     /// The groups of which an NSD holds blobs, in order.

@@ -321,7 +321,8 @@ impl Pool {
 }
 
 /// Whether the members that answer show every segment of a group: no more NSDs are unreachable
-/// than the scheme tolerates, or all of these are lost, so that waiting won't help.
+/// than the scheme tolerates, or all of these are lost, so that waiting won't help. In a pool that writes single
+/// copies while NSDs are away, any NSD may have the only one.
 fn sees_all(groups: &placement::Groups, group: GroupId, unreachable: &[NsdId]) -> bool {
     let is_lost = |nsd: &&NsdId| {
         groups
@@ -329,6 +330,9 @@ fn sees_all(groups: &placement::Groups, group: GroupId, unreachable: &[NsdId]) -
             .nsd(**nsd)
             .is_none_or(|entry| entry.state == NsdState::Lost)
     };
-    let tolerance = groups.scheme_of(group).map_or(0, |it| it.tolerance());
+    let tolerance = match groups.allows_degraded_writes() {
+        true => 0,
+        false => groups.scheme_of(group).map_or(0, |it| it.tolerance()),
+    };
     unreachable.iter().all(|nsd| is_lost(&nsd)) || unreachable.len() <= tolerance
 }

@@ -4,6 +4,7 @@ use crate::growing::{ms, must_read_all, until, write_all};
 use model::map::NsdState;
 use model::{ErrorKind, GroupId, NsdId, Result, Scheme};
 use node::Removal;
+use pool::MemberState;
 use sim::cluster::{ClusterScenario, Stage};
 use sim::{by_suite, each_seed};
 use std::collections::BTreeMap;
@@ -256,6 +257,37 @@ fn an_nsd_that_the_others_cannot_replace_is_kept_unless_it_is_said_to_be_gone() 
             pool.repair_progress().lost_slots == 0 && pool.groups().moving().is_empty()
         })
         .await;
+    });
+}
+
+/// Would be broken if two commands at once each counted on the NSD that the other one gives up.
+#[test]
+fn of_two_nsds_that_are_given_up_at_once_one_is_kept() {
+    Stage::play(1, &ClusterScenario::USUAL, None, async |stage| {
+        write_all(&stage).await;
+        let nodes = [1, 2];
+        for node in nodes {
+            until(&stage, node, "all NSDs answer", |pool| {
+                let states = pool.nsd_states();
+                states.iter().all(|it| it.member == MemberState::Online)
+            })
+            .await;
+        }
+        let give_up = |node: usize| {
+            stage.start_task(node, move |_, member| async move {
+                let own = NsdId(node as u32 + 1);
+                member.remove_nsd(own, Removal::Gone).await
+            })
+        };
+        let mut removed = 0;
+        for task in nodes.map(give_up) {
+            match stage.end_of(task).await {
+                Ok(()) => removed += 1,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidArgument),
+            }
+        }
+        assert_eq!(removed, 1);
+        must_read_all(&stage, 0).await;
     });
 }
 

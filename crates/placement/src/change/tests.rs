@@ -225,6 +225,31 @@ fn a_slot_whose_receiver_is_drained_keeps_it_until_another_has_all() {
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
 }
 
+/// Would be broken if NSDs could be drained to which slots of others have to go that are being drained: those drains
+/// would never end.
+#[test]
+fn an_nsd_that_another_drain_needs_is_not_drained() {
+    let slot = |current: u32, next: Option<u32>| SlotException {
+        current: NsdId(current),
+        next: next.map(NsdId),
+    };
+    let mut map = pool(Scheme::Replicate(2), 4);
+    map.nsds[0].state = NsdState::Draining;
+    map.generations[0].groups = 1;
+    map.generations[0].exceptions =
+        BTreeMap::from([((0, 0), slot(1, Some(2))), ((0, 1), slot(3, None))]);
+    let both = drain(&map, NsdId(2)).expect("the slot goes on to the fourth");
+    for needed in [3, 4] {
+        let refused = drain(&both, NsdId(needed)).expect_err("two are needed");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    }
+    // Nor does it end if that one is lost, until another is added.
+    let lost = finish_all(&mark_lost(&both, NsdId(4)).expect("the NSD exists"));
+    assert_eq!(Groups::new(&lost).staying_on(NsdId(2)), 1);
+    let added = finish_all(&add_nsd(&lost, entry(5)).expect("new"));
+    assert_eq!(Groups::new(&added).slots_of(NsdId(2)), []);
+}
+
 #[test]
 fn a_drain_that_is_taken_back_keeps_what_has_moved_and_turns_the_rest_back() {
     let map = pool(WIDE, 8);

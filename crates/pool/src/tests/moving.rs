@@ -3,6 +3,7 @@
 use super::*;
 use crate::NsdStatus;
 use model::ErrorKind;
+use model::map::NsdEntry;
 
 const LENGTHS: [usize; 4] = [10, 70_000, 300_000, MIB];
 
@@ -175,6 +176,77 @@ fn a_drain_that_is_taken_back_moves_only_what_was_written_meanwhile() {
     });
 }
 
+/// Would be broken if slots came back without what was written during the drain, because the only NSD that has it is
+/// away.
+#[test]
+fn a_drain_is_taken_back_while_the_nsd_that_got_the_data_is_away() {
+    with_pool(Scheme::Replicate(1), 2, DISK_BYTES, async |rig| {
+        let (one, two) = (NsdId(1), NsdId(2));
+        let mut segments = fill(&rig, 20).await;
+        let own = rig.pool.groups().slots_of(one);
+        rig.set_map(placement::drain(&rig.pool.map(), one).expect("another one"))
+            .await;
+        segments.extend(fill(&rig, 40).await);
+        let away = rig.disconnect(two);
+        rig.set_map(placement::cancel_drain(&rig.pool.map(), &[one]).expect("nothing has moved"))
+            .await;
+        let late = fill(&rig, 20).await;
+        for (place, bytes) in &late {
+            assert_eq!(rig.read(place).await, bytes);
+        }
+        segments.extend(late);
+        rig.repair_all().await;
+        assert_eq!(rig.pool.groups().moving(), own);
+        rig.connect(away).await;
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes, "before they are back");
+        }
+        rig.repair_all().await;
+        assert_eq!(rig.pool.groups().moving(), []);
+        assert_eq!(rig.pool.groups().slots_of(one), own);
+        for (place, bytes) in &segments {
+            assert!(rig.is_whole(place).await, "{place:?}");
+            assert_eq!(rig.read(place).await, bytes);
+        }
+    });
+}
+
+/// Would be broken if only the NSD that a slot comes from counted as the one that has its pieces: while an NSD is
+/// drained its next one alone gets what is written, and when that is taken back, the next one has nearly all.
+#[test]
+fn both_nsds_of_a_moving_slot_are_needed() {
+    with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
+        let (one, two) = (NsdId(1), NsdId(2));
+        let is_needed = |nsd: NsdId| rig.pool.is_needed(&rig.pool.map(), nsd);
+        assert!((1..=4).all(|nsd| !is_needed(NsdId(nsd))));
+        rig.set_map(placement::drain(&rig.pool.map(), one).expect("three others"))
+            .await;
+        rig.set_map(placement::cancel_drain(&rig.pool.map(), &[one]).expect("it has all"))
+            .await;
+        assert!((1..=4).all(|nsd| !is_needed(NsdId(nsd))));
+        // What the first one is to get back is only with the others of its groups, should it not return.
+        let away = rig.disconnect(one);
+        assert!((2..=4).all(|nsd| is_needed(NsdId(nsd))));
+        rig.connect(away).await;
+        assert!(!is_needed(two));
+        // By a map in which another one is given up.
+        let lost = placement::mark_lost(&rig.pool.map(), two).expect("it was in use");
+        assert!(rig.pool.is_needed(&lost, NsdId(3)));
+    });
+    with_pool(Scheme::Replicate(1), 3, DISK_BYTES, async |rig| {
+        let one = NsdId(1);
+        rig.set_map(placement::drain(&rig.pool.map(), one).expect("two others"))
+            .await;
+        rig.set_map(placement::cancel_drain(&rig.pool.map(), &[one]).expect("it has all"))
+            .await;
+        let groups = rig.pool.groups();
+        let slots = groups.slots_of(one).into_iter();
+        let mut members = slots.map(|(group, slot)| groups.members(group)[usize::from(slot)]);
+        assert!(members.all(|slot| slot.next == Some(one)));
+        assert!(rig.pool.is_needed(&rig.pool.map(), one), "nobody else has its pieces");
+    });
+}
+
 #[test]
 fn a_slot_has_not_arrived_before_the_new_nsd_holds_all() {
     with_pool(Scheme::Replicate(1), 1, DISK_BYTES, async |rig| {
@@ -193,6 +265,40 @@ fn a_slot_has_not_arrived_before_the_new_nsd_holds_all() {
             arrived += slots.len();
         }
         assert_eq!((moving.len(), arrived), (16, 0));
+    });
+}
+
+/// Would be broken if a slot left an NSD that is away with the only copies of what was written while the other failure
+/// group was away: nobody would look for them there any more, and a drained NSD would be called lost.
+#[test]
+fn a_slot_does_not_leave_an_nsd_that_may_have_the_only_copy() {
+    with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
+        let (one, two) = (NsdId(1), NsdId(2));
+        let other = rig.disconnect(two);
+        let segments = fill(&rig, 20).await;
+        assert!(segments.iter().all(|(place, _)| place.scheme.width() == 1));
+        rig.connect(other).await;
+        // Another one on the first one's node takes some of its slots.
+        rig.connect(make_nsd(&rig.world, 3).await).await;
+        let beside = NsdEntry {
+            failure_group: entry(1).failure_group,
+            ..entry(3)
+        };
+        rig.set_map(placement::add_nsd(&rig.pool.map(), beside).expect("a new number"))
+            .await;
+        let moving = rig.pool.groups().moving();
+        assert!(!moving.is_empty());
+        let away = rig.disconnect(one);
+        for (group, _) in &moving {
+            let arrived = rig.pool.arrived_slots(*group).await;
+            assert!(arrived.expect("two answer").is_empty(), "group {group}");
+        }
+        rig.connect(away).await;
+        rig.repair_all().await;
+        assert_eq!(rig.pool.groups().moving(), []);
+        for (place, bytes) in &segments {
+            assert_eq!(rig.read(place).await, bytes);
+        }
     });
 }
 

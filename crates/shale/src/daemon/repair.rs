@@ -4,7 +4,8 @@ use super::member::repairs::of_cluster;
 use super::running::Running;
 use super::serving::Serving;
 use crate::admin::RepairStatus;
-use model::Result;
+use model::{Result, map::NsdState};
+use pool::Groups;
 
 impl Serving {
     /// `shale repair status`.
@@ -12,11 +13,33 @@ impl Serving {
     /// # Errors
     /// `Unavailable`: the cluster has no manager now, or it doesn't answer; ask again.
     pub async fn repair_status(&self) -> Result<RepairStatus> {
-        match &self.running {
-            Running::Alone(node) => Ok(of_node(&node.metanode().repair_status())),
-            Running::InCluster(here) => Ok(of_cluster(&here.member().repair_report().await?)),
+        let mut status = match &self.running {
+            Running::Alone(node) => of_node(&node.metanode().repair_status()),
+            Running::InCluster(here) => of_cluster(&here.member().repair_report().await?),
+        };
+        let stuck = stuck_drain(&self.running.pool().groups());
+        if let Some(reason) = stuck.filter(|_| status.state == "idle") {
+            status.state = "waiting".into();
+            status.reason = reason;
         }
+        Ok(status)
     }
+}
+
+/// Why an NSD isn't emptied although nothing moves any more: those that its slots could go to were lost since its drain
+/// began.
+fn stuck_drain(groups: &Groups) -> Option<String> {
+    if !groups.moving().is_empty() {
+        return None;
+    }
+    let nsds = groups.map().nsds.iter();
+    let draining = nsds.filter(|entry| entry.state == NsdState::Draining);
+    let mut staying = draining.map(|entry| (entry.nsd, groups.staying_on(entry.nsd)));
+    let (nsd, slots) = staying.find(|(_, slots)| *slots > 0)?;
+    Some(format!(
+        "NSD {nsd} can't be emptied: {slots} of its slots can't move to another failure group; add an NSD with \
+         `shale nsd add`, or take the drain back with `shale nsd drain {nsd} --cancel`"
+    ))
 }
 
 /// Repair of a node that is alone.
@@ -100,4 +123,54 @@ fn waits_for(status: &metanode::RepairStatus) -> Option<String> {
     let lost = status.unreadable.segments;
     (status.segments_degraded <= lost)
         .then(|| format!("{lost} segments can't be read; `shale health` names the files"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::map::{Generation, NsdEntry, PoolMap, SlotException};
+    use model::{FailureGroupId, GroupId, MapEpoch, NsdId, Scheme};
+    use std::collections::BTreeMap;
+
+    /// A pool of one group, whose only slot is on the first of two NSDs, or moves on from there.
+    fn groups(state: NsdState, next: Option<NsdId>) -> Groups {
+        let nsds = [(1, state), (2, NsdState::Active)].map(|(nsd, state)| NsdEntry {
+            nsd: NsdId(nsd),
+            failure_group: FailureGroupId(nsd),
+            weight: 1,
+            state,
+        });
+        let slot = SlotException {
+            current: NsdId(1),
+            next,
+        };
+        let generation = Generation {
+            first_group: GroupId(0),
+            groups: 1,
+            scheme: Scheme::Replicate(1),
+            block_bytes: None,
+            seed: 1,
+            seeded: nsds.to_vec(),
+            exceptions: BTreeMap::from([((0, 0), slot)]),
+            versions: BTreeMap::new(),
+        };
+        Groups::new(&PoolMap {
+            epoch: MapEpoch(1),
+            nsds: nsds.to_vec(),
+            names: Vec::new(),
+            generations: vec![generation],
+        })
+    }
+
+    /// Would be broken if whoever waits for a drain that can't end waited for ever.
+    #[test]
+    fn a_drain_that_cannot_end_is_told_with_what_to_do() {
+        let stuck = stuck_drain(&groups(NsdState::Draining, None)).unwrap();
+        for part in ["NSD 1 can't be emptied", "shale nsd add", "--cancel"] {
+            assert!(stuck.contains(part), "{stuck}");
+        }
+        assert_eq!(stuck_drain(&groups(NsdState::Active, None)), None);
+        let moves = groups(NsdState::Draining, Some(NsdId(2)));
+        assert_eq!(stuck_drain(&moves), None);
+    }
 }
