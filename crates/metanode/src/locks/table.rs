@@ -310,11 +310,6 @@ impl<W> LockTable<W> {
         held
     }
 
-    #[cfg(test)]
-    pub(super) fn is_waiting(&self, ticket: u64) -> bool {
-        self.waiting.contains_key(&ticket)
-    }
-
     /// Pretends that the user holds this many more locks.
     #[cfg(test)]
     pub(super) fn charge_locks(&mut self, user: u32, count: usize) {
