@@ -176,9 +176,16 @@ impl Memory {
             None => Looked::Unknown(Vec::new()),
             Some(None) => Looked::Missing,
             Some(Some(named)) => {
-                let held = self.inodes.get(&named.inode);
-                // Not what programs come back to.
-                if named.is_lone_file() && held.is_none_or(|held| !held.was_used) {
+                let is_first = match self.inodes.get(&named.inode) {
+                    // Not what programs come back to.
+                    Some(held) => !held.was_used,
+                    // Nor what others want: it is looked at each time as if nobody had before.
+                    None => {
+                        let refused = self.refused.get(&TokenObject::Inode(named.inode));
+                        refused.is_none_or(|refused| !refused.is_on(now))
+                    }
+                };
+                if named.is_lone_file() && is_first {
                     known.looks.note();
                 }
                 match self.attributes(&named) {

@@ -4,6 +4,7 @@ use super::Maker;
 use crate::names::{chmod, far, kind_of, messages};
 use crate::rig::run_patient as run;
 use client::Found;
+use futures::future::join_all;
 use model::{ErrorKind, FileName};
 use testkit::inodes::name;
 
@@ -44,6 +45,34 @@ fn who_removes_all_files_of_a_directory_asks_for_little_but_that() {
         assert!(looked < 50, "{looked} messages");
         let left = node.client.read_directory(directory, 0, 10, false).await;
         assert!(left.unwrap().entries.is_empty());
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if nothing were known beside removals of this client, of which one is always under way here.
+#[test]
+fn programs_that_remove_files_of_one_directory_together_ask_for_little_but_that() {
+    const FILES: usize = 200;
+    const PROGRAMS: usize = 4;
+    run(9_977, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        maker.make_some(FILES).await;
+        maker.until_sent().await;
+        let (client, directory) = (maker.client.clone(), maker.directory);
+        let program = |first: usize| {
+            let client = client.clone();
+            async move {
+                for number in (first..FILES).step_by(PROGRAMS) {
+                    let found = client.lookup_to_keep(directory, nth(number)).await;
+                    assert!(matches!(found, Ok(Found::Entry(..))), "{number}: {found:?}");
+                    client.unlink(directory, nth(number)).await.unwrap();
+                }
+            }
+        };
+        let all = join_all((0..PROGRAMS).map(program));
+        let (_, asked) = messages(&maker.way, all).await;
+        assert!(asked < 300, "{asked} messages");
         client.close().await.unwrap();
         node.check_and_close().await;
     });

@@ -14,7 +14,7 @@ use fuse::WaitingRequest;
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
 use node::NsdView;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -173,6 +173,8 @@ struct Seen {
     failures: BTreeMap<NsdId, Count>,
     /// Since when NSDs of other nodes are away, as far as was seen.
     away: BTreeMap<NsdId, world::Instant>,
+    /// NSDs that were full at the last look.
+    full: BTreeSet<NsdId>,
     clock: Option<(world::Instant, model::Timestamp)>,
     set_back: Option<(world::Instant, Duration)>,
 }
@@ -218,6 +220,10 @@ impl History {
             } else {
                 seen.away.remove(&view.nsd);
             }
+            match is_full(view, seen.full.contains(&view.nsd)) {
+                true => seen.full.insert(view.nsd),
+                false => seen.full.remove(&view.nsd),
+            };
         }
         seen.sessions.note(facts.lost.sessions, facts.now);
         if let Some((at, wall)) = seen.clock {
@@ -293,9 +299,11 @@ fn is_down(view: &NsdView, facts: &Facts) -> bool {
 }
 
 /// Whether an NSD takes no pieces of whole blocks any more. It says so itself only when nothing at all fits, the log neither.
-fn is_full(view: &NsdView) -> bool {
+/// One that was full is so until twice as much is left: at the brink each piece that comes or goes would be an event.
+fn is_full(view: &NsdView, was_full: bool) -> bool {
     let usage = &view.usage;
-    let is_little = usage.available < NSD_FULL_BYTES.min(usage.capacity / NSD_FULL_PART);
+    let little = NSD_FULL_BYTES.min(usage.capacity / NSD_FULL_PART);
+    let is_little = usage.available < little * if was_full { 2 } else { 1 };
     view.health == Some(NsdHealth::Full) || (view.health == Some(NsdHealth::Online) && is_little)
 }
 
@@ -342,7 +350,7 @@ fn nsd_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
             );
             return Some(event(severity, subject_of(view), what, remedy));
         }
-        if is_full(view) {
+        if seen.full.contains(&view.nsd) {
             let remedy = "delete files, or add an NSD with `shale nsd add`";
             return Some(event(WARNING, subject_of(view), "full: it accepts no new data", remedy));
         }

@@ -3,7 +3,8 @@
 //! The owner looks at them after it has granted the token, so nobody else has changed them until the client holds it; what
 //! the client has given back before the answer came isn't held, and what it holds by then since another answer isn't learned
 //! from this one. What the token doesn't keep away are the client's own changes: they are sent beside the question, and of
-//! inodes without a token nothing else notes them.
+//! inodes without a token nothing else notes them. Those of other names in its directory don't matter: of several programs
+//! that remove files of one directory at the same time there is always one under way.
 
 use super::{Asked, Memory};
 use crate::known_names::table_bytes;
@@ -99,16 +100,17 @@ impl Memory {
             return;
         };
         let name = entry.name.as_bytes();
-        let known = self.directories.get(&directory);
-        let named = known.and_then(|known| known.find(name)).flatten();
-        let is_there = named.is_some_and(|named| named.inode == attributes.inode);
+        let is_quiet = self.may_learn(TokenObject::Directory(directory), asked);
+        // Own changes of other names in it don't matter. One of this name has had it forgotten, or it was learned anew.
+        let is_there = self.directories.get(&directory).is_some_and(|known| {
+            let named = known.find(name).flatten();
+            let named = named.filter(|named| named.inode == attributes.inode);
+            let is_since_before = |learned: u64| known.held <= asked.0 && learned <= asked.0;
+            named.is_some_and(|named| is_quiet || is_since_before(named.learned))
+        });
         // A directory's change with its names, which have a token of their own.
         let is_file = attributes.kind != FileKind::Directory;
-        if is_there
-            && is_file
-            && self.may_learn(TokenObject::Directory(directory), asked)
-            && self.has_come(attributes.inode, came, asked)
-        {
+        if is_there && is_file && self.has_come(attributes.inode, came, asked) {
             self.learn_found(directory, name, attributes, true);
         }
     }
@@ -126,7 +128,8 @@ impl Memory {
 mod tests {
     use super::super::Looked;
     use super::*;
-    use model::{FileName, Moment, TokenMode};
+    use crate::known_names::change::Concerned;
+    use model::{FileName, Moment, Operation, TokenMode};
     use testkit::inodes::attributes;
 
     #[test]
@@ -193,5 +196,66 @@ mod tests {
         memory.learn_granted(directory, &entry(since), &came, asked);
         assert_eq!(mode(&mut memory), Some(since.mode));
         memory.end_to_know();
+    }
+
+    /// Would be broken if several programs that remove files of one directory at the same time asked about each.
+    #[test]
+    fn what_came_is_known_beside_own_changes_of_other_names() {
+        let mut memory = Memory::new(1 << 20);
+        let (now, shared) = (Moment::default(), Some(TokenMode::Shared));
+        let directory = InodeId(1);
+        let text = |number: u64| {
+            let text = format!("f{number}");
+            FileName::new(text.as_bytes()).expect("a name")
+        };
+        let inode = |number: u64| InodeId(10 + number);
+        let found = |number: u64| attributes(inode(number), FileKind::File);
+        let removal = |number: u64| {
+            let name = text(number);
+            let unlink = Operation::Unlink { directory, name };
+            Concerned::of(&unlink).expect("a name changes")
+        };
+        memory.show(TokenObject::Directory(directory), shared, now);
+        let before = memory.begin();
+        for number in 0..5 {
+            let (name, found) = (text(number), found(number));
+            memory.learn(directory, name.as_bytes(), Some(&found), before);
+        }
+        let [first, second, third] = [removal(0), removal(1), removal(2)];
+        let first_begun = memory.begin_change(&first);
+        memory.begin_to_know();
+        let asked = memory.begin();
+        memory.end_change(&first, first_begun, None);
+        // One whose name this client changes meanwhile, and leads there again: nobody knows with which attributes.
+        let second_begun = memory.begin_change(&second);
+        memory.end_change(&second, second_begun, None);
+        let since = memory.begin();
+        memory.learn(directory, text(1).as_bytes(), Some(&found(1)), since);
+        let third_begun = memory.begin_change(&third);
+
+        let count = memory.count();
+        for number in 0..5 {
+            memory.show(TokenObject::Inode(inode(number)), shared, now);
+        }
+        let came = Came::new((0..5).map(found).collect(), count, memory.count());
+        for number in 0..5 {
+            let entry = DirectoryEntry {
+                position: 3 + number,
+                name: text(number),
+                inode: inode(number),
+                kind: FileKind::File,
+                attributes: Some(found(number)),
+            };
+            memory.learn_granted(directory, &entry, &came, asked);
+        }
+        memory.end_to_know();
+        let known = (0..5).filter(|number| {
+            let looked = memory.look(directory, text(*number).as_bytes(), now);
+            matches!(looked, Looked::Found(attributes, _) if attributes == found(*number))
+        });
+        let known: Vec<u64> = known.collect();
+        assert_eq!(known, [3, 4]);
+        memory.end_change(&third, third_begun, None);
+        assert_eq!(memory.bytes(), memory.recounted());
     }
 }

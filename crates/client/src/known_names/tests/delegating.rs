@@ -334,6 +334,24 @@ fn who_looks_at_files_one_after_the_other_asks_about_others_with_them() {
     }
 }
 
+/// Would be broken if a file that others write, and that a program looks at again and again, had its neighbours asked about.
+#[test]
+fn a_file_that_others_want_is_no_reason_to_ask_about_others() {
+    let mut memory = making_in_child();
+    for number in 0..100 {
+        assert!(matches!(make(&mut memory, number), Making::Made(())));
+    }
+    memory.refuse(TokenObject::Inode(InodeId(100)), at(2_000));
+    let ahead = |memory: &mut Memory, number: u64| {
+        let name = text(number);
+        memory.look(CHILD, name.as_bytes(), at(2_010));
+        let files = memory.to_ask_ahead(CHILD, name.as_bytes(), at(2_010));
+        files.len()
+    };
+    assert!((0..100).all(|_| ahead(&mut memory, 0) == 0));
+    assert_eq!(ahead(&mut memory, 1), 0, "no other one was looked at");
+}
+
 /// Would be broken if kernels were told of each file that they have removed once more, when its token goes back: each time they
 /// forget all names.
 #[test]

@@ -94,6 +94,19 @@ fn a_full_disk_under_the_directory_is_told_before_it_is_full() {
     assert_eq!(History::default().judge(&with(1 << 30)).state, "healthy");
 }
 
+/// Would be broken if each piece that comes to an NSD at the brink, or leaves it, were an event: soon no others would be kept.
+#[test]
+fn an_nsd_that_was_full_is_so_until_there_is_room_for_more() {
+    let (history, mut facts) = (History::default(), well());
+    facts.nsds[0].usage.capacity = 512 << 20;
+    let told = |mib: u64| {
+        facts.nsds[0].usage.available = mib << 20;
+        history.judge(&facts).events.len()
+    };
+    let told = [9, 6, 9, 15, 16, 9, 6].map(told);
+    assert_eq!(told, [0, 1, 1, 1, 0, 0, 1]);
+}
+
 #[test]
 fn nothing_wrong_is_healthy() {
     let health = History::default().judge(&well());
