@@ -74,7 +74,9 @@ mod tests {
 
     /// How a node was held up since a time, that is held up from and to these times.
     fn held_up(spans: &[(Instant, Instant)], since: Instant, now: Instant) -> Option<HoldUp> {
-        let begun = spans.iter().filter(|(from, to)| *from <= now && *to >= since);
+        let begun = spans
+            .iter()
+            .filter(|(from, to)| *from <= now && *to >= since);
         begun.fold(None, |before: Option<HoldUp>, (from, to)| {
             let (from, until) = ((*from).max(since), (*to).min(now));
             let lasted = before.map_or(Duration::ZERO, |it| it.lasted) + (until - from);

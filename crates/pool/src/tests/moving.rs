@@ -243,7 +243,10 @@ fn both_nsds_of_a_moving_slot_are_needed() {
         let slots = groups.slots_of(one).into_iter();
         let mut members = slots.map(|(group, slot)| groups.members(group)[usize::from(slot)]);
         assert!(members.all(|slot| slot.next == Some(one)));
-        assert!(rig.pool.is_needed(&rig.pool.map(), one), "nobody else has its pieces");
+        assert!(
+            rig.pool.is_needed(&rig.pool.map(), one),
+            "nobody else has its pieces"
+        );
     });
 }
 
