@@ -83,7 +83,7 @@ fn a_full_disk_under_the_directory_is_told_before_it_is_full() {
     };
     let nearly = only(&with(100 << 20));
     assert_eq!(nearly.severity, WARNING);
-    assert!(nearly.message.contains("nearly full: 100.0 MiB are left"));
+    assert!(nearly.message.contains("nearly full: 100 MiB are left"));
     for left in [0, 10 << 20] {
         let full = only(&with(left));
         assert_eq!(full.severity, CRITICAL);
