@@ -18,7 +18,7 @@ pub(crate) struct Book {
     tenure: Tenure,
     holds: BTreeMap<InodeId, u64>,
     doors: BTreeSet<LockDoor>,
-    /// The locks of an owner on an inode: ranges without overlaps, each as it would be asked for.
+    /// The locks of an owner on an inode: ranges without overlaps, each as it would be asked for, sorted.
     locks: BTreeMap<(InodeId, LockSpace, LockOwner), Vec<LockRequest>>,
     /// Requests that wait for their turn, by number.
     waits: BTreeMap<u64, LockRequest>,
@@ -154,26 +154,32 @@ impl Book {
         }
     }
 
-    /// Locks or unlocks a range.
+    /// Locks or unlocks a range. What that costs depends on the locks in the range, not on all.
     fn set(&mut self, request: &LockRequest) {
-        let locks = self.locks.entry(key(request)).or_default();
-        let mut kept = Vec::with_capacity(locks.len() + 2);
-        for lock in locks.drain(..) {
-            kept.extend(outside(&lock, request.range));
-        }
+        let (key, range) = (key(request), request.range);
+        let locks = self.locks.entry(key).or_default();
+        // They are sorted, so those in the range lie together.
+        let begin = locks.partition_point(|lock| lock.range.end < range.start);
+        let count = locks[begin..].partition_point(|lock| lock.range.start <= range.end);
+        // With one on each side, which may continue in the range.
+        let touched = begin.saturating_sub(1)..(begin + count + 1).min(locks.len());
+        let outside = |lock: &LockRequest| outside(lock, range);
+        let mut kept: Vec<_> = locks[touched.clone()].iter().flat_map(outside).collect();
         if request.kind.is_some() {
             kept.push(*request);
         }
         kept.sort_by_key(|lock| lock.range.start);
         // Neighbours of one kind and origin are one lock.
+        let mut joined: Vec<LockRequest> = Vec::with_capacity(kept.len());
         for lock in kept {
-            match locks.last_mut() {
+            match joined.last_mut() {
                 Some(last) if continues(last, &lock) => last.range.end = lock.range.end,
-                _ => locks.push(lock),
+                _ => joined.push(lock),
             }
         }
+        locks.splice(touched, joined);
         if locks.is_empty() {
-            self.locks.remove(&key(request));
+            self.locks.remove(&key);
         }
     }
 
@@ -478,7 +484,9 @@ mod tests {
                     bytes[byte as usize] = kind.map(|kind| (kind, open));
                 }
                 let mut found = [None; 40];
-                for held in locks(&book) {
+                let all = locks(&book);
+                prop_assert!(!all.windows(2).any(|two| continues(&two[0], &two[1])));
+                for held in all {
                     for byte in held.range.start..=held.range.end {
                         prop_assert!(found[byte as usize].is_none(), "no overlaps");
                         found[byte as usize] = Some((held.kind.unwrap(), held.taker.open));
