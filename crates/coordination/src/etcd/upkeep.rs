@@ -122,6 +122,8 @@ impl Etcd {
                 member: Some(Number(member.0)),
                 alarm: Some("NOSPACE".to_owned()),
             };
+            // Rewriting may have taken minutes.
+            let deadline = Deadline::after(client.world(), CHANGE_MAX);
             let AlarmsAnswer { .. } = self.change(gateway::ALARM, &end, deadline).await?;
         }
         // A member that is still full says so with the next change, which nobody may make for long.

@@ -1,10 +1,11 @@
-//! Room in the database of an etcd whose members can't all do their part. In simulated time.
+//! Room in the database of an etcd whose members can't all do their part, or take long for it. In simulated time.
 
 use super::strangers::{READ, Reply, Stranger, run, stranger, works};
 use super::{Etcd, EtcdSettings};
 use model::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use world::World;
 
 const ALARMED: &str =
@@ -71,5 +72,16 @@ fn an_alarm_is_not_ended_if_no_member_can_rewrite_its_database() {
         assert!(failed.to_string().contains("no space left"), "{failed}");
         assert!(members.iter().all(|it| it.asked("defragment") > 0));
         assert_eq!(asked.load(Ordering::Relaxed), 0);
+    });
+}
+
+/// Would be broken if members that take long for large databases left no time to end the alarm: it would never end.
+#[test]
+fn an_alarm_is_ended_however_long_members_rewrite_their_databases() {
+    run(|world| async move {
+        let slow: Rewrites = || Reply::Late(Duration::from_secs(20), 200, READ);
+        let (etcd, _members, asked) = three(&world, [slow; 3]).await;
+        etcd.make_room().await.unwrap();
+        assert_eq!(asked.load(Ordering::Relaxed), 3);
     });
 }
