@@ -8,6 +8,12 @@
 //! found another one with the same name, and whoever joined it would vote without knowing what it has agreed to; either
 //! way acknowledged facts would be lost. node.toml says whether it has run ([`EtcdConfig::began`]).
 //!
+//! *Its disk is full*: it ends when it can't write its log, its database or a snapshot, and is started again until it can.
+//! What it has acknowledged is in its log, which is allocated 64 MiB at a time. Nothing has to be put right by hand: when it
+//! starts it cuts a record off that it couldn't write whole, for which it needs room for a copy of the log's last file, puts a
+//! broken snapshot aside for the one before, and removes copies of the database that it had begun. Until there is room it may
+//! complain of a log that can't be repaired.
+//!
 //! [`EtcdConfig::began`]: crate::daemon::config::EtcdConfig::began
 
 use crate::daemon::config::ClusterConfig;
