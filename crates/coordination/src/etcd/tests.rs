@@ -13,4 +13,5 @@ mod blocked;
 mod certificates;
 mod failures;
 mod membership;
+mod room;
 mod strangers;

@@ -55,12 +55,12 @@ impl Etcd {
 
     /// Makes room in a full database and ends its alarms: forgets the history (watches that are behind
     /// are lost), then each endpoint's member rewrites its database, during which it answers nobody.
-    /// Only for an etcd that is Shale's alone. The endpoints must be all of its members. One that doesn't answer is left
-    /// out: if it is full when it comes back, there is another alarm.
+    /// Only for an etcd that is Shale's alone. The endpoints must be all of its members. One that doesn't answer, or can't
+    /// rewrite its database, is left out: if it is full when it is asked for a change, there is another alarm.
     ///
     /// # Errors
-    /// `Unavailable`: too few members answered; ask again, it does no harm. `NoSpace`: it is full of facts:
-    /// raise `--quota-backend-bytes`.
+    /// `Unavailable`: too few members answered, or none could rewrite its database; ask again, it does no harm. `NoSpace`:
+    /// it is full of facts: raise `--quota-backend-bytes`.
     pub async fn make_room(&self) -> Result<()> {
         let mut statuses = Vec::new();
         let mut last = None;
@@ -94,12 +94,24 @@ impl Etcd {
                 return Err(Error::from(failed).while_doing("forgetting etcd's history"));
             }
         }
+        let (mut rewritten, mut failed) = (0, None);
         for (at, _) in statuses {
             let deadline = Deadline::after(client.world(), DEFRAGMENT_MAX);
-            let Done {} = client
-                .ask_endpoint(*at, gateway::DEFRAGMENT, &Nothing {}, deadline)
-                .await
-                .map_err(|error| error.while_doing("rewriting a member's database"))?;
+            let asked =
+                client.ask_endpoint::<Done>(*at, gateway::DEFRAGMENT, &Nothing {}, deadline);
+            match asked.await {
+                Ok(Done {}) => rewritten += 1,
+                // It needs room on its disk for what is in use, once more. One whose disk is full says so, and etcd before
+                // 3.4.35 and 3.5.17 dies of it (its issue 18810): the others mustn't stay full for that.
+                Err(error) => {
+                    let error = error.while_doing("rewriting a member's database");
+                    tracing::warn!(%error, "a member of etcd is left out while room is made");
+                    failed = Some(error);
+                }
+            }
+        }
+        if let Some(error) = failed.filter(|_| rewritten == 0) {
+            return Err(error);
         }
         for alarm in self.alarms().await? {
             let EtcdAlarm::NoSpace(member) = alarm else {
@@ -110,6 +122,8 @@ impl Etcd {
                 member: Some(Number(member.0)),
                 alarm: Some("NOSPACE".to_owned()),
             };
+            // Rewriting may have taken minutes.
+            let deadline = Deadline::after(client.world(), CHANGE_MAX);
             let AlarmsAnswer { .. } = self.change(gateway::ALARM, &end, deadline).await?;
         }
         // A member that is still full says so with the next change, which nobody may make for long.

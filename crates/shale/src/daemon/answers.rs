@@ -1,6 +1,7 @@
 //! A running daemon's reports about itself: status, health.
 
-use super::health::{ClusterFacts, Facts, MountFacts, left_in};
+use super::health::{ClusterFacts, Facts, MountFacts, left_apart, left_in};
+use super::member::etcd_members::data_directory;
 use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, ShardStatus, Status};
 use metanode::Metanode;
@@ -98,6 +99,7 @@ impl Serving {
             lost: self.running.file_systems().losses(),
             mounts: self.mount_facts(),
             left_in_directory: left_in(&self.dir),
+            left_for_etcd: left_apart(&self.dir, &data_directory(&self.dir)),
             clock_lag: shards
                 .iter()
                 .map(|it| it.tree().log().clock_lag())

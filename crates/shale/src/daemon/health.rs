@@ -4,7 +4,7 @@ mod away;
 mod disk;
 
 pub use away::{Absence, HomeFacts};
-pub use disk::left_in;
+pub use disk::{left_apart, left_in};
 
 use super::stop_mark::{Stage, Stop};
 mod reaching;
@@ -75,6 +75,8 @@ pub struct Facts {
     pub mounts: MountFacts,
     /// Bytes that the disk of the node's directory has left; `None`: it doesn't tell.
     pub left_in_directory: Option<u64>,
+    /// Bytes that the disk of its member of etcd has left, if that is another one; `None`: it isn't, or doesn't tell.
+    pub left_for_etcd: Option<u64>,
     /// How far the calendar lags behind the newest time that is stored.
     pub clock_lag: Duration,
     /// Requests of programs that wait, of all mounts.
@@ -252,7 +254,7 @@ impl History {
         events.extend(segment_events(facts));
         events.extend(space_event(facts));
         events.extend(unfreed_event(facts));
-        events.extend(disk::event_of(facts));
+        events.extend(disk::events(facts));
         events.extend(damage_events(facts, &seen));
         events.extend(clock_event(facts, &seen));
         events.extend(session_event(facts, &seen));
@@ -787,15 +789,16 @@ fn etcd_events(etcd: &EtcdFacts) -> Vec<HealthEvent> {
             "{up} of {all} members of etcd work, not {}",
             wrong.join(", ")
         );
-        let remedy = "start the daemons of the quorum nodes that are away (`shale node list`), and look at etcd.log in \
-                      their directories: while most members are away nothing can be changed in the cluster";
+        let remedy = "start the daemons of the quorum nodes that are away (`shale node list`); where they run, see whether the \
+                      disk is full (`shale health` there), and look at etcd.log in their directories: while most members \
+                      are away nothing can be changed in the cluster";
         events.push(event(severity, "coordination", what, remedy));
     }
     if etcd.is_full {
         let what = "etcd's database is full: nothing can be changed in the cluster, and nodes that die aren't replaced";
         let remedy = "an etcd that Shale runs drops its history by itself within a minute, once most of its members \
-                      answer; if it stays full, or others run it: compact and defragment it (`etcdctl`), or raise its \
-                      --quota-backend-bytes";
+                      answer; if it stays full, see that no quorum node's disk is full (`shale health` there); if others \
+                      run it: compact and defragment it (`etcdctl`), or raise its --quota-backend-bytes";
         events.push(event(CRITICAL, "coordination", what, remedy));
     }
     for complaint in &etcd.complaints {

@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 
 /// etcd's own program, which knows nothing of Shale.
 const TOOL: &str = "etcdctl";
+/// The key of what [`write`] stores: none of Shale's ...
+const KEY: &str = "written by a test";
+/// ... and the bytes of each value; about as many fit into a word of a command.
+const VALUE_BYTES: usize = 100_000;
 
 /// Where the members answer, by their nodes.
 fn endpoints(lab: &Lab) -> Result<BTreeMap<u32, String>, String> {
@@ -87,9 +91,36 @@ pub(crate) fn lead(lab: &Lab, node: u32) {
     });
 }
 
+/// Has etcd store a value, through this node's member. All values take room until etcd forgets its history.
+///
+/// # Errors
+/// It may not have been stored, and why.
+pub(crate) fn write(lab: &Lab, node: u32) -> Result<(), String> {
+    let endpoint = endpoints(lab)?.remove(&node).ok_or("it has no member")?;
+    let own = BTreeMap::from([(node, endpoint)]);
+    let ended = run(lab, &own, &["put", KEY, &"x".repeat(VALUE_BYTES)]);
+    (ended.code == 0).then_some(()).ok_or(ended.text)
+}
+
+/// The revision that a node's member has reached.
+///
+/// # Errors
+/// Why that isn't known.
+pub(crate) fn revision(lab: &Lab, node: u32) -> Result<u64, String> {
+    let mut statuses = statuses(lab)?;
+    let status = statuses.remove(&node).ok_or("its member doesn't answer")?;
+    let revision = status["header"]["revision"].as_u64();
+    revision.ok_or_else(|| status.to_string())
+}
+
+/// The process of a node's member, if it runs at this moment.
+pub(crate) fn process_now(lab: &Lab, node: u32) -> Option<i32> {
+    let daemon = lab.state(node)["pid"].as_i64()?;
+    child_of(daemon as i32, "etcd")
+}
+
 /// The process of a node's member.
 #[track_caller]
 pub(crate) fn process(lab: &Lab, node: u32) -> i32 {
-    let daemon = lab.state(node)["pid"].as_i64().expect("its daemon runs");
-    child_of(daemon as i32, "etcd").expect("its daemon runs a member of etcd")
+    process_now(lab, node).expect("its daemon runs a member of etcd")
 }

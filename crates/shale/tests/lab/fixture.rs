@@ -11,6 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use std::{
     fs::{self, File},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::Command,
     sync::Once,
@@ -25,6 +26,10 @@ const COMMAND_MAX: Duration = Duration::from_secs(400);
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// The file that a test keeps locked.
 const OWNER: &str = "owner";
+/// The folder beside a lab with images of disks: `n1` is mounted on the directory of node 1, ...
+pub(super) const IMAGES: &str = "images";
+/// ... and unmounting it takes so long at most: the kernel closes the files of a process a little after its end.
+const UNMOUNT_MAX: Duration = Duration::from_secs(90);
 
 /// A lab of a test's own; its nodes are numbered from 1.
 pub(crate) struct Lab {
@@ -204,10 +209,36 @@ fn sweep(folder: &Path) {
 
 /// Ends the lab in a place, whatever is left of it, and removes the place.
 fn remove(home: &Path) {
-    let ended = std::panic::catch_unwind(|| run_lab(&home.join("lab"), &["down", "--purge"]));
+    let lab = home.join("lab");
+    let ended = std::panic::catch_unwind(|| {
+        if home.join(IMAGES).exists() {
+            run_lab(&lab, &["down"]);
+            unmount_images(home, &lab);
+        }
+        run_lab(&lab, &["down", "--purge"])
+    });
     match ended {
         Ok(ended) if ended.code == 0 => fs::remove_dir_all(home).unwrap(),
         other => eprintln!("{} can't be removed: {other:?}", home.display()),
+    }
+}
+
+/// Unmounts the disks of a lab that is down.
+fn unmount_images(home: &Path, lab: &Path) {
+    for entry in fs::read_dir(home.join(IMAGES)).unwrap() {
+        let place = lab.join(entry.unwrap().file_name());
+        poll::until("umount", UNMOUNT_MAX, || {
+            let disk = |path: &Path| path.metadata().map(|it| it.dev()).ok();
+            // What was put aside for one that couldn't be mounted has no place in the lab.
+            if disk(&place).is_none_or(|own| disk(lab) == Some(own)) {
+                return Ok(());
+            }
+            let umount = bounded::run(Command::new("umount").arg(&place));
+            match umount.code {
+                0 => Ok(()),
+                _ => Err(umount.text),
+            }
+        });
     }
 }
 

@@ -56,7 +56,8 @@ fn standing(lab: &Lab, node: u32) -> Result<(u64, u64), String> {
     Ok((number("lease_milliseconds")?, number("incarnation")?))
 }
 
-fn runs_of(lab: &Lab, nodes: &[u32]) -> Vec<u64> {
+/// The runs of nodes: one that has joined again has another one.
+pub(crate) fn runs_of(lab: &Lab, nodes: &[u32]) -> Vec<u64> {
     let run = |node: &u32| lab.until("a node tells its run", || standing(lab, *node));
     nodes.iter().map(run).map(|(_, run)| run).collect()
 }

@@ -18,11 +18,11 @@ const STATUS: &str =
     r#"{"header":{"cluster_id":"7","member_id":"1"},"version":"3.4.23","leader":"1"}"#;
 const NO_LEADER: &str =
     r#"{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}"#;
-const READ: &str = r#"{"header":{"cluster_id":"7","revision":"6"}}"#;
+pub(super) const READ: &str = r#"{"header":{"cluster_id":"7","revision":"6"}}"#;
 const DONE: &str = r#"{"header":{"cluster_id":"7","revision":"6"},"succeeded":true}"#;
 
 /// What a stranger does with a request.
-enum Reply {
+pub(super) enum Reply {
     Answer(u16, &'static str),
     /// These bytes, then the end.
     Raw(Vec<u8>),
@@ -40,8 +40,8 @@ enum Reply {
 
 use Reply::{Answer, Begin, Close, Endless, Last, Late, Raw, Silence};
 
-struct Stranger {
-    endpoint: EtcdEndpoint,
+pub(super) struct Stranger {
+    pub(super) endpoint: EtcdEndpoint,
     asked: Arc<Mutex<Vec<String>>>,
     written: Arc<AtomicUsize>,
     open: Arc<Open>,
@@ -56,7 +56,7 @@ struct Open {
 
 impl Stranger {
     /// How often it was asked for this.
-    fn asked(&self, path: &str) -> usize {
+    pub(super) fn asked(&self, path: &str) -> usize {
         let asked = self.asked.lock().unwrap();
         asked.iter().filter(|it| it.contains(path)).count()
     }
@@ -64,7 +64,7 @@ impl Stranger {
 
 /// Answers each request as `reply` says; the question who it is as a member of etcd, unless `reply` is
 /// asked for that as well.
-async fn stranger(
+pub(super) async fn stranger(
     world: &World,
     reply: impl Fn(&str) -> Reply + Send + Sync + 'static,
 ) -> Stranger {
@@ -160,7 +160,7 @@ async fn request(connection: &mut Connection) -> Option<String> {
 }
 
 /// A member as it should be.
-fn works(path: &str) -> Reply {
+pub(super) fn works(path: &str) -> Reply {
     Answer(
         200,
         match path {
@@ -192,7 +192,7 @@ fn store(world: &World, strangers: &[&Stranger]) -> Coordination {
     Coordination::etcd(world, &settings).unwrap()
 }
 
-fn run<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
+pub(super) fn run<F: Future<Output = ()>>(test: impl Fn(World) -> F) {
     for seed in 0..4 {
         Simulation::new(seed).run(&test).finished();
     }

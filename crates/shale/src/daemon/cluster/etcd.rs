@@ -8,6 +8,12 @@
 //! found another one with the same name, and whoever joined it would vote without knowing what it has agreed to; either
 //! way acknowledged facts would be lost. node.toml says whether it has run ([`EtcdConfig::began`]).
 //!
+//! *Its disk is full*: it ends when it can't write its log, its database or a snapshot, and is started again until it can.
+//! What it has acknowledged is in its log, which is allocated 64 MiB at a time. Nothing has to be put right by hand: when it
+//! starts it cuts a record off that it couldn't write whole, for which it needs room for a copy of the log's last file, puts a
+//! broken snapshot aside for the one before, and removes copies of the database that it had begun. Until there is room it may
+//! complain of a log that can't be repaired.
+//!
 //! [`EtcdConfig::began`]: crate::daemon::config::EtcdConfig::began
 
 use crate::daemon::config::ClusterConfig;
@@ -239,9 +245,9 @@ fn keep(mut child: Child, shared: &Shared) {
                 tracing::error!(%how, log = %log.display(), "etcd has ended; it is started again");
             }
         }
-        pause = match ended.is_none() || begun.elapsed() > RAN_WELL {
+        pause = match ended.is_none() {
             true => PAUSE_MIN,
-            false => (pause * 2).min(PAUSE_MAX),
+            false => pause_after(pause, begun.elapsed()),
         };
         loop {
             if shared.ends_within(pause) {
@@ -258,6 +264,15 @@ fn keep(mut child: Child, shared: &Shared) {
                 }
             }
         }
+    }
+}
+
+/// The pause before the next start of one that has ended by itself: longer each time, so that one that can't run takes little
+/// from others, and never so long that somebody waits for it when it can again. `ran`: for how long it did.
+fn pause_after(last: Duration, ran: Duration) -> Duration {
+    match ran > RAN_WELL {
+        true => PAUSE_MIN,
+        false => (last * 2).min(PAUSE_MAX),
     }
 }
 
@@ -355,6 +370,20 @@ mod tests {
             outside: None,
             founding,
         }
+    }
+
+    #[test]
+    fn one_that_ends_again_and_again_is_started_at_least_every_ten_seconds() {
+        let short = Duration::from_secs(1);
+        let mut pauses = vec![PAUSE_MIN];
+        for _ in 0..1_000 {
+            pauses.push(pause_after(pauses[pauses.len() - 1], short));
+        }
+        assert!(pauses.is_sorted());
+        assert_eq!(pauses[1], 2 * PAUSE_MIN);
+        assert_eq!(pauses.last(), Some(&Duration::from_secs(10)));
+        // What was in its way is over.
+        assert_eq!(pause_after(PAUSE_MAX, RAN_WELL + short), PAUSE_MIN);
     }
 
     /// Would be broken if a lost directory founded a second etcd under the same name, or came back as a member that

@@ -49,6 +49,7 @@ fn well() -> Facts {
         lost: client::Losses::default(),
         mounts: MountFacts::default(),
         left_in_directory: None,
+        left_for_etcd: None,
         clock_lag: Duration::ZERO,
         waiting: Vec::new(),
         cluster: None,
@@ -90,8 +91,29 @@ fn a_full_disk_under_the_directory_is_told_before_it_is_full() {
         assert!(full.message.starts_with("its disk is full: "));
         assert_eq!(full.subject, "directory /var/lib/shale");
         assert!(full.remedy.contains("`df -h /var/lib/shale`"));
+        assert!(full.remedy.contains("more than 128 MiB are left"));
     }
     assert_eq!(History::default().judge(&with(1 << 30)).state, "healthy");
+}
+
+#[test]
+fn a_full_disk_of_etcds_own_is_told_beside_that_of_the_directory() {
+    let mut facts = well();
+    facts.mounts.dir = "/var/lib/shale".into();
+    facts.left_in_directory = Some(1 << 30);
+    facts.left_for_etcd = Some(1 << 20);
+    let full = only(&facts);
+    assert_eq!(full.subject, "directory /var/lib/shale/etcd");
+    assert!(full.message.contains("member of etcd ends"));
+    facts.left_for_etcd = Some(1 << 30);
+    assert_eq!(History::default().judge(&facts).state, "healthy");
+    // A folder on the disk of its directory isn't told twice, and one that isn't there not at all.
+    let home = tempfile::tempdir().unwrap();
+    assert_eq!(left_apart(home.path(), home.path()), None);
+    assert_eq!(left_apart(home.path(), &home.path().join("etcd")), None);
+    let elsewhere = std::path::Path::new("/proc");
+    assert_eq!(left_apart(home.path(), elsewhere), left_in(elsewhere));
+    assert!(left_in(elsewhere).is_some());
 }
 
 /// Would be broken if each piece that comes to an NSD at the brink, or leaves it, were an event: soon no others would be kept.
