@@ -293,6 +293,7 @@ fn overwriter(path: &Path, bytes: u64, time: Duration, writer: u64) -> (u64, Dur
 pub fn synced_files(folder: &Path, count: u64) -> f64 {
     let speed = write_synced(folder, count);
     remove_folder(folder);
+    settle(folder.parent().expect("it is in another one"));
     speed
 }
 

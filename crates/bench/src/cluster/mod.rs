@@ -30,8 +30,8 @@ const OTHER: u64 = GIB / 2;
 /// Number of random reads, and how many at once.
 const READS: u64 = 20_000;
 const DEPTH: u64 = 16;
-/// Files fsynced one by one.
-const SYNCED_FILES: u64 = 300;
+/// Files fsynced one by one: some tenths of a second, so that a moment in which the machine is busy isn't all of a run.
+const SYNCED_FILES: u64 = 1_000;
 /// Size of each NSD of small clusters, and of those with six.
 const NSD: &str = "6G";
 const NSD_OF_SIX: &str = "2G";

@@ -83,10 +83,10 @@ const RANDOM_READS: Small = Small {
     at_once: DEPTH,
     message: (128, 4_096 + 128),
 };
-/// Ten times as many as in a run, because CPU time is counted in hundredths of a second.
+/// Three times as many as in a run, because CPU time is counted in hundredths of a second.
 const SYNCED_CREATES: Small = Small {
     what: "synced creates",
-    count: 10 * SYNCED_FILES,
+    count: 3 * SYNCED_FILES,
     at_once: 1,
     message: (4_096 + 256, 128),
 };

@@ -163,8 +163,10 @@ impl Book {
         let count = locks[begin..].partition_point(|lock| lock.range.start <= range.end);
         // With one on each side, which may continue in the range.
         let touched = begin.saturating_sub(1)..(begin + count + 1).min(locks.len());
-        let outside = |lock: &LockRequest| outside(lock, range);
-        let mut kept: Vec<_> = locks[touched.clone()].iter().flat_map(outside).collect();
+        let mut kept: Vec<_> = locks[touched.clone()]
+            .iter()
+            .flat_map(|lock| outside(lock, range))
+            .collect();
         if request.kind.is_some() {
             kept.push(*request);
         }
