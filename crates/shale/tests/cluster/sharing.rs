@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// What repair may read or write at each node, in bytes per second: the setting, and a number with which it can be watched.
 const SPEED: &str = "repair_bytes_per_second";
-const SLOWLY: u64 = 2 << 20;
+const SLOWLY: u64 = 512 << 10;
 /// Bytes of which an added NSD gets its share: much more than what else is on NSDs.
 const SPREAD: usize = 48 << 20;
 
