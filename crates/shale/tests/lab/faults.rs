@@ -214,3 +214,24 @@ pub(crate) fn until_well(lab: &Lab) {
         });
     }
 }
+
+/// Whether `shale health` of a node tells this of a subject, with this remedy: parts of each.
+///
+/// # Errors
+/// What it tells instead.
+pub(crate) fn tells(
+    lab: &Lab,
+    node: u32,
+    [subject, message, remedy]: [&str; 3],
+) -> Result<(), String> {
+    let health = lab.ask(node, &["health"]);
+    let mut events = health["events"].as_array().into_iter().flatten();
+    let is_told = events.any(|event| {
+        let says = |field: &str, text: &str| {
+            let said = event[field].as_str();
+            said.is_some_and(|said| said.contains(text))
+        };
+        says("subject", subject) && says("message", message) && says("remedy", remedy)
+    });
+    is_told.then_some(()).ok_or_else(|| health.to_string())
+}

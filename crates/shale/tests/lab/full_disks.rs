@@ -4,7 +4,7 @@
 
 use super::{
     disks, etcd,
-    faults::{until_well, until_whole},
+    faults::{tells, until_well, until_whole},
     fixture::Lab,
     load::Load,
     quorum::runs_of,
@@ -29,20 +29,6 @@ const WAITS: Duration = Duration::from_secs(2);
 /// Whether something is so.
 fn is_so(is_so: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
     is_so.then_some(()).ok_or_else(otherwise)
-}
-
-/// Whether `shale health` of a node tells this of a subject, with this remedy: parts of each.
-fn tells(lab: &Lab, node: u32, [subject, message, remedy]: [&str; 3]) -> Result<(), String> {
-    let health = lab.ask(node, &["health"]);
-    let mut events = health["events"].as_array().into_iter().flatten();
-    let is_told = events.any(|event| {
-        let says = |field: &str, text: &str| {
-            let said = event[field].as_str();
-            said.is_some_and(|said| said.contains(text))
-        };
-        says("subject", subject) && says("message", message) && says("remedy", remedy)
-    });
-    is_so(is_told, || health.to_string())
 }
 
 /// Whether a node keeps such an event about its directory.

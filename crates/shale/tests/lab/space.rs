@@ -2,11 +2,10 @@
 //! and space comes back.
 
 use super::{
-    faults::{until_well, until_whole},
+    faults::{tells, until_well, until_whole},
     fixture::Lab,
 };
 use crate::fixture::pattern;
-use serde_json::Value;
 use sim::by_suite;
 use std::{
     collections::BTreeMap,
@@ -97,19 +96,7 @@ fn fill(file: &mut File, node: u32) -> usize {
 
 /// Whether a node says of something that it is full, or nearly, and what helps.
 fn tells_full(lab: &Lab, node: u32, subject: &str) -> Result<(), String> {
-    let health = lab.ask(node, &["health"]);
-    let mut events = health["events"].as_array().into_iter().flatten();
-    let is_told = |event: &Value| {
-        let says = |field: &str, text: &str| {
-            let said = event[field].as_str();
-            said.is_some_and(|said| said.contains(text))
-        };
-        says("subject", subject) && says("message", "full") && says("remedy", "delete files")
-    };
-    events
-        .any(is_told)
-        .then_some(())
-        .ok_or_else(|| health.to_string())
+    tells(lab, node, [subject, "full", "delete files"])
 }
 
 /// Each file is as it was written, on a node so many after the one that has written it; in a long run on all nodes.
