@@ -204,8 +204,8 @@ fn cancel_drain(dir: &Dir, node: &str, json: bool) -> Result<ExitCode> {
         match json {
             true => output::json(&answer),
             false => say!(
-                "node {number} isn't emptied any more: its NSDs take new data again, and what has moved stays where it is; \
-                 `shale nsd list` shows them"
+                "node {number} isn't emptied any more: its NSDs that `shale nsd list` calls active take new data again, and \
+                 what has moved stays where it is"
             ),
         }
         Ok(ExitCode::SUCCESS)
