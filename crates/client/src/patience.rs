@@ -1,9 +1,10 @@
 //! How long waits may last: for the client's patience, which doesn't count while the node is held up.
 //!
-//! *Held up* is a node that is up and whose lease nobody renews, without having said that its run is expelled: most of all
-//! while coordination has no quorum. Nothing is answered and nothing cached is used then, so waiting on can do no harm, and an
-//! error might be a program's end. Who waits meanwhile waits on, and has the whole patience again once there is a lease; of time
-//! with a lease no wait takes more than twice the patience: one that is lost again and again prolongs nothing without end.
+//! *Held up* is a node that is up and has no lease, because nobody renews it, and that hasn't been told that its run is expelled:
+//! most of all while coordination has no quorum. Nothing is answered and nothing cached is used then, so waiting on can do no
+//! harm, and an error might be a program's end. Who waits meanwhile waits on, and has the whole patience again once there is a
+//! lease; of time with a lease no wait takes more than twice the patience: one that is lost again and again prolongs nothing
+//! without end.
 //!
 //! What ends such a wait: the lease is renewed; the run is expelled, or has left; the client is about to be closed.
 
@@ -72,7 +73,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// How a node was held up since a time, that is held up from and to these times.
+    /// How a node was held up since a time and until now, if it is held up in these spans of time.
     fn held_up(spans: &[(Instant, Instant)], since: Instant, now: Instant) -> Option<HoldUp> {
         let begun = spans
             .iter()
