@@ -10,6 +10,7 @@ mod deletion;
 mod evenness;
 mod generations;
 mod members;
+mod only_copies;
 pub mod pack;
 mod progress;
 mod read;
