@@ -44,4 +44,4 @@ pub use server::{EtcdBegin, EtcdCertificates, EtcdPeerCertificate, EtcdServer, H
 pub use settings::{ENDPOINTS_MAX, EtcdEndpoint, EtcdSettings, PREFIX_BYTES_MAX};
 pub(crate) use store::Store;
 pub use tending::{EtcdTended, EtcdTending, EtcdTour, UNSTARTED_MAX};
-pub use upkeep::EtcdAlarm;
+pub use upkeep::{EtcdAlarm, EtcdLeftOut};

@@ -6,7 +6,7 @@
 
 use super::members::{Etcd, EtcdMember, EtcdMemberId};
 use super::settings::{ENDPOINTS_MAX, EtcdEndpoint, EtcdSettings};
-use super::upkeep::EtcdAlarm;
+use super::upkeep::{EtcdAlarm, EtcdLeftOut};
 use model::Result;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,6 +14,11 @@ use world::{Deadline, Instant, World};
 
 /// How long a member that was added may take to run for the first time. etcd takes no other newcomer meanwhile.
 pub const UNSTARTED_MAX: Duration = Duration::from_secs(600);
+/// How long the alarm of a full etcd stays when a member couldn't rewrite its database in the round before. Each round keeps
+/// everybody waiting while the others rewrite theirs, and may end the member that can't. Doubles with each such round ...
+const AGAIN_MIN: Duration = Duration::from_secs(60);
+/// ... up to this.
+const AGAIN_MAX: Duration = Duration::from_secs(600);
 /// How long the removal of one may take.
 const REMOVE_MAX: Duration = Duration::from_secs(30);
 
@@ -22,13 +27,39 @@ pub struct EtcdTending {
     world: World,
     /// Since when members are known that have never run.
     unstarted: BTreeMap<EtcdMemberId, Instant>,
+    rounds: Rounds,
+}
+
+/// Rounds in which room is made.
+#[derive(Default)]
+struct Rounds {
+    /// How long to wait after the last round, and until when, if that didn't do all.
+    waits: Option<(Duration, Instant)>,
+}
+
+impl Rounds {
+    fn is_due(&self, now: Instant) -> bool {
+        self.waits.is_none_or(|(_, until)| now >= until)
+    }
+
+    /// A round has ended, in which all members have rewritten their databases or not.
+    fn end(&mut self, did_all: bool, now: Instant) {
+        let pause = match self.waits {
+            None => AGAIN_MIN,
+            Some((pause, _)) => (pause * 2).min(AGAIN_MAX),
+        };
+        self.waits = match did_all {
+            true => None,
+            false => Some((pause, now + pause)),
+        };
+    }
 }
 
 /// Something that was done.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EtcdTended {
-    /// The database was full, and isn't any more.
-    MadeRoom,
+    /// The database was full, and isn't any more, but at these members.
+    MadeRoom(Vec<EtcdLeftOut>),
     /// A member that never ran was removed.
     Removed(EtcdMember),
 }
@@ -49,11 +80,13 @@ impl EtcdTending {
         Self {
             world: world.clone(),
             unstarted: BTreeMap::new(),
+            rounds: Rounds::default(),
         }
     }
 
     /// Looks once, and does what is due: removes members that haven't run within [`UNSTARTED_MAX`] after they were first
-    /// seen here, and makes room if the database is full. May take minutes then.
+    /// seen here, and makes room if the database is full. May take minutes then. If not all members could do their part the
+    /// time before, it waits longer, up to ten minutes, unless there was no alarm meanwhile.
     ///
     /// # Errors
     /// `Unavailable`: etcd doesn't answer; `NoSpace`: it is full of facts. Look again later.
@@ -68,9 +101,16 @@ impl EtcdTending {
         }
         let alarms = etcd.alarms().await?;
         let is_full = alarms.iter().any(|it| matches!(it, EtcdAlarm::NoSpace(_)));
-        if is_full {
-            of_all(&self.world, settings, &members)?.make_room().await?;
-            done.push(EtcdTended::MadeRoom);
+        if !is_full {
+            self.rounds = Rounds::default();
+        } else if self.rounds.is_due(self.world.now()) {
+            let all = of_all(&self.world, settings, &members)?;
+            // Whoever doesn't come so far has kept nobody waiting.
+            let forgotten = all.forget_history().await?;
+            let rewritten = all.rewrite(forgotten).await;
+            let did_all = matches!(&rewritten, Ok(left_out) if left_out.is_empty());
+            self.rounds.end(did_all, self.world.now());
+            done.push(EtcdTended::MadeRoom(rewritten?));
         }
         let is_left = |it: &EtcdMember| !done.contains(&EtcdTended::Removed(it.clone()));
         Ok(EtcdTour {

@@ -86,9 +86,20 @@ async fn tend_once(
 
 fn told(done: &EtcdTended) -> (&'static str, String) {
     match done {
-        EtcdTended::MadeRoom => {
+        EtcdTended::MadeRoom(left_out) if left_out.is_empty() => {
             let what = "the database was full: its history was dropped, and there is room again";
             ("etcd-made-room", what.to_owned())
+        }
+        EtcdTended::MadeRoom(left_out) => {
+            let members = left_out.iter();
+            let members = members.map(|it| format!("{} ({})", it.endpoint, it.error));
+            let members = members.collect::<Vec<_>>().join(", ");
+            let what = format!(
+                "the database was full: its history was dropped, but not all members could rewrite it, so it may be full \
+                 again at once: free space on the disks of these, or bring them back: {members}; if it is full again, it is \
+                 tried again within ten minutes"
+            );
+            ("etcd-member-left-out", what)
         }
         EtcdTended::Removed(member) => {
             let place = member.peer_urls.join(", ");
@@ -114,4 +125,29 @@ async fn forget_outdated(here: &InCluster, members: &[EtcdMember]) -> Result<()>
         tracing::info!(%node, "the node has no member of etcd any more");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coordination::etcd::EtcdLeftOut;
+    use model::{Error, ErrorKind};
+
+    /// Would be broken if it was told that there is room although a member is still full.
+    #[test]
+    fn room_is_told_only_if_all_members_have_it() {
+        let (event, what) = told(&EtcdTended::MadeRoom(Vec::new()));
+        assert_eq!(event, "etcd-made-room");
+        assert!(what.contains("there is room again"), "{what}");
+        let left_out = EtcdLeftOut {
+            endpoint: "https://10.0.0.2:7312".parse().expect("an endpoint"),
+            error: Error::new(ErrorKind::Unavailable, "no space left on device"),
+        };
+        let (event, what) = told(&EtcdTended::MadeRoom(vec![left_out]));
+        assert_eq!(event, "etcd-member-left-out");
+        assert!(!what.contains("there is room"), "{what}");
+        for part in ["https://10.0.0.2:7312", "no space left on device"] {
+            assert!(what.contains(part), "{what}");
+        }
+    }
 }
