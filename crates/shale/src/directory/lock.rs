@@ -134,7 +134,13 @@ pub fn is_holder_stopped(dir: &Path) -> bool {
 
 /// Whether a process may still have files open: a zombie, waiting for its parent, has none.
 fn is_alive(process: i32) -> bool {
-    !matches!(state(process), None | Some('Z' | 'X'))
+    match state(process) {
+        None | Some('X') => false,
+        // That is its first thread. Others that haven't ended yet have the files as well.
+        Some('Z') => std::fs::read_dir(format!("/proc/{process}/task"))
+            .is_ok_and(|threads| threads.count() > 1),
+        Some(_) => true,
+    }
 }
 
 /// Waits until the lock is free and the process that had it is gone. A daemon that another command
