@@ -2,7 +2,6 @@
 //! program, the simulator and the benchmarks all start it this way.
 
 mod attempts;
-mod giving_up;
 mod member;
 mod nsds;
 mod pools;

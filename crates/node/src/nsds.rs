@@ -1,7 +1,6 @@
 //! The NSDs of this node: opened at start, added and given up while it runs.
 
 use super::attempts::Look;
-use super::giving_up::{Need, has_only_copies, not_gone, or_gone};
 use super::regions::{make_disk, open_disk};
 use coordination::Coordination;
 use metanode::DATA_POOL;
@@ -130,6 +129,18 @@ pub(super) fn entry(nsd: NsdId, bytes: u64, failures: Failures) -> NsdEntry {
         weight: u32::try_from((bytes >> 30).max(1)).unwrap_or(u32::MAX),
         state: NsdState::Active,
     }
+}
+
+/// Adds the way out to the error of an NSD that the others can't replace.
+fn or_gone(error: Error, nsd: NsdId, is_needed: bool) -> Error {
+    if error.kind() != ErrorKind::NoSpace || is_needed {
+        return error;
+    }
+    let text = format!(
+        "{error}; if it is gone for good, or its data may have less redundancy until an NSD is added: \
+         `shale nsd remove {nsd} --gone`"
+    );
+    Error::new(ErrorKind::NoSpace, text)
 }
 
 /// The health of an NSD that isn't here, as far as it shows: a node that doesn't answer may be back soon, so that isn't
@@ -426,8 +437,7 @@ impl LocalNsds {
     ///
     /// # Errors
     /// `NotFound`. `NoSpace`: it can be read, and the others can't take what it has; [`Removal::Gone`] does it
-    /// all the same. `InvalidArgument`: it is said to be gone, but answers and may have the only copy of data, for good
-    /// or until that is written again.
+    /// all the same. `InvalidArgument`: it is said to be gone, but answers and may have the only copy of data.
     pub async fn remove(&self, nsd: NsdId, removal: Removal) -> Result<()> {
         if self
             .pool
@@ -447,27 +457,19 @@ impl LocalNsds {
         let member = standing.map_or(MemberState::Missing, |it| it.member);
         let is_readable = !matches!(member, MemberState::Failed | MemberState::Missing);
         let answers = matches!(member, MemberState::Online | MemberState::Full);
-        let has_only_copies = match removal {
-            // Only whoever is refused is told another way.
-            Removal::Drain if placement::drain(&self.pool.map(), nsd).is_ok() => false,
-            Removal::Gone if !answers => false,
-            Removal::Gone => has_only_copies(&self.coordination, &self.pool, nsd).await?,
-            // One that doesn't say what it has may be gone.
-            Removal::Drain => has_only_copies(&self.coordination, &self.pool, nsd)
-                .await
-                .unwrap_or(false),
-        };
         // By the map that is changed: somebody else may give up another one meanwhile.
-        let need = |map: &PoolMap| match (self.pool.is_needed(map, nsd), has_only_copies) {
-            (true, _) => Need::Always,
-            (false, true) => Need::ForNow,
-            (false, false) => Need::Never,
-        };
+        let is_needed = |map: &PoolMap| self.pool.is_needed(map, nsd);
         let give_up = |map: &PoolMap| match removal {
             Removal::Drain if is_readable => {
-                placement::drain(map, nsd).map_err(|error| or_gone(error, nsd, need(map)))
+                placement::drain(map, nsd).map_err(|error| or_gone(error, nsd, is_needed(map)))
             }
-            Removal::Gone if answers && need(map) != Need::Never => Err(not_gone(nsd, need(map))),
+            Removal::Gone if answers && is_needed(map) => Err(Error::new(
+                ErrorKind::InvalidArgument,
+                format!(
+                    "give up NSD {nsd}: it answers, and may have the only copy of data: remove it \
+                         without saying that it is gone, so that what it has moves to the others first"
+                ),
+            )),
             Removal::Drain | Removal::Gone => placement::mark_lost(map, nsd),
         };
         self.change_map(give_up).await?;

@@ -65,12 +65,7 @@ async fn must_have_files(client: &Client) -> Result<()> {
 
 /// A client of the second node writes the files.
 pub(crate) async fn write_all(stage: &Arc<Stage>) {
-    write_all_on(stage, 1).await;
-}
-
-/// A client of a node writes the files.
-pub(crate) async fn write_all_on(stage: &Arc<Stage>, node: usize) {
-    let written = stage.run(node, async |_, member| {
+    let written = stage.run(1, async |_, member| {
         let client = client(&member).await;
         write_files(&client).await?;
         client.close().await

@@ -1,6 +1,6 @@
 //! What is lost is rebuilt: what can lose the least first, whoever owns the shard.
 
-use crate::growing::{ms, must_read_all, until, write_all, write_all_on};
+use crate::growing::{ms, must_read_all, until, write_all};
 use model::map::NsdState;
 use model::{ErrorKind, GroupId, NsdId, Result, Scheme};
 use node::Removal;
@@ -258,49 +258,6 @@ fn an_nsd_that_the_others_cannot_replace_is_kept_unless_it_is_said_to_be_gone() 
         })
         .await;
     });
-}
-
-/// Would be broken if the only copies of what was written while the other one of two NSDs was away were given up by a wrong
-/// word, or if that was refused for good.
-#[test]
-fn what_was_written_to_one_of_two_nsds_is_on_the_other_before_that_one_is_given_up() {
-    each_seed(0..by_suite(2, 20), |seed| {
-        given_up_after_an_outage(seed);
-    });
-}
-
-fn given_up_after_an_outage(seed: u64) -> u64 {
-    // The third node has none, so that a quorum is left.
-    let scenario = ClusterScenario {
-        first_nsds: 2,
-        ..ClusterScenario::USUAL
-    };
-    Stage::play(seed, &scenario, None, async |stage| {
-        stage.kill(1);
-        // The cluster has noticed.
-        stage.sleep(ms(30_000)).await;
-        write_all_on(&stage, 2).await;
-        stage.start(1).await;
-        let mut refused = 0;
-        for step in 0.. {
-            let (removed, state) = remove(&stage, NsdId(1), Removal::Gone).await;
-            let Err(error) = removed else {
-                assert_eq!(state, NsdState::Lost);
-                break;
-            };
-            assert_eq!(state, NsdState::Active, "{error}");
-            refused += u32::from(error.kind() == ErrorKind::InvalidArgument);
-            assert!(step < REPAIR_MAX, "{error}");
-            stage.sleep(ms(500)).await;
-        }
-        assert!(refused > 0, "one copy was enough");
-        must_read_all(&stage, 2).await;
-        stage.add_nsd(0, "second", scenario.region_bytes).await;
-        until(&stage, 0, "two copies again", |pool| {
-            pool.repair_progress().lost_slots == 0 && pool.groups().moving().is_empty()
-        })
-        .await;
-    })
 }
 
 /// Would be broken if two commands at once each counted on the NSD that the other one gives up.
