@@ -61,8 +61,7 @@ impl Pool {
 
     /// Whether some group of a map, which may be newer than the one in use, couldn't be read without an NSD. A slot
     /// that moves counts only while both its NSDs serve: each may have what the other lacks. So it is while an NSD is
-    /// drained, which gets nothing new, and when that was taken back, as most is at the next NSD then. Judges by the
-    /// groups' schemes: what was written narrower is found by [`Pool::has_only_copies`].
+    /// drained, which gets nothing new, and when that was taken back, as most is at the next NSD then.
     #[must_use]
     pub fn is_needed(&self, map: &PoolMap, nsd: NsdId) -> bool {
         let groups = Groups::new(map);

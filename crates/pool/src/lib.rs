@@ -10,7 +10,6 @@ mod deletion;
 mod evenness;
 mod generations;
 mod members;
-mod only_copies;
 pub mod pack;
 mod progress;
 mod read;

@@ -156,33 +156,6 @@ fn copies_in_a_pool_of_two_go_on_with_one_and_are_repaired() {
     });
 }
 
-/// Would be broken if the scheme alone said which NSD may be given up: what was written while the other one was away has one
-/// copy.
-#[test]
-fn an_nsd_has_the_only_copies_of_what_was_written_alone_until_that_is_written_again() {
-    with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
-        let (one, two) = (NsdId(1), NsdId(2));
-        let bytes = plain(MIB, 1);
-        let has_only_copies =
-            async |nsd: NsdId| rig.pool.has_only_copies(nsd).await.expect("it answers");
-        rig.write(&bytes).await;
-        assert!(!has_only_copies(one).await && !has_only_copies(two).await);
-        let away = rig.disconnect(two);
-        let single = rig.write(&bytes).await;
-        rig.connect(away).await;
-        assert!(!rig.pool.is_needed(&rig.pool.map(), one), "by the scheme");
-        assert!(has_only_copies(one).await && !has_only_copies(two).await);
-        let whole = rig.write(&bytes).await;
-        assert_eq!(whole.scheme, Scheme::Replicate(2));
-        rig.pool.delete(&[single]).await.expect("both answer");
-        assert!(!has_only_copies(one).await);
-        // Whoever doesn't say what it has isn't taken for empty.
-        rig.disconnect(one);
-        let unknown = rig.pool.has_only_copies(one).await.expect_err("it is away");
-        assert_eq!(unknown.kind(), ErrorKind::Unavailable);
-    });
-}
-
 #[test]
 fn a_log_view_has_different_failure_groups_and_avoids_what_failed() {
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
