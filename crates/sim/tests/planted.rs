@@ -209,7 +209,6 @@ const SHORT: &[Planted] = &[
     Planted::KeepBytes,
     Planted::ForgetReplies,
     Planted::KeepLost,
-    Planted::ShowUndurable,
     Planted::TakeUnasked,
     Planted::ClaimNoRoom,
     Planted::IgnorePace,
