@@ -16,6 +16,7 @@ mod directory;
 mod lab;
 mod options;
 mod output;
+mod process;
 
 use clap::FromArgMatches;
 use commands::fstab::CalledAs;

@@ -1,6 +1,7 @@
 //! One daemon per directory, or one command that changes the node: a file lock that ends with the process, however it ends.
 
 use super::{log, private};
+use crate::process::{Process, Thread};
 use model::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::{
@@ -116,31 +117,12 @@ pub fn holder(dir: &Path) -> Option<i32> {
 
 /// Whether a process is stopped (SIGSTOP, a debugger).
 pub fn is_stopped(process: i32) -> bool {
-    matches!(state(process), Some('T' | 't'))
-}
-
-/// The kernel's letter for the state of a process; `None` if there is none.
-fn state(process: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name before it may contain anything, including blanks and brackets.
-    let rest = stat.rsplit(')').next();
-    rest.and_then(|rest| rest.trim().chars().next())
+    Thread::first_of(process).is_some_and(|thread| thread.is_stopped())
 }
 
 /// Whether the daemon that has the lock is stopped and so can't answer.
 pub fn is_holder_stopped(dir: &Path) -> bool {
     holder(dir).is_some_and(is_stopped)
-}
-
-/// Whether a process may still have files open: a zombie, waiting for its parent, has none.
-fn is_alive(process: i32) -> bool {
-    match state(process) {
-        None | Some('X') => false,
-        // That is its first thread. Others that haven't ended yet have the files as well.
-        Some('Z') => std::fs::read_dir(format!("/proc/{process}/task"))
-            .is_ok_and(|threads| threads.count() > 1),
-        Some(_) => true,
-    }
 }
 
 /// Waits until the lock is free and the process that had it is gone. A daemon that another command
@@ -151,9 +133,12 @@ fn is_alive(process: i32) -> bool {
 pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
     let begun = Instant::now();
     let mut stopped_since = None;
-    let ending = holder(dir);
-    // A process that is gone, or a zombie, has no lock.
-    while ending.map_or_else(|| is_held(dir), is_alive) {
+    let ending = holder(dir).and_then(Process::of);
+    // A process that is gone has no lock, nor any other file.
+    while ending
+        .as_ref()
+        .map_or_else(|| is_held(dir), |process| !process.is_gone())
+    {
         stopped_since = is_holder_stopped(dir).then(|| stopped_since.unwrap_or_else(Instant::now));
         let stopped_for = stopped_since.map_or(Duration::ZERO, |since| since.elapsed());
         if begun.elapsed() > patience || stopped_for > STOPPED_MAX {

@@ -4,12 +4,13 @@ use super::{
     super::machine::{
         bounded::{self, until},
         names::NodeNumber,
-        processes::{self, Process},
+        processes,
     },
     Lab,
     roles::Role,
 };
 use crate::daemon::SLOW_DISKS;
+use crate::process::Process;
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, time::Duration};
 

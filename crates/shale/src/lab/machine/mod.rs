@@ -9,11 +9,11 @@ pub mod processes;
 #[cfg(test)]
 mod tests;
 
+use crate::process::Process;
 use model::{Error, ErrorKind, Result};
 use names::{Names, NodeNumber};
 use network::Tools;
 use plan::Bridges;
-use processes::Process;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::{ffi::OsStr, fs::File, os::fd::AsFd, process::Command};
 

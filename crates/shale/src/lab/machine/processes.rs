@@ -1,15 +1,10 @@
 //! The processes of a node: those in its network namespace, whoever started them.
 
 use super::bounded::{SOON, until};
+use crate::process::Process;
 use model::{Error, ErrorKind, Result};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::{
-    ffi::OsString,
-    fs, io,
-    os::unix::{ffi::OsStringExt, fs::MetadataExt},
-    path::Path,
-    time::Duration,
-};
+use rustix::process::Signal;
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
 /// The kernel finishes a killed process's I/O before the process is gone.
 const END_MAX: Duration = Duration::from_secs(60);
@@ -17,45 +12,6 @@ const END_MAX: Duration = Duration::from_secs(60);
 const FREEZE_MAX: Duration = Duration::from_secs(30);
 /// Processes that start others while they are killed are looked for again, this often.
 const ROUNDS_MAX: u32 = 100;
-
-/// One process, and not another one that got its number later.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Process {
-    /// Its number.
-    pub pid: i32,
-    /// When it started, in ticks of the kernel's clock since boot.
-    started: u64,
-    /// Its command line.
-    pub arguments: Vec<OsString>,
-}
-
-/// What a thread's line in /proc says.
-struct Thread {
-    state: char,
-    started: u64,
-}
-
-impl Thread {
-    /// Of `/proc/PID/stat`. The name in it may contain anything, so what counts begins after the
-    /// last parenthesis.
-    fn read(file: &Path) -> Option<Self> {
-        let text = fs::read_to_string(file).ok()?;
-        let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-        Some(Self {
-            state: fields.next()?.chars().next()?,
-            // The 22nd field, of which the state is the third.
-            started: fields.nth(18)?.parse().ok()?,
-        })
-    }
-
-    fn is_gone(&self) -> bool {
-        matches!(self.state, 'Z' | 'X')
-    }
-
-    fn is_stopped(&self) -> bool {
-        matches!(self.state, 'T' | 't') || self.is_gone()
-    }
-}
 
 /// The processes in a namespace, in the order of their numbers; none if there is no such namespace.
 ///
@@ -88,77 +44,6 @@ pub fn in_namespace(namespace: &Path) -> Result<Vec<Process>> {
 fn identity(namespace: &Path) -> io::Result<(u64, u64)> {
     let found = fs::metadata(namespace)?;
     Ok((found.dev(), found.ino()))
-}
-
-impl Process {
-    /// The process with a number, if it lives.
-    pub fn of(pid: i32) -> Option<Self> {
-        let thread = Thread::read(&Path::new("/proc").join(pid.to_string()).join("stat"))?;
-        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let words = line.split(|byte| *byte == 0).map(<[u8]>::to_vec);
-        let mut arguments: Vec<_> = words.map(OsString::from_vec).collect();
-        // The line ends with a zero, too.
-        arguments.pop();
-        Some(Self {
-            pid,
-            started: thread.started,
-            arguments,
-        })
-    }
-
-    /// For how long it has run.
-    pub fn age(&self) -> Duration {
-        let up = fs::read_to_string("/proc/uptime").unwrap_or_default();
-        let up = up.split(' ').next().and_then(|it| it.parse().ok());
-        let started = self.started as f64 / rustix::param::clock_ticks_per_second() as f64;
-        Duration::from_secs_f64((up.unwrap_or(started) - started).max(0.0))
-    }
-
-    /// Whether it has ended: none of its threads is left, and all that it had open is closed.
-    pub fn is_gone(&self) -> bool {
-        !self.is_itself() || self.threads().iter().all(Thread::is_gone)
-    }
-
-    /// Whether it is stopped: no thread of it runs.
-    pub fn is_frozen(&self) -> bool {
-        let threads = self.threads();
-        !threads.is_empty() && !self.is_gone() && threads.iter().all(Thread::is_stopped)
-    }
-
-    fn is_itself(&self) -> bool {
-        let stat = format!("/proc/{}/stat", self.pid);
-        Thread::read(Path::new(&stat)).is_some_and(|thread| thread.started == self.started)
-    }
-
-    fn threads(&self) -> Vec<Thread> {
-        let entries = fs::read_dir(format!("/proc/{}/task", self.pid));
-        let entries = entries.into_iter().flatten().flatten();
-        entries
-            .filter_map(|entry| Thread::read(&entry.path().join("stat")))
-            .collect()
-    }
-
-    /// Sends a signal; nothing happens if the process has ended.
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let failed = |error: rustix::io::Errno| {
-            Error::new(ErrorKind::Unavailable, error.to_string())
-                .while_doing(format!("signalling process {}", self.pid))
-        };
-        let pid = Pid::from_raw(self.pid).expect("processes have positive numbers");
-        let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(descriptor) => descriptor,
-            Err(rustix::io::Errno::SRCH) => return Ok(()),
-            Err(error) => return Err(failed(error)),
-        };
-        // Whatever the number means later, the descriptor means the process that it meant here.
-        if !self.is_itself() {
-            return Ok(());
-        }
-        match pidfd_send_signal(&descriptor, signal) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
-            Err(error) => Err(failed(error)),
-        }
-    }
 }
 
 /// Kills the processes that `look` finds, again until it finds none; returns how many there were.
@@ -257,20 +142,6 @@ mod tests {
         // Nobody is left to hear it.
         freeze(std::slice::from_ref(&process)).unwrap();
         thaw(std::slice::from_ref(&process)).unwrap();
-    }
-
-    #[test]
-    fn a_number_that_belongs_to_another_process_now_is_left_alone() {
-        let (mut child, process) = sleeper();
-        let former = Process {
-            started: process.started - 1,
-            ..process.clone()
-        };
-        assert!(former.is_gone());
-        former.signal(Signal::KILL).unwrap();
-        assert!(!process.is_gone());
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
     #[test]
