@@ -18,8 +18,8 @@ pub(crate) struct Book {
     tenure: Tenure,
     holds: BTreeMap<InodeId, u64>,
     doors: BTreeSet<LockDoor>,
-    /// The locks of an owner on an inode: ranges without overlaps, each as it would be asked for, sorted.
-    locks: BTreeMap<(InodeId, LockSpace, LockOwner), Vec<LockRequest>>,
+    /// The locks of an owner on an inode, by their starts: ranges without overlaps, each as it would be asked for.
+    locks: BTreeMap<(InodeId, LockSpace, LockOwner), BTreeMap<u64, LockRequest>>,
     /// Requests that wait for their turn, by number.
     waits: BTreeMap<u64, LockRequest>,
     /// By slot: the number of an operation that was sent, and with which the session holds what it makes. Those
@@ -121,7 +121,8 @@ impl Book {
                         ..*request
                     };
                     let known = self.locks.get(&key(request));
-                    let is_same = known.is_some_and(|it| it[0].kind == request.kind);
+                    let mut known = known.into_iter().flat_map(BTreeMap::values);
+                    let is_same = known.next().is_some_and(|it| it.kind == request.kind);
                     if !is_same {
                         self.set(&unlock);
                     }
@@ -145,7 +146,7 @@ impl Book {
             LockCall::EndOpen { door, open } if is_done => {
                 for ((_, _, owner), locks) in &mut self.locks {
                     if owner.door == *door {
-                        locks.retain(|lock| lock.taker.open != *open);
+                        locks.retain(|_, lock| lock.taker.open != *open);
                     }
                 }
                 self.locks.retain(|_, locks| !locks.is_empty());
@@ -158,28 +159,36 @@ impl Book {
     fn set(&mut self, request: &LockRequest) {
         let (key, range) = (key(request), request.range);
         let locks = self.locks.entry(key).or_default();
-        // They are sorted, so those in the range lie together.
-        let begin = locks.partition_point(|lock| lock.range.end < range.start);
-        let count = locks[begin..].partition_point(|lock| lock.range.start <= range.end);
-        // With one on each side, which may continue in the range.
-        let touched = begin.saturating_sub(1)..(begin + count + 1).min(locks.len());
-        let mut kept: Vec<_> = locks[touched.clone()]
-            .iter()
-            .flat_map(|lock| outside(lock, range))
-            .collect();
+        // One before may reach into the range, or continue in it, and one behind may continue it.
+        let before = locks.range(..range.start).next_back();
+        let first = before.map_or(range.start, |(start, _)| *start);
+        let last = range.end.saturating_add(1);
+        let touched = locks.range(first..=last).map(|(_, lock)| *lock);
+        let touched: Vec<LockRequest> = touched.collect();
+        let mut kept: Vec<LockRequest> = Vec::with_capacity(touched.len() + 2);
+        for lock in &touched {
+            locks.remove(&lock.range.start);
+            kept.extend(outside(lock, range));
+        }
         if request.kind.is_some() {
             kept.push(*request);
         }
         kept.sort_by_key(|lock| lock.range.start);
         // Neighbours of one kind and origin are one lock.
-        let mut joined: Vec<LockRequest> = Vec::with_capacity(kept.len());
+        let mut start = None;
         for lock in kept {
-            match joined.last_mut() {
-                Some(last) if continues(last, &lock) => last.range.end = lock.range.end,
-                _ => joined.push(lock),
+            let last = match start {
+                Some(start) => locks.get_mut(&start),
+                None => None,
+            };
+            match last.filter(|last| continues(last, &lock)) {
+                Some(last) => last.range.end = lock.range.end,
+                None => {
+                    start = Some(lock.range.start);
+                    locks.insert(lock.range.start, lock);
+                }
             }
         }
-        locks.splice(touched, joined);
         if locks.is_empty() {
             self.locks.remove(&key);
         }
@@ -207,7 +216,7 @@ impl Book {
             let at = next(&mut parts);
             parts[at].doors.push(*door);
         }
-        for lock in self.locks.values().flatten() {
+        for lock in self.locks.values().flat_map(BTreeMap::values) {
             let at = next(&mut parts);
             parts[at].locks.push(*lock);
         }
