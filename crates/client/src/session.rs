@@ -42,7 +42,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tracing::warn;
 use world::call::Asked;
-use world::{Deadline, Instant, Part, WAITERS_MAX, Wait, Waiter, Waiters, Work, World};
+use world::{
+    Deadline, Instant, Part, WAITERS_MAX, Wait, Waiter, Waiters, Work, World, joined_waits,
+    longest_waits,
+};
 
 /// The cause by which waits for another session are listed.
 const SESSION_WAIT: &str = "a new session, because the owner didn't hear from this client in time";
@@ -563,13 +566,9 @@ impl Session {
 
     /// All waits, longest first, at most 1,024; and how many more there are.
     pub(crate) fn waits(&self) -> (Vec<Waiter>, usize) {
-        let (mut waits, left_out) = self.waiters.list(self.now());
-        let (for_owner, more) = self.owner.waits(&self.world);
-        waits.extend(for_owner);
-        waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
-        let left_out = left_out + more + waits.len().saturating_sub(WAITERS_MAX);
-        waits.truncate(WAITERS_MAX);
-        (waits, left_out)
+        let for_owner = self.owner.waits(&self.world);
+        let all = joined_waits([self.waiters.list(self.now()), for_owner]);
+        longest_waits(all, WAITERS_MAX)
     }
 
     /// When a wait ends that should end at `deadline`: later if the node was held up meanwhile.

@@ -228,15 +228,8 @@ impl Metanode {
         let nodes = sessions.of_clients();
         let nodes: BTreeMap<SessionId, NodeId> =
             nodes.map(|(session, run)| (session, run.node)).collect();
-        let (mut waits, mut left_out) = self.room.waits();
-        for (more, rest) in [
-            self.tokens.waits(&nodes),
-            self.locks.waits(&nodes, self.world.now()),
-        ] {
-            waits.extend(more);
-            left_out += rest;
-        }
-        (waits, left_out)
+        let of_locks = self.locks.waits(&nodes, self.world.now());
+        world::joined_waits([self.room.waits(), self.tokens.waits(&nodes), of_locks])
     }
 
     /// Whether this owner knows that a session holds at least this; `None` while sessions may hold what they

@@ -25,7 +25,7 @@ use nsd::{Nsd, NsdIdentity};
 use pool::Pool;
 use regions::{make_disk, open_disk};
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
-use world::{WAITERS_MAX, Waiter, World};
+use world::{WAITERS_MAX, Waiter, World, joined_waits, longest_waits};
 
 /// The shard of the first file system; on a node that is alone there is no other.
 pub const ROOT_SHARD: ShardId = ShardId(0);
@@ -256,13 +256,12 @@ impl Node {
     /// All waits with what they wait for, longest first, and how many more found no room: for chains of waits.
     #[must_use]
     pub fn waits(&self) -> (Vec<Waiter>, usize) {
-        let (mut waits, mut left_out) = self.world.waits();
-        for (more, rest) in [self.client.waits(), self.metanode.waits()] {
-            waits.extend(more);
-            left_out += rest;
-        }
-        waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
-        (waits, left_out)
+        let parts = [
+            self.world.waits(),
+            self.client.waits(),
+            self.metanode.waits(),
+        ];
+        longest_waits(joined_waits(parts), usize::MAX)
     }
 
     /// Bytes per block.

@@ -554,19 +554,11 @@ impl Member {
     /// [`WAITS_MAX`](world::WAITS_MAX) of the rest.
     #[must_use]
     pub fn waits(&self) -> (Vec<world::Waiter>, usize) {
-        let (mut waits, mut left_out) = self.parts.world.waits();
-        let (mut of_clients, rest) = self.waits_of_clients();
-        of_clients.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
-        left_out += rest + of_clients.len().saturating_sub(world::WAITERS_MAX);
-        of_clients.truncate(world::WAITERS_MAX);
-        waits.extend(of_clients);
-        for (_, metanode) in self.parts.services.all_hosted() {
-            let (more, rest) = metanode.waits();
-            waits.extend(more);
-            left_out += rest;
-        }
-        waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
-        (waits, left_out)
+        let of_clients = world::longest_waits(self.waits_of_clients(), world::WAITERS_MAX);
+        let hosted = self.parts.services.all_hosted();
+        let of_services = hosted.iter().map(|(_, metanode)| metanode.waits());
+        let others = [self.parts.world.waits(), of_clients].into_iter();
+        world::longest_waits(world::joined_waits(others.chain(of_services)), usize::MAX)
     }
 
     /// And how many more there are than the clients list.
@@ -577,13 +569,7 @@ impl Member {
             .iter()
             .filter_map(Weak::upgrade)
             .collect();
-        let (mut waits, mut left_out) = (Vec::new(), 0);
-        for client in &clients {
-            let (more, rest) = client.waits();
-            waits.extend(more);
-            left_out += rest;
-        }
-        (waits, left_out)
+        world::joined_waits(clients.iter().map(|client| client.waits()))
     }
 
     /// How long the lease of each member lasts still, unless it is heard before; nothing if the cluster's manager isn't

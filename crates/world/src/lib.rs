@@ -46,7 +46,7 @@ pub use planted::Planted;
 pub use points::{Interruption, Point};
 pub use real::Blocked;
 pub use task::Task;
-pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters};
+pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters, joined_waits, longest_waits};
 pub use waits::{Part, WAITS_MAX, Work};
 
 use futures::FutureExt;

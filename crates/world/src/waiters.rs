@@ -156,6 +156,29 @@ impl Drop for Wait<'_> {
     }
 }
 
+/// Several lists of waits as one; with each, how many more there are than it has room for.
+#[must_use]
+pub fn joined_waits(lists: impl IntoIterator<Item = (Vec<Waiter>, usize)>) -> (Vec<Waiter>, usize) {
+    let (mut waits, mut left_out) = (Vec::new(), 0);
+    for (more, rest) in lists {
+        waits.extend(more);
+        left_out += rest;
+    }
+    (waits, left_out)
+}
+
+/// The longest waits of a list, longest first, as many as there is room for; the others count as left out.
+#[must_use]
+pub fn longest_waits(
+    (mut waits, left_out): (Vec<Waiter>, usize),
+    room: usize,
+) -> (Vec<Waiter>, usize) {
+    waits.sort_by_key(|waiter| std::cmp::Reverse(waiter.since));
+    let left_out = left_out + waits.len().saturating_sub(room);
+    waits.truncate(room);
+    (waits, left_out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
