@@ -254,7 +254,7 @@ pub fn cancel_drain(map: &PoolMap, nsds: &[NsdId]) -> Result<PoolMap> {
             Err(Error::new(kind, text))
         };
         let slots = change.groups.slots_of(*nsd);
-        let is_used = slots.iter().any(|(group, _)| !map.is_closed(*group));
+        let is_used = change.groups.takes_new(*nsd);
         let mut entries = change.map.nsds.iter_mut();
         let entry = entries.find(|entry| entry.nsd == *nsd);
         match entry.map(|entry| (entry.state, entry)) {

@@ -204,6 +204,15 @@ impl Groups {
         self.positions(holds)
     }
 
+    /// Whether an NSD is current or next of a slot that takes new segments.
+    #[must_use]
+    pub fn takes_new(&self, nsd: NsdId) -> bool {
+        let slots = self.slots_of(nsd).into_iter();
+        slots
+            .map(|(group, _)| group)
+            .any(|group| !self.map.is_closed(group))
+    }
+
     /// How many slots that take new segments an NSD has which aren't moving to another one.
     #[must_use]
     pub fn staying_on(&self, nsd: NsdId) -> usize {

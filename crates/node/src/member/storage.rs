@@ -216,10 +216,7 @@ fn may_stay(map: &PoolMap, own: Vec<NsdId>, node: NodeId) -> Result<Vec<NsdId>> 
         return refused("none of its NSDs is being drained");
     }
     let groups = placement::Groups::new(map);
-    let takes_new = |nsd: &NsdId| {
-        let slots = groups.slots_of(*nsd);
-        slots.iter().any(|(group, _)| !map.is_closed(*group))
-    };
+    let takes_new = |nsd: &NsdId| groups.takes_new(*nsd);
     let (kept, leaving): (Vec<NsdId>, Vec<NsdId>) = draining.into_iter().partition(takes_new);
     Ok(match kept.is_empty() {
         true => leaving,
