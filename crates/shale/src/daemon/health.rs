@@ -222,11 +222,10 @@ impl History {
             } else {
                 seen.away.remove(&view.nsd);
             }
-            match is_full(view, seen.full.contains(&view.nsd)) {
-                true => seen.full.insert(view.nsd),
-                false => seen.full.remove(&view.nsd),
-            };
         }
+        let full = facts.nsds.iter();
+        let full = full.filter(|view| is_full(view, seen.full.contains(&view.nsd)));
+        seen.full = full.map(|view| view.nsd).collect();
         seen.sessions.note(facts.lost.sessions, facts.now);
         if let Some((at, wall)) = seen.clock {
             let steady = (facts.now - at).as_nanos() as i64;
