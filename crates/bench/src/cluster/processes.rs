@@ -85,6 +85,18 @@ impl Spent {
         }
     }
 
+    /// What these processes use while something runs, and what came of that.
+    ///
+    /// # Errors
+    /// As [`Look::at`].
+    pub fn by<T>(processes: &[(String, u32)], work: impl FnOnce() -> T) -> Result<(T, Self)> {
+        let before = Look::at(processes)?;
+        let done = work();
+        let mut spent = Self::nothing(processes.len());
+        spent.add(&before, &Look::at(processes)?);
+        Ok((done, spent))
+    }
+
     /// What was used between two looks at the same processes.
     pub fn add(&mut self, before: &Look, after: &Look) {
         let pairs = before.processes.iter().zip(&after.processes);

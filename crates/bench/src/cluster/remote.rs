@@ -195,10 +195,8 @@ fn limits_of_streams(cluster: &Cluster, mount: &Path) -> Result<()> {
     let streams: [(&str, Stream); 2] =
         [("write", paths::write_stream), ("read", paths::read_stream)];
     for (what, stream) in streams {
-        let before = Look::at(&processes)?;
-        let mebibytes = stream(&file, STREAM) / f64::from(1 << 20);
-        let mut spent = Spent::nothing(processes.len());
-        spent.add(&before, &Look::at(&processes)?);
+        let (speed, spent) = Spent::by(&processes, || stream(&file, STREAM))?;
+        let mebibytes = speed / f64::from(1 << 20);
         note(&format!(
             "{what} stream of a remote mount, once more, {mebibytes:.0} MiB/s: {}",
             spent.told(&processes)
@@ -211,10 +209,7 @@ fn limits_of_streams(cluster: &Cluster, mount: &Path) -> Result<()> {
 /// daemons. `work` does them, and says how many a second.
 fn limits_of_small(cluster: &Cluster, small: &Small, work: impl FnOnce() -> f64) -> Result<()> {
     let processes = processes(cluster)?;
-    let before = Look::at(&processes)?;
-    let speed = work();
-    let mut spent = Spent::nothing(processes.len());
-    spent.add(&before, &Look::at(&processes)?);
+    let (speed, spent) = Spent::by(&processes, work)?;
     let (asked, answered) = small.message;
     note(&format!(
         "{} of a remote mount, once more, {speed:.0} /s, {:.0} µs each: {}; a message there and back over the loopback, \
