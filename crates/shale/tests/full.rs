@@ -3,7 +3,7 @@
 use crate::fixture::{
     Node,
     bounded::{event, must_be_sound, run, shale, wait_for, wait_healthy, wait_until},
-    must_run, pattern, skipped,
+    must_run, pattern, skipped, tells_of_directory,
 };
 use std::{
     collections::BTreeSet,
@@ -514,11 +514,7 @@ fn fill_last_block_of_log(node: &Node) {
 #[track_caller]
 fn until_kept(node: &Node, event: &str) {
     wait_for(node, &["events"], |events| {
-        let mut lines = events.as_array().into_iter().flatten();
-        lines.any(|line| {
-            let subject = line["subject"].as_str().unwrap_or_default();
-            line["event"] == event && subject.starts_with("directory ")
-        })
+        tells_of_directory(events, event)
     });
 }
 

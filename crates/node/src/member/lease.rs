@@ -511,6 +511,14 @@ mod tests {
         }
     }
 
+    /// What a manager answers a heartbeat.
+    fn reply(verdict: Verdict) -> HeartbeatReply {
+        HeartbeatReply {
+            term: Term(1),
+            verdict,
+        }
+    }
+
     /// Would be broken if a manager that is cut off from coordination went on extending its own lease, because it
     /// hears itself: its owners would end the sessions of all others.
     #[test]
@@ -520,11 +528,7 @@ mod tests {
             let second = Duration::from_secs(1);
             let lease = RunLease::new(&world, run(1));
             let renewed = |manager, sent| {
-                let reply = HeartbeatReply {
-                    term: Term(1),
-                    verdict: Verdict::Renewed,
-                };
-                lease.answered(manager, reply, sent);
+                lease.answered(manager, reply(Verdict::Renewed), sent);
                 lease.ends()
             };
             world.sleep(second * 10).await;
@@ -586,11 +590,7 @@ mod tests {
             let second = Duration::from_secs(1);
             let lease = RunLease::new(&world, run(1));
             let said = |verdict| {
-                let reply = HeartbeatReply {
-                    term: Term(1),
-                    verdict,
-                };
-                lease.answered(run(2), reply, world.now());
+                lease.answered(run(2), reply(verdict), world.now());
                 world.now()
             };
             let held_up = |until, lasted| Some(HoldUp { until, lasted });
@@ -629,11 +629,7 @@ mod tests {
             let second = Duration::from_secs(1);
             let lease = RunLease::new(&world, run(1));
             lease.kept_place(world.now());
-            let reply = HeartbeatReply {
-                term: Term(1),
-                verdict: Verdict::Renewed,
-            };
-            lease.answered(run(1), reply, world.now());
+            lease.answered(run(1), reply(Verdict::Renewed), world.now());
             world.sleep(second).await;
             let lost = world.now();
             lease.lost_place();

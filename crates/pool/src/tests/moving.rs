@@ -16,6 +16,13 @@ async fn fill(rig: &Rig, count: usize) -> Vec<(SegmentPlace, Bytes)> {
     out
 }
 
+/// All segments are as they were written.
+async fn must_read(rig: &Rig, segments: &[(SegmentPlace, Bytes)], when: &str) {
+    for (place, bytes) in segments {
+        assert_eq!(rig.read(place).await, bytes, "{place:?} {when}");
+    }
+}
+
 #[test]
 fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
@@ -46,9 +53,7 @@ fn a_lost_nsd_is_replaced_by_an_added_one_and_redundancy_is_whole_again() {
         for nsd in [1, 2] {
             rig.disconnect(NsdId(nsd));
         }
-        for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes);
-        }
+        must_read(&rig, &segments, "").await;
     });
 }
 
@@ -73,9 +78,7 @@ fn an_added_nsd_takes_its_share_while_writers_and_readers_go_on() {
         let mut segments = fill(&rig, 40).await;
         rig.add_nsd(4).await;
         segments.extend(fill(&rig, 40).await);
-        for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes, "while slots move");
-        }
+        must_read(&rig, &segments, "while slots move").await;
         rig.repair_all().await;
         assert_eq!(rig.pool.repair_progress().moving_slots, 0);
         assert!(rig.nsd(NsdId(4)).usage().blobs > 20);
@@ -122,17 +125,13 @@ fn what_was_written_during_the_drain_of_one_nsd_outlives_the_drain_of_another() 
                 .await;
             segments.extend(fill(&rig, 80).await);
         }
-        for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes, "while slots move");
-        }
+        must_read(&rig, &segments, "while slots move").await;
         rig.repair_all().await;
         for nsd in [NsdId(1), NsdId(2)] {
             assert_eq!(rig.pool.groups().slots_of(nsd), []);
             rig.disconnect(nsd);
         }
-        for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes);
-        }
+        must_read(&rig, &segments, "").await;
     });
 }
 
@@ -156,9 +155,7 @@ fn a_drain_that_is_taken_back_moves_only_what_was_written_meanwhile() {
         rig.set_map(placement::cancel_drain(&rig.pool.map(), &[nsd]).expect("nothing has moved"))
             .await;
         segments.extend(fill(&rig, 40).await);
-        for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes, "while slots come back");
-        }
+        must_read(&rig, &segments, "while slots come back").await;
         rig.repair_all().await;
         let progress = rig.pool.repair_progress();
         assert_eq!((progress.moving_slots, progress.rebuilt_pieces), (0, moved));
@@ -191,16 +188,12 @@ fn a_drain_is_taken_back_while_the_nsd_that_got_the_data_is_away() {
         rig.set_map(placement::cancel_drain(&rig.pool.map(), &[one]).expect("nothing has moved"))
             .await;
         let late = fill(&rig, 20).await;
-        for (place, bytes) in &late {
-            assert_eq!(rig.read(place).await, bytes);
-        }
+        must_read(&rig, &late, "").await;
         segments.extend(late);
         rig.repair_all().await;
         assert_eq!(rig.pool.groups().moving(), own);
         rig.connect(away).await;
-        for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes, "before they are back");
-        }
+        must_read(&rig, &segments, "before they are back").await;
         rig.repair_all().await;
         assert_eq!(rig.pool.groups().moving(), []);
         assert_eq!(rig.pool.groups().slots_of(one), own);
@@ -299,9 +292,7 @@ fn a_slot_does_not_leave_an_nsd_that_may_have_the_only_copy() {
         rig.connect(away).await;
         rig.repair_all().await;
         assert_eq!(rig.pool.groups().moving(), []);
-        for (place, bytes) in &segments {
-            assert_eq!(rig.read(place).await, bytes);
-        }
+        must_read(&rig, &segments, "").await;
     });
 }
 

@@ -9,9 +9,8 @@ use super::{
     load::Load,
     quorum::runs_of,
 };
-use crate::fixture::{signals::signal, skipped};
+use crate::fixture::{signals::signal, skipped, tells_of_directory};
 use rustix::process::Signal;
-use serde_json::Value;
 use sim::by_suite;
 use std::time::Duration;
 
@@ -34,12 +33,7 @@ fn is_so(is_so: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> 
 /// Whether a node keeps such an event about its directory.
 fn keeps(lab: &Lab, node: u32, name: &str) -> Result<(), String> {
     let events = lab.ask(node, &["events"]);
-    let mut lines = events.as_array().into_iter().flatten();
-    let is_it = |line: &Value| {
-        let subject = line["subject"].as_str().unwrap_or_default();
-        line["event"] == name && subject.starts_with("directory ")
-    };
-    is_so(lines.any(is_it), || events.to_string())
+    is_so(tells_of_directory(&events, name), || events.to_string())
 }
 
 /// Waits until a node says that its disk is full, and what helps.
