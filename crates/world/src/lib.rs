@@ -44,7 +44,7 @@ pub use net::{Connection, ConnectionReader, ConnectionWriter, Listener};
 pub use net_limits::{BACKLOG_MAX, SILENCE_MAX};
 pub use planted::Planted;
 pub use points::{Interruption, Point};
-pub use real::Blocked;
+pub use real::{Bell, Blocked, Rounds};
 pub use task::Task;
 pub use waiters::{SPACE_WAIT, WAITERS_MAX, Wait, Waiter, Waiters, joined_waits, longest_waits};
 pub use waits::{Part, WAITS_MAX, Work};

@@ -7,6 +7,7 @@ mod net;
 mod region;
 mod request;
 mod ring;
+mod rounds;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -18,6 +19,7 @@ pub(crate) use net::{
     RealListener, RealReader, RealStream, address_towards, connect_tcp, ephemeral_ports,
 };
 pub(crate) use region::RealDisk;
+pub use rounds::{Bell, Rounds};
 
 use crate::split_mix::split_mix;
 use crate::waits::Waits;

@@ -382,6 +382,11 @@ impl Driving {
     pub(super) fn wait(&self, ring: &Ring, awake: impl FnOnce()) {
         ring.wait();
         awake();
+        self.collect(ring);
+    }
+
+    /// Passes on the completions that are in the thread's ring.
+    pub(super) fn collect(&self, ring: &Ring) {
         if let Some(Ok(rings)) = RINGS.get() {
             rings.reap(ring);
         }
