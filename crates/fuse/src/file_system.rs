@@ -19,8 +19,8 @@ fn not_implemented<T: Send>() -> impl Future<Output = Result<T>> + Send {
 /// A file system that a mount serves.
 ///
 /// A method runs on the thread that read the request and should answer without waiting if it can;
-/// while it waits, another thread reads requests. `NotImplemented` makes the kernel stop sending
-/// some requests; the default methods return it.
+/// while it waits, other requests run, over io_uring on the same thread: it must not block that.
+/// `NotImplemented` makes the kernel stop sending some requests; the default methods return it.
 pub trait FileSystem: Send + Sync + 'static {
     /// Finds a name.
     fn lookup(

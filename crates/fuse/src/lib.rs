@@ -6,8 +6,8 @@
 //!
 //! Inside: a transport delivers requests as header, fixed arguments and data; `serving` turns each
 //! into a reply. There are two transports: /dev/fuse (`device`, `crew`: threads with cloned
-//! descriptors) and FUSE over io_uring (`rings`, `ring_entry`, `ring_crew`: threads with a ring
-//! each).
+//! descriptors) and FUSE over io_uring (`rings`, `ring_crew`, `shift`, `thread_ring`, `ring_entry`:
+//! threads with a ring each, which run several requests at once).
 
 #![allow(
     clippy::disallowed_methods,
@@ -56,9 +56,11 @@ mod ring_crew;
 mod ring_entry;
 mod rings;
 mod serving;
+mod shift;
 mod siblings;
 mod specials;
 mod table;
+mod thread_ring;
 mod transport;
 mod umount_table;
 mod verbs;

@@ -410,7 +410,7 @@ fn begin<F: FileSystem>(
 ) -> Result<Mount> {
     let rings = match options.transport {
         TransportChoice::Classic => Err("switched off for this mount".to_owned()),
-        _ => Rings::prepare(device),
+        _ => Rings::prepare(device, options.threads_max),
     };
     let (agreement, offered_minor) = first_request(device, options, rings.is_ok())?;
     let line = mount_on(mountpoint).filter(TableLine::is_shale);
@@ -485,7 +485,7 @@ fn begin<F: FileSystem>(
         under_way: Box::new({
             let serving = Arc::clone(&serving);
             move || {
-                // Over io_uring each wait for a lock holds a thread, and is among those that wait.
+                // Over io_uring a wait for a lock is among those that wait.
                 let locks = if is_io_uring {
                     0
                 } else {
@@ -564,7 +564,7 @@ mod tests {
         let path = fs::canonicalize(directory.path()).expect("it exists");
         let options = MountOptions::new(&path);
         let device = Arc::new(mounting::mount(&path, &options).expect("a mount"));
-        let rings = Rings::prepare(&device);
+        let rings = Rings::prepare(&device, options.threads_max);
         let (agreement, _) = first_request(&device, &options, rings.is_ok()).expect("INIT");
         match rings {
             Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {

@@ -32,9 +32,9 @@ pub struct MountOptions {
     pub replaces: Option<u64>,
     /// Threads that read requests from /dev/fuse at all times, if that is the transport.
     pub threads: usize,
-    /// Most threads: each operation that waits for a disk holds one. With io_uring, each CPU's
-    /// first thread comes on top, and each lock wait holds one too: at most three quarters of
-    /// these, further lock waits get ENOLCK.
+    /// Most operations that wait at once, for a disk or another node. From /dev/fuse each holds a thread. With io_uring the
+    /// entries of each CPU's first threads come on top where these are more, and a wait for a lock counts, too: at most
+    /// three quarters of these may, further ones get ENOLCK.
     pub threads_max: usize,
 }
 
@@ -58,7 +58,7 @@ impl MountOptions {
     }
 }
 
-/// Default limit of a mount's threads. Enough for a disk queue of 64 on each of a few disks, and
+/// Default limit of a mount's waiting operations. Enough for a disk queue of 64 on each of a few disks, and
 /// for some hundred lock waits.
 const THREADS_MAX: usize = 256;
 

@@ -1,24 +1,25 @@
-//! The threads that serve requests through FUSE over io_uring: each owns one ring entry, runs
-//! a request to its answer, and sends the reply and gets the next request in one system call.
+//! The threads that serve requests through FUSE over io_uring: each owns some ring entries, runs the requests in them to
+//! their answers, and sends replies and gets the next requests in one system call (`shift`).
 //!
 //! The kernel has a queue per CPU and gives a request to the queue of the CPU that the caller runs
-//! on, to the entry that came back last. The kernel never returns an entry, so a thread that was
-//! started for a waiting one stays, asleep, until the next time.
+//! on, to the entry that came back last: mostly one of the thread that has just answered. The kernel never returns an entry,
+//! so a thread that was started for waiting requests stays, asleep, until the next time.
 //!
 //! Requests that arrive while a queue has no entry stay in it: a new registration doesn't look at
 //! the queue, only a commit does. So a queue has one entry more than it needs, and a thread that
-//! adds one *stirs* the queue: it makes the kernel send a dummy request, whose commit looks.
+//! adds some *stirs* the queue: it makes the kernel send a dummy request, whose commit looks.
 
 use crate::abi::{EntryOut, NotifyRetrieveOut, init, notify, opcode};
 use crate::cpus::run_on;
 use crate::device::Device;
 use crate::file_system::FileSystem;
-use crate::pulse::Pulse;
 use crate::reply::Reply;
 use crate::request::Incoming;
-use crate::ring_entry::{Fetched, RingEntry};
+use crate::ring_entry::RingEntry;
 use crate::rings::{READY, Registrations, Rings};
 use crate::serving::{Ending, Place, ReplyTo, Serving};
+use crate::shift::{Boss, Shift};
+use crate::thread_ring::ThreadRing;
 use model::InodeId;
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -28,19 +29,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Limit of all threads, including resting ones, as a multiple of those that may wait at once:
-/// threads that a burst left on one CPU can't serve another.
+/// Limit of all entries, including free ones, as a multiple of requests that may wait at once:
+/// entries that a burst left on one CPU can't serve another.
 const SURPLUS_MAX: usize = 4;
-/// Threads that each queue may have, however many the others have.
+/// Entries that each queue may have, however many the others have.
 const QUEUE_SHARE: usize = 9;
-/// If the kernel refuses a new thread's entry, the thread tries again after this long.
+/// If the kernel refuses all of a new thread's entries, the thread tries again after this long.
 const REGISTER_PAUSE: Duration = Duration::from_millis(100);
 
 /// The threads of a mount and their queues.
 pub(crate) struct RingCrew<F: FileSystem> {
     serving: Arc<Serving<F>>,
     device: Arc<Device>,
+    /// Most requests that may wait.
     threads_max: usize,
+    /// Entries of each thread.
+    entries_each: usize,
     /// Ends the connection: better than a mount that doesn't answer.
     abort: Box<dyn Fn() + Send + Sync>,
     /// Number of times that queues were stirred; makes notification ids unique.
@@ -52,17 +56,17 @@ pub(crate) struct RingCrew<F: FileSystem> {
 
 struct RingCrewState {
     queues: Vec<Queue>,
-    /// All threads.
-    threads: usize,
-    /// Threads whose operations wait.
+    /// All entries.
+    entries: usize,
+    /// Those whose requests wait.
     waiting: usize,
     ending: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Queue {
-    threads: usize,
-    /// Threads that fetch, or run an operation that hasn't had to wait.
+    entries: usize,
+    /// Those that the kernel may use, or whose requests haven't had to wait.
     free: usize,
 }
 
@@ -87,15 +91,16 @@ impl<F: FileSystem> RingCrew<F> {
         threads_max: usize,
         abort: Box<dyn Fn() + Send + Sync>,
     ) -> io::Result<Result<(), String>> {
-        let Rings { entries, refusal } = rings;
-        let threads = entries.len();
+        let Rings { rings, refusal } = rings;
+        let threads = rings.len();
+        let entries_each = rings.first().map_or(1, ThreadRing::entries);
         let queue = Queue {
-            threads: READY,
-            free: READY,
+            entries: READY * entries_each,
+            free: READY * entries_each,
         };
         let state = RingCrewState {
             queues: vec![queue; threads / READY],
-            threads,
+            entries: threads * entries_each,
             waiting: 0,
             ending: false,
         };
@@ -103,17 +108,18 @@ impl<F: FileSystem> RingCrew<F> {
             serving: Arc::clone(&ending.serving),
             device: Arc::clone(device),
             threads_max,
+            entries_each,
             abort,
             stirred: AtomicU64::new(0),
             known_file: AtomicU64::new(0),
             state: Mutex::new(state),
         });
         let registrations = Arc::new(Registrations::default());
-        let registered = entries
+        let registered = rings
             .into_iter()
-            .try_for_each(|entry| {
+            .try_for_each(|ring| {
                 let start = Start::First(Arc::clone(&registrations));
-                crew.start_thread(ending, entry, start)
+                crew.start_thread(ending, ring, start)
             })
             .and_then(|()| registrations.wait(threads));
         match registered {
@@ -127,24 +133,24 @@ impl<F: FileSystem> RingCrew<F> {
     fn start_thread(
         self: &Arc<Self>,
         ending: &Arc<Ending<F>>,
-        entry: RingEntry,
+        ring: ThreadRing,
         start: Start,
     ) -> io::Result<()> {
         let (crew, ending) = (Arc::clone(self), Arc::clone(ending));
         let run = move || {
-            let mut entry = entry;
-            let bound = Cell::new(run_on(entry.queue()));
+            let mut ring = ring;
+            let bound = Cell::new(run_on(ring.queue()));
             let registered = match start {
-                Start::First(registrations) => registrations.add(entry.register()),
+                Start::First(registrations) => registrations.add(ring.register()),
                 Start::StandIn(inode) => {
-                    let registered = crew.register_at_last(&mut entry);
+                    let registered = crew.register_at_last(&mut ring);
                     // If this stir fails, the commits of the waiting operations look at the queue.
                     let _ = registered && bound.get() && crew.stir(inode);
                     registered
                 }
             };
             if registered {
-                crew.run(&ending, &mut entry, &bound);
+                crew.run(&ending, &mut ring, &bound);
             }
         };
         self.serving
@@ -153,9 +159,10 @@ impl<F: FileSystem> RingCrew<F> {
             .map(drop)
     }
 
-    /// Registers an entry that the queue needs: other threads wait, relying on it.
-    fn register_at_last(&self, entry: &mut RingEntry) -> bool {
-        while let Err(error) = entry.register() {
+    /// Registers entries that the queue needs: requests wait, relying on them. Those of which the kernel has taken some
+    /// are served at once, whatever it says of the others.
+    fn register_at_last(&self, ring: &mut ThreadRing) -> bool {
+        while let Err(error) = ring.register() {
             let gone = matches!(
                 error.raw_os_error(),
                 Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV)
@@ -163,10 +170,24 @@ impl<F: FileSystem> RingCrew<F> {
             if gone || self.state.lock().ending {
                 return false;
             }
-            tracing::warn!(%error, queue = entry.queue(), "the kernel refused a ring entry");
+            let refused = ring.do_without_refused();
+            tracing::warn!(%error, queue = ring.queue(), refused, "the kernel refused entries");
+            if refused < ring.entries() {
+                self.never_had(ring.queue(), refused);
+                return true;
+            }
             std::thread::sleep(REGISTER_PAUSE);
         }
         true
+    }
+
+    /// So many entries of a queue, which were counted, aren't there.
+    fn never_had(&self, queue: u16, entries: usize) {
+        let mut state = self.state.lock();
+        state.entries -= entries;
+        let queue = &mut state.queues[usize::from(queue)];
+        queue.entries -= entries;
+        queue.free -= entries;
     }
 
     /// Makes the kernel look at the queue of the CPU that the calling thread is bound to. `inode`:
@@ -187,55 +208,60 @@ impl<F: FileSystem> RingCrew<F> {
         })
     }
 
-    fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>, entry: &mut RingEntry, bound: &Cell<bool>) {
+    fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>, ring: &mut ThreadRing, bound: &Cell<bool>) {
         let pulse = self.serving.pulses.add();
-        loop {
-            match entry.fetch() {
-                Ok(Fetched::Request) => {}
-                Ok(Fetched::Ended) => break,
-                Err(error) => {
-                    tracing::error!(%error, "fetching from io_uring failed; this mount is ended");
-                    (self.abort)();
-                    break;
-                }
-            }
-            let reply = self.serve(ending, entry, bound, &pulse);
-            entry.commit(&reply);
-        }
-        self.state.lock().ending = true;
-        // No request can be answered any more; threads that wait for locks return.
-        self.serving.locks.close();
+        let (queue, bell) = (ring.queue(), ring.bell());
+        let (line, entries) = ring.split();
+        let mut shift = Shift::new(line, entries, &bell, &pulse);
+        let answer = move |at: usize| self.answer(ending, &entries[at], queue, bound);
+        shift.run(answer, &**self, &self.serving.world);
     }
 
-    fn serve(
+    /// Answers the request that has come to an entry.
+    async fn answer(
         self: &Arc<Self>,
         ending: &Arc<Ending<F>>,
         entry: &RingEntry,
+        queue: u16,
         bound: &Cell<bool>,
-        pulse: &Pulse,
     ) -> Reply {
         let long_setxattr = self.serving.agreement.has(init::SETXATTR_EXT);
-        let Ok(incoming) = entry.request(long_setxattr) else {
+        let request = entry.open();
+        let Ok(incoming) = request.incoming(long_setxattr) else {
             tracing::error!("the kernel sent a request that is too short");
             return Reply::Errno(libc::EIO);
         };
         let place = RingPlace {
             crew: self,
             ending,
-            queue: entry.queue(),
+            queue,
             inode: incoming.inode(),
             bound,
             left: Cell::new(false),
         };
         let reply_to = ReplyTo::Place(&place);
-        let reply = self.serving.run(&incoming, &reply_to, pulse, || {
-            // Without another thread the queue waits until this operation is answered.
+        let on_wait = || {
+            // Without another entry the queue waits until this operation is answered.
             let _ = place.leave();
-        });
+        };
+        let reply = self.serving.serve(&incoming, &reply_to, on_wait).await;
         if let Some(inode) = regular_file(&incoming, &reply) {
             self.known_file.store(inode.0, Ordering::Relaxed);
         }
         reply
+    }
+}
+
+impl<F: FileSystem> Boss for RingCrew<F> {
+    fn ends(&self) {
+        self.state.lock().ending = true;
+        // No request can be answered any more; those that wait for locks end.
+        self.serving.locks.close();
+    }
+
+    fn abort(&self, error: &io::Error) {
+        tracing::error!(%error, "fetching from io_uring failed; this mount is ended");
+        (self.abort)();
     }
 }
 
@@ -251,19 +277,19 @@ fn regular_file(incoming: &Incoming<'_>, reply: &Reply) -> Option<InodeId> {
     }
 }
 
-/// A thread's place at its queue while it runs a request.
+/// The place at its queue of a request that is being run.
 struct RingPlace<'a, F: FileSystem> {
     crew: &'a Arc<RingCrew<F>>,
     ending: &'a Arc<Ending<F>>,
     queue: u16,
     inode: InodeId,
-    /// The thread runs on the queue's CPU and nowhere else.
+    /// Its thread runs on the queue's CPU and nowhere else.
     bound: &'a Cell<bool>,
     left: Cell<bool>,
 }
 
 impl<F: FileSystem> RingPlace<'_, F> {
-    /// The calling thread must wait: makes sure its queue has a free thread. False if it can't.
+    /// The request must wait: makes sure its queue has a free entry. False if it can't.
     fn leave(&self) -> bool {
         let mut state = self.crew.state.lock();
         let at = usize::from(self.queue);
@@ -275,24 +301,25 @@ impl<F: FileSystem> RingPlace<'_, F> {
         if queue.free >= READY || state.ending {
             return true;
         }
-        let all_max = state.queues.len() * READY + SURPLUS_MAX * threads_max;
-        let has_room = state.threads < all_max || queue.threads < QUEUE_SHARE;
+        let each = self.crew.entries_each;
+        let all_max = state.queues.len() * READY * each + SURPLUS_MAX * threads_max;
+        let has_room = state.entries < all_max || queue.entries < QUEUE_SHARE;
         if state.waiting > threads_max || !has_room {
-            tracing::debug!(threads = state.threads, "no further FUSE thread may wait");
+            tracing::debug!(entries = state.entries, "no further request may wait");
             return queue.free > 0;
         }
         // Under the lock, so that no thread relies on one that fails to start. Rare: the thread
         // stays for the next time.
         let start = Start::StandIn(self.inode);
-        let started = RingEntry::new(&self.crew.device, self.queue)
-            .and_then(|entry| self.crew.start_thread(self.ending, entry, start));
+        let started = ThreadRing::new(&self.crew.device, self.queue, each)
+            .and_then(|ring| self.crew.start_thread(self.ending, ring, start));
         if let Err(error) = started {
-            tracing::warn!(%error, threads = state.threads, "couldn't start another FUSE thread");
+            tracing::warn!(%error, entries = state.entries, "couldn't start another FUSE thread");
             return queue.free > 0;
         }
-        state.threads += 1;
-        state.queues[at].threads += 1;
-        state.queues[at].free += 1;
+        state.entries += each;
+        state.queues[at].entries += each;
+        state.queues[at].free += each;
         true
     }
 }
@@ -309,7 +336,7 @@ impl<F: FileSystem> Place for RingPlace<'_, F> {
         self.bound.get() && self.leave() && self.crew.stir(self.inode)
     }
 
-    /// Each lock wait holds a thread, and other operations need some.
+    /// Each lock wait holds an entry, and other operations need some.
     fn lock_waits_max(&self) -> usize {
         (self.crew.threads_max / 4 * 3).max(1)
     }

@@ -1,180 +1,167 @@
-//! One entry of FUSE over io_uring: the memory into which the kernel puts a request, and the small
-//! io_uring through which one thread fetches requests and commits replies.
+//! One entry of FUSE over io_uring: the memory into which the kernel puts a request, and from which it takes the reply.
 
-use crate::abi::{OutHeader, RingCommand, RingHeader, ring_command};
-use crate::device::Device;
+use crate::abi::{OutHeader, RingHeader};
 use crate::init::DATA_BYTES_MAX;
 use crate::reply::Reply;
 use crate::request::{Incoming, Malformed};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::cell::Cell;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::time::Duration;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The payload begins on the second page, so that data of a WRITE is page aligned.
 const PAYLOAD_AT: usize = 4096;
 /// The iovecs that describe header and payload to the kernel are stored here, after the header.
 const PARTS_AT: usize = 2048;
-const PARTS: usize = 2;
+/// How many iovecs there are.
+pub(crate) const PARTS: usize = 2;
 const MEMORY_BYTES: usize = PAYLOAD_AT + DATA_BYTES_MAX as usize;
 /// Payload memory beyond this is given back to the system after a rest.
-const PAYLOAD_KEPT: usize = 64 * 1024;
-/// How long an entry rests before that.
-const REST: Duration = Duration::from_secs(10);
-/// The device's place in the ring's table of files.
-const DEVICE: types::Fixed = types::Fixed(0);
-/// Offset of `len` in an SQE; the crate has no way to set it for commands.
-const SQE_LEN_AT: usize = 24;
-/// A queue number that no kernel has.
-const NO_QUEUE: u16 = u16::MAX;
+pub(crate) const PAYLOAD_KEPT: usize = 64 * 1024;
+/// The kernel's answers when the mount has ended. ENOENT: the request was aborted while it was being answered.
+const ENDS: [i32; 5] = [
+    libc::ENOTCONN,
+    libc::ECONNABORTED,
+    libc::ENODEV,
+    libc::ENOENT,
+    libc::ECANCELED,
+];
 
 const _: () = assert!(size_of::<RingHeader>() <= PARTS_AT);
-const _: () = assert!(size_of::<squeue::Entry128>() == 128);
 
-/// An entry belongs to one queue of the kernel (one per CPU) for the life of the mount, and to one
-/// thread: only the thread that registers it may fetch.
+/// An entry belongs to one queue of the kernel (one per CPU) for the life of the mount, and to the ring of one thread.
 pub(crate) struct RingEntry {
-    ring: IoUring<squeue::Entry128, cqueue::Entry>,
     memory: ManuallyDrop<Memory>,
-    queue: u16,
-    /// The kernel may use the memory.
-    with_kernel: bool,
+    state: Cell<State>,
     /// The payload was used beyond `PAYLOAD_KEPT`.
-    grown: bool,
+    is_grown: Cell<bool>,
 }
 
-/// Result of a fetch.
+/// Who uses an entry's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fetched {
-    /// A request: see [`RingEntry::request`].
-    Request,
-    /// The file system is unmounted or the connection was aborted.
+enum State {
+    /// Nobody: the kernel doesn't know the entry.
+    New,
+    /// The kernel may.
+    WithKernel,
+    /// Its thread: a request is in it.
+    Here,
+    /// [`OpenRequest`] does.
+    Open,
+    /// Nobody: the kernel gives it no more requests.
     Ended,
 }
 
+/// A request in an entry. While it exists, the entry's memory stays as it is.
+pub(crate) struct OpenRequest<'a>(&'a RingEntry);
+
+/// A reply that lies in an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Put {
+    /// The kernel's number of the request.
+    pub(crate) commit_id: u64,
+    /// Bytes of payload.
+    pub(crate) bytes: usize,
+}
+
 impl RingEntry {
-    /// An entry for a queue, not registered yet. Any thread may make it.
+    /// An entry that the kernel doesn't know yet. Any thread may make it.
     ///
     /// # Errors
-    /// io_uring is forbidden or too old; no memory or descriptors.
-    pub(crate) fn new(device: &Device, queue: u16) -> io::Result<Self> {
-        // Disabled until `register`, so that the ring binds to the registering thread. Deferred:
-        // only that thread, and only while it fetches, runs the kernel's work on the memory.
-        let ring = IoUring::builder()
-            .setup_r_disabled()
-            .setup_single_issuer()
-            .setup_defer_taskrun()
-            .build(1)?;
-        ring.submitter().register_files(&[device.raw_fd()])?;
+    /// There is no memory, or there are too many mappings.
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            ring,
             memory: ManuallyDrop::new(Memory::new()?),
-            queue,
-            with_kernel: false,
-            grown: false,
+            state: Cell::new(State::New),
+            is_grown: Cell::new(false),
         })
     }
 
-    /// An entry for `refuse` only: registering it fails, which makes the kernel give up io_uring on
-    /// a connection that doesn't use it yet.
-    pub(crate) fn to_refuse(device: &Device) -> io::Result<Self> {
-        Self::new(device, NO_QUEUE)
+    pub(crate) fn is_new(&self) -> bool {
+        self.state.get() == State::New
     }
 
-    /// Makes the kernel continue with /dev/fuse after INIT has agreed on io_uring. Entries already
-    /// registered stay unused until the mount ends.
+    /// Whether no request will come to it any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.get() == State::Ended
+    }
+
+    /// Whether its memory may have to be given back after a rest.
+    pub(crate) fn is_grown(&self) -> bool {
+        self.is_grown.get()
+    }
+
+    /// Where a command finds header and payload.
+    pub(crate) fn parts(&self) -> *mut [libc::iovec; PARTS] {
+        self.memory.parts()
+    }
+
+    /// A command with it is on its way to the kernel.
+    pub(crate) fn given(&self) {
+        assert!(
+            matches!(self.state.get(), State::New | State::Here),
+            "one command at a time is under way"
+        );
+        self.state.set(State::WithKernel);
+    }
+
+    /// The kernel has answered that command. Says whether there is a request; otherwise the file system was unmounted or
+    /// the connection was aborted.
     ///
     /// # Errors
-    /// The kernel's error if that doesn't work.
-    pub(crate) fn refuse(mut self) -> io::Result<()> {
-        match self.register() {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-            Err(error) => Err(error),
-            Ok(()) => Err(io::Error::other("the kernel has more queues than CPUs")),
-        }
-    }
-
-    pub(crate) fn queue(&self) -> u16 {
-        self.queue
-    }
-
-    /// Registers the entry with the kernel. From now on the calling thread owns it. May be repeated
-    /// after a failure.
-    pub(crate) fn register(&mut self) -> io::Result<()> {
-        match self.ring.submitter().register_enable_rings() {
-            // Enabled by an earlier attempt.
-            Err(error) if error.raw_os_error() == Some(libc::EBADFD) => {}
-            result => result?,
-        }
-        if self.ring.submission().is_empty() {
-            self.push(ring_command::REGISTER, 0);
-        }
-        let submitted = self.ring.submit();
-        // An immediate completion is a refusal, or already the first request.
-        let Some(answer) = self.ring.completion().next() else {
-            return submitted.map(drop);
-        };
-        self.with_kernel = false;
-        match -answer.result() {
-            ..=0 => Ok(()),
+    /// The kernel's error if it is another one. No request comes to this entry any more.
+    pub(crate) fn came(&self, result: i32) -> io::Result<bool> {
+        assert_eq!(
+            self.state.get(),
+            State::WithKernel,
+            "each answer has a command"
+        );
+        self.state.set(State::Ended);
+        match -result {
+            ..=0 => {
+                self.state.set(State::Here);
+                Ok(true)
+            }
+            errno if ENDS.contains(&errno) => Ok(false),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 
-    /// Submits the committed reply and waits for the next request, in one system call.
-    pub(crate) fn fetch(&mut self) -> io::Result<Fetched> {
-        if !self.with_kernel {
-            return Ok(Fetched::Request);
-        }
-        loop {
-            if let Some(completion) = self.ring.completion().next() {
-                self.with_kernel = false;
-                return match -completion.result() {
-                    ..=0 => Ok(Fetched::Request),
-                    // ENOENT: the request was aborted while it was being answered.
-                    libc::ENOTCONN
-                    | libc::ECONNABORTED
-                    | libc::ENODEV
-                    | libc::ENOENT
-                    | libc::ECANCELED => Ok(Fetched::Ended),
-                    errno => Err(io::Error::from_raw_os_error(errno)),
-                };
-            }
-            let waited = if self.grown {
-                let rest = types::Timespec::from(REST);
-                let limit = types::SubmitArgs::new().timespec(&rest);
-                self.ring.submitter().submit_with_args(1, &limit)
-            } else {
-                self.ring.submit_and_wait(1)
-            };
-            match waited.map_err(|error| (error.raw_os_error(), error)) {
-                Ok(_) | Err((Some(libc::EINTR | libc::EBUSY), _)) => {}
-                Err((Some(libc::ETIME), _)) => {
-                    self.memory.give_back();
-                    self.grown = false;
-                }
-                // The kernel is temporarily short of memory.
-                Err((Some(libc::EAGAIN | libc::ENOMEM), _)) => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                Err((_, error)) => return Err(error),
-            }
-        }
+    /// The kernel has refused to register it.
+    pub(crate) fn refused(&self) {
+        assert_eq!(
+            self.state.get(),
+            State::WithKernel,
+            "it was to be registered"
+        );
+        self.state.set(State::New);
     }
 
-    /// The request that was fetched. `long_setxattr`: INIT agreed on SETXATTR_EXT.
-    pub(crate) fn request(&self, long_setxattr: bool) -> Result<Incoming<'_>, Malformed> {
-        let (header, payload) = self.parts();
-        Incoming::from_ring(header, payload, long_setxattr)
+    /// It won't be registered.
+    pub(crate) fn give_up(&self) {
+        assert!(self.is_new(), "it isn't registered");
+        self.state.set(State::Ended);
     }
 
-    /// Puts the reply to the fetched request into the memory; the next `fetch` sends it. Data is
-    /// copied once here, and once more by the kernel.
-    pub(crate) fn commit(&mut self, reply: &Reply) {
-        let (header, payload) = self.parts_mut();
+    /// The request that has come.
+    pub(crate) fn open(&self) -> OpenRequest<'_> {
+        assert_eq!(self.state.get(), State::Here, "a request has come");
+        self.state.set(State::Open);
+        OpenRequest(self)
+    }
+
+    /// Puts the reply to the request into the memory. Data is copied once here, and once more by the kernel.
+    pub(crate) fn put(&self, reply: &Reply) -> Put {
+        assert_eq!(self.state.get(), State::Here, "a request has come");
+        // SAFETY: the mapping is initialised (by zeros or the kernel) and lives as long as self. In this state neither the
+        // kernel uses it nor an `OpenRequest`, and only the entry's thread gets here.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(self.memory.start.as_ptr().cast::<u8>(), MEMORY_BYTES)
+        };
+        let (header, payload) = bytes.split_at_mut(PAYLOAD_AT);
+        let (header, _) = RingHeader::mut_from_prefix(header).expect("page aligned");
         let mut length = 0;
         let mut put = |bytes: &[u8]| {
             payload[length..length + bytes.len()].copy_from_slice(bytes);
@@ -196,77 +183,55 @@ impl RingEntry {
             unique: header.commit_id,
         };
         header.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        let used = length.max(header.payload_sz as usize);
-        header.payload_sz = bytes;
-        let commit_id = header.commit_id;
-        self.grown |= used > PAYLOAD_KEPT;
-        self.push(ring_command::COMMIT_AND_FETCH, commit_id);
-    }
-
-    /// Queues a command.
-    fn push(&mut self, command: u32, commit_id: u64) {
-        let arguments = RingCommand {
-            flags: 0,
-            commit_id,
-            qid: self.queue,
-            padding: [0; 6],
-        };
-        let mut bytes = [0; 80];
-        bytes[..size_of::<RingCommand>()].copy_from_slice(arguments.as_bytes());
-        let mut sqe = opcode::UringCmd80::new(DEVICE, command)
-            .cmd(bytes)
-            .addr(Some(self.memory.parts() as u64))
-            .build();
-        // SAFETY: an SQE is plain data of 128 bytes (asserted above), borrowed exclusively;
-        // `len` is a u32 at this place.
-        unsafe {
-            (&raw mut sqe)
-                .cast::<u8>()
-                .add(SQE_LEN_AT)
-                .cast::<u32>()
-                .write_unaligned(PARTS as u32);
+        if length.max(header.payload_sz as usize) > PAYLOAD_KEPT {
+            self.is_grown.set(true);
         }
-        self.with_kernel = true;
-        // SAFETY: the command works on `memory` alone, which stays until its answer has come,
-        // or forever (`drop`).
-        unsafe { self.ring.submission().push(&sqe) }
-            .expect("one command at a time is under way, and the queue has a place");
+        header.payload_sz = bytes;
+        Put {
+            commit_id: header.commit_id,
+            bytes: length,
+        }
     }
 
-    fn parts(&self) -> (&RingHeader, &[u8]) {
-        assert!(!self.with_kernel, "a request was fetched");
-        // SAFETY: the mapping is initialised (by zeros or the kernel), lives as long as self,
-        // and the kernel doesn't write to it before the next command.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(self.memory.start.as_ptr().cast::<u8>(), MEMORY_BYTES)
-        };
-        let (header, payload) = bytes.split_at(PAYLOAD_AT);
-        let (header, _) = RingHeader::ref_from_prefix(header).expect("page aligned");
-        (header, payload)
-    }
-
-    fn parts_mut(&mut self) -> (&mut RingHeader, &mut [u8]) {
-        assert!(!self.with_kernel, "a request was fetched");
-        // SAFETY: as in `parts`, and self is borrowed exclusively.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(self.memory.start.as_ptr().cast::<u8>(), MEMORY_BYTES)
-        };
-        let (header, payload) = bytes.split_at_mut(PAYLOAD_AT);
-        let (header, _) = RingHeader::mut_from_prefix(header).expect("page aligned");
-        (header, payload)
+    /// Gives the memory of the payload's far part back to the system, if it was used and no request is in the entry.
+    pub(crate) fn rest(&self) {
+        if self.is_grown.get() && self.state.get() == State::WithKernel {
+            self.memory.give_back();
+            self.is_grown.set(false);
+        }
     }
 }
 
 impl Drop for RingEntry {
     fn drop(&mut self) {
-        if self.with_kernel {
+        if self.state.get() == State::WithKernel {
             // Only after an unexpected error: closing the ring cancels the command some time later,
             // so the memory is leaked.
-            tracing::debug!(queue = self.queue, "a ring entry is left to the kernel");
+            tracing::debug!("a ring entry is left to the kernel");
             return;
         }
         // SAFETY: dropped once, here; the kernel has no command with it any more.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}
+
+impl OpenRequest<'_> {
+    /// The request. `long_setxattr`: INIT agreed on SETXATTR_EXT.
+    pub(crate) fn incoming(&self, long_setxattr: bool) -> Result<Incoming<'_>, Malformed> {
+        // SAFETY: the mapping is initialised (by zeros or the kernel) and lives as long as the entry. While it is open the
+        // kernel doesn't write to it, and `put` doesn't either.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(self.0.memory.start.as_ptr().cast::<u8>(), MEMORY_BYTES)
+        };
+        let (header, payload) = bytes.split_at(PAYLOAD_AT);
+        let (header, _) = RingHeader::ref_from_prefix(header).expect("page aligned");
+        Incoming::from_ring(header, payload, long_setxattr)
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        self.0.state.set(State::Here);
     }
 }
 
@@ -333,5 +298,44 @@ impl Drop for Memory {
         // SAFETY: exactly the mapping; its owner is gone.
         // If it fails (too many mappings), the memory stays.
         let _ = unsafe { munmap(self.start.as_ptr(), MEMORY_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_used_by_one_at_a_time() {
+        let entry = RingEntry::new().expect("memory");
+        assert!(entry.is_new());
+        entry.given();
+        assert!(entry.came(0).expect("a request"));
+        let open = entry.open();
+        assert!(open.incoming(true).is_ok());
+        let put = || entry.put(&Reply::Buffer(vec![7; PAYLOAD_KEPT + 1]));
+        let while_open = std::panic::catch_unwind(std::panic::AssertUnwindSafe(put));
+        assert!(while_open.is_err(), "its bytes are being read");
+        drop(open);
+        assert_eq!(put().bytes, PAYLOAD_KEPT + 1);
+        // Not while the reply is in it.
+        entry.rest();
+        assert!(entry.is_grown());
+        entry.given();
+        entry.rest();
+        assert!(!entry.is_grown());
+        assert!(!entry.came(-libc::ENOTCONN).expect("the end"));
+        assert!(entry.has_ended());
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_ends_an_entry() {
+        let entry = RingEntry::new().expect("memory");
+        entry.given();
+        entry.refused();
+        entry.given();
+        let error = entry.came(-libc::EIO).expect_err("no usual end");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+        assert!(entry.has_ended());
     }
 }

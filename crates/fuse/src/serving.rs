@@ -28,14 +28,13 @@ use world::{World, errand};
 pub(crate) enum ReplyTo<'a> {
     /// By the task that gets the lock, through the descriptor that the request came from.
     Device(&'a Arc<Device>),
-    /// By the thread that has the request: only its ring entry can reply.
+    /// By whoever runs the request: only its ring entry can reply.
     Place(&'a dyn Place),
 }
 
-/// A thread's place where requests arrive.
+/// A request's place where requests arrive.
 pub(crate) trait Place {
-    /// The calling thread will wait, perhaps for long. False if no other thread can serve
-    /// meanwhile.
+    /// The request will wait, perhaps for long. False if none could come meanwhile.
     fn leave_for_long(&self) -> bool;
     /// Most concurrent lock waits of the mount.
     fn lock_waits_max(&self) -> usize;
@@ -97,12 +96,29 @@ impl<F: FileSystem> Serving<F> {
         pulse: &Pulse,
         on_wait: impl FnOnce() + Unpin,
     ) -> Reply {
-        let mut waited = false;
         pulse.runs();
+        let on_wait = || {
+            pulse.waits();
+            on_wait();
+        };
+        // Pinned here: it is large, and would be moved.
+        let serving = pin!(self.serve(incoming, reply_to, on_wait));
+        let reply = self.world.block_on(serving);
+        pulse.reads();
+        reply
+    }
+
+    /// Runs a request to its answer. `on_wait` is called if it must wait.
+    pub(crate) async fn serve(
+        self: &Arc<Self>,
+        incoming: &Incoming<'_>,
+        reply_to: &ReplyTo<'_>,
+        on_wait: impl FnOnce() + Unpin,
+    ) -> Reply {
+        let mut waited = false;
         let operation = pin!(self.answer(incoming, reply_to));
         let on_wait = || {
             waited = true;
-            pulse.waits();
             let (now, errand) = (self.world.now(), self.world.errand());
             self.waiting.begin(incoming, now, errand);
             on_wait();
@@ -111,11 +127,10 @@ impl<F: FileSystem> Serving<F> {
             operation,
             on_wait: Some(on_wait),
         };
-        let reply = self.world.block_on(errand::begin(operation));
+        let reply = errand::begin(operation).await;
         if waited {
             self.waiting.end(incoming.header.unique, self.world.now());
         }
-        pulse.reads();
         reply
     }
 

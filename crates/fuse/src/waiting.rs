@@ -38,7 +38,7 @@ struct Begun {
     errand: Errand,
 }
 
-/// The waiting requests of one mount that hold a thread, by their number.
+/// The waiting requests of one mount that hold a thread or a ring entry, by their number.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     requests: Mutex<Map<u64, Begun>>,

@@ -10,12 +10,14 @@ use model::{
     Attributes, ErrorKind, FileKind, FileName, InodeId, LockKind, LockRange, Result, SetAttributes,
     Timestamp,
 };
+use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 use testkit::memory::{MemoryFileSystem, MemorySettings};
 use tokio::sync::Notify;
@@ -422,9 +424,25 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
 /// A file system with one file, whose statfs blocks until told to continue.
 struct Waits {
     go: Arc<Notify>,
+    /// Those that have run what waits.
+    threads: Mutex<Vec<ThreadId>>,
 }
 
 impl Waits {
+    fn new(go: Arc<Notify>) -> Self {
+        Self {
+            go,
+            threads: Mutex::default(),
+        }
+    }
+
+    fn note_thread(&self) {
+        let (own, mut threads) = (thread::current().id(), self.threads.lock());
+        if !threads.contains(&own) {
+            threads.push(own);
+        }
+    }
+
     fn attributes(inode: InodeId) -> Attributes {
         let at = Timestamp(0);
         let kind = match inode {
@@ -518,7 +536,9 @@ impl FileSystem for Waits {
         Ok(())
     }
     async fn space(&self, _: &Caller, _: InodeId) -> Result<FileSystemSpace> {
+        self.note_thread();
         self.go.notified().await;
+        self.note_thread();
         Ok(FileSystemSpace {
             block_bytes: 4096,
             blocks: 1,
@@ -546,7 +566,7 @@ fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: Tran
     let fs_go = Arc::clone(&go);
     let mounted = Mounted::with(
         transport,
-        |_| Waits { go: fs_go },
+        |_| Waits::new(fs_go),
         |options| (options.threads, options.threads_max) = (2, 16),
     );
     for round in 0..3 {
@@ -575,7 +595,7 @@ fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: Tran
 fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
     let go = Arc::new(Notify::new());
     let fs_go = Arc::clone(&go);
-    let mounted = Mounted::with(transport, |_| Waits { go: fs_go }, |_| {});
+    let mounted = Mounted::with(transport, |_| Waits::new(fs_go), |_| {});
     let waiting: Vec<_> = (0..8).map(|_| statfs(&mounted.path("f"))).collect();
     eventually("all wait", || mounted.mount.waiting().len() == 8);
     let forced = mounted.mount.unmount(Unmount::Forced);
@@ -609,7 +629,7 @@ fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice)
     let fs_go = Arc::clone(&go);
     let mounted = Mounted::with(
         transport,
-        |_| Waits { go: fs_go },
+        |_| Waits::new(fs_go),
         |options| (options.threads, options.threads_max) = (2, 3),
     );
     let waiting: Vec<_> = (0..30).map(|_| statfs(&mounted.path("f"))).collect();
@@ -630,4 +650,37 @@ fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice)
     }
     eventually("nothing waits", || mounted.mount.waiting().is_empty());
     assert_eq!(mounted.mount.held_back(), None);
+}
+
+/// Would be broken if each held a thread: to wake them one by one costs more than what they do.
+#[test]
+fn requests_that_wait_share_the_threads_of_their_queues() {
+    let test = "requests_that_wait_share_the_threads_of_their_queues";
+    let Some(_switched_on) = mounted::io_uring(test) else {
+        return;
+    };
+    let go = Arc::new(Notify::new());
+    let fs_go = Arc::clone(&go);
+    let mounted = Mounted::with(
+        TransportChoice::IoUring,
+        |_| Waits::new(fs_go),
+        // So that a thread has as many entries as it may, however many CPUs can be plugged in.
+        |options| options.threads_max = 4096,
+    );
+    for round in 0..3 {
+        let waiting: Vec<_> = (0..16).map(|_| statfs(&mounted.path("f"))).collect();
+        eventually("all wait", || mounted.mount.waiting().len() == 16);
+        for left in (0..16).rev() {
+            go.notify_one();
+            let waits = || waiting.iter().filter(|one| !one.is_finished());
+            eventually("one more goes on", || waits().count() == left);
+            assert!(fs::metadata(mounted.path("f")).is_ok(), "others come");
+        }
+        for one in waiting {
+            assert_eq!(one.join().unwrap(), 0, "round {round}");
+        }
+    }
+    let cpus = thread::available_parallelism().unwrap().get();
+    let threads = mounted.fs.threads.lock().len();
+    assert!(threads <= 2 * cpus, "{threads} threads on {cpus} CPUs");
 }

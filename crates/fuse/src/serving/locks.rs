@@ -1,5 +1,5 @@
-//! Requests about file locks. Each wait is a task and holds no thread, except over io_uring, where only
-//! the thread with the request can answer it.
+//! Requests about file locks. Each wait is a task and holds no thread; over io_uring, where only the entry with the request
+//! can answer it, it holds that.
 
 use super::{ReplyTo, Serving};
 use crate::abi;

@@ -1,0 +1,154 @@
+//! One thread's work on the requests that come to its ring: it runs as many at once as the ring has entries.
+//!
+//! A request that needs not wait is answered at its first poll. One that waits (for another node, a disk, a lock) keeps its
+//! seat, and the thread goes on with others: with the next request, or with whichever can go on. So requests that come
+//! together, or whose answers come together, cost one wake-up of the thread and one system call for all their replies.
+
+use crate::pulse::Pulse;
+use crate::reply::Reply;
+use crate::ring_entry::RingEntry;
+use crate::thread_ring::Line;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use world::{Bell, Rounds, World};
+
+/// Rounds of polling after each other before the thread turns to the kernel for replies and further requests.
+const ROUNDS_MAX: u32 = 4;
+
+/// The work. `A` answers a request.
+pub(crate) struct Shift<'a, A> {
+    line: &'a mut Line,
+    entries: &'a [RingEntry],
+    /// By entry. Boxed once: a request takes no memory of its own.
+    seats: Vec<Pin<Box<Option<A>>>>,
+    /// Seats that are taken.
+    taken: usize,
+    rounds: Rounds,
+    pulse: &'a Pulse,
+}
+
+/// What the thread has to do with a mount.
+pub(crate) trait Boss {
+    /// The mount has begun to end.
+    fn ends(&self);
+    /// The kernel's answer makes no sense: ends the connection.
+    fn abort(&self, error: &io::Error);
+}
+
+impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
+    /// The calling thread's work with the ring that it has registered.
+    pub(crate) fn new(
+        line: &'a mut Line,
+        entries: &'a [RingEntry],
+        bell: &Arc<Bell>,
+        pulse: &'a Pulse,
+    ) -> Self {
+        Self {
+            line,
+            entries,
+            seats: entries.iter().map(|_| Box::pin(None)).collect(),
+            taken: 0,
+            rounds: Rounds::begin(bell, entries.len()),
+            pulse,
+        }
+    }
+
+    /// Answers all requests until the mount has ended, each with what `begin` makes for its entry.
+    pub(crate) fn run(&mut self, begin: impl Fn(usize) -> A, boss: &impl Boss, world: &World) {
+        let mut has_told = false;
+        let mut busy = 0;
+        while !self.entries.iter().all(RingEntry::has_ended) {
+            if let Err(error) = self.line.collect(self.entries) {
+                boss.abort(&error);
+            }
+            if self.line.is_ending() && !has_told {
+                has_told = true;
+                boss.ends();
+            }
+            self.rounds.collect();
+            let turned = if self.round(&begin) {
+                busy = (busy + 1) % ROUNDS_MAX;
+                match busy {
+                    0 => self.line.submit(self.entries),
+                    _ => Ok(()),
+                }
+            } else {
+                busy = 0;
+                self.sleep()
+            };
+            if let Err(error) = turned {
+                boss.abort(&error);
+                boss.ends();
+                return self.finish(world);
+            }
+        }
+    }
+
+    /// Begins with the requests that have come, and goes on with those that can. False if there were none.
+    fn round(&mut self, begin: &impl Fn(usize) -> A) -> bool {
+        let mut has_polled = false;
+        while let Some(at) = self.line.next_request() {
+            self.seats[at].set(Some(begin(at)));
+            self.taken += 1;
+            self.poll(at);
+            has_polled = true;
+        }
+        let mut woken = self.rounds.woken();
+        while woken != 0 {
+            self.poll(woken.trailing_zeros() as usize);
+            woken &= woken - 1;
+            has_polled = true;
+        }
+        has_polled
+    }
+
+    fn poll(&mut self, at: usize) {
+        // Empty if the wake-up was for an earlier request.
+        let Some(answer) = self.seats[at].as_mut().as_pin_mut() else {
+            return;
+        };
+        // Said for each: a thread that has much to do gets on.
+        self.pulse.runs();
+        let mut context = Context::from_waker(self.rounds.waker(at));
+        if let Poll::Ready(reply) = answer.poll(&mut context) {
+            // Ends what reads from the entry.
+            self.seats[at].set(None);
+            self.taken -= 1;
+            self.line.commit(at, self.entries, &reply);
+        }
+    }
+
+    fn sleep(&mut self) -> io::Result<()> {
+        if !self.rounds.fall_asleep() {
+            return Ok(());
+        }
+        match self.taken {
+            0 => self.pulse.reads(),
+            _ => self.pulse.waits(),
+        }
+        let waited = self.line.wait(self.entries, self.rounds.disks());
+        self.rounds.wake_up();
+        waited
+    }
+
+    /// Lets the requests that are under way end, which can't be answered any more.
+    fn finish(&mut self, world: &World) {
+        self.pulse.waits();
+        world.block_on(poll_fn(|context| {
+            for seat in &mut self.seats {
+                if let Some(answer) = seat.as_mut().as_pin_mut()
+                    && answer.poll(context).is_ready()
+                {
+                    seat.set(None);
+                }
+            }
+            match self.seats.iter().all(|seat| seat.is_none()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        }));
+    }
+}
