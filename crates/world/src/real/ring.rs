@@ -38,8 +38,9 @@ pub(super) const IN_FLIGHT_MAX: usize = 256;
 /// it can't overflow: it holds at most the requests under way, and one completion for each abandoned ring,
 /// which has at least one request under way.
 pub(super) const SHARED_ENTRIES: u32 = 256;
-/// Places in a thread's ring; further requests of the thread go through the shared one.
-const OWN_ENTRIES: u32 = 32;
+/// Places in a thread's ring; further requests of the thread go through the shared one. Some for each of the requests of
+/// programs that a thread has at a time.
+const OWN_ENTRIES: u32 = 64;
 /// Most drained rings kept for other threads.
 const FREE_MAX: usize = 64;
 
