@@ -13,7 +13,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use world::{Bell, Rounds, World};
+use world::{Bell, Rounds, World, in_one_go};
 
 /// Rounds of polling after each other before the thread turns to the kernel for replies and further requests.
 const ROUNDS_MAX: u32 = 4;
@@ -69,7 +69,9 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
                 boss.ends();
             }
             self.rounds.collect();
-            let turned = if self.round(&begin) {
+            // What its requests ask of another node leaves together.
+            let has_polled = in_one_go(|| self.round(&begin));
+            let turned = if has_polled {
                 busy = (busy + 1) % ROUNDS_MAX;
                 match busy {
                     0 => self.line.submit(self.entries),

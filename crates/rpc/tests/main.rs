@@ -12,3 +12,4 @@ mod scene;
 mod security;
 mod short;
 mod strangers;
+mod together;

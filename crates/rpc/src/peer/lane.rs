@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
-use world::{Deadline, Instant, Task, World};
+use world::{Deadline, Instant, Task, World, put_off};
 
 /// Longest attempt to open a connection.
 const DIAL_MAX: Duration = SILENCE_MAX;
@@ -151,10 +151,30 @@ impl LaneOfPeer {
     }
 
     /// Has a connection send what it can now. A small call leaves on the caller's thread: waking the connection's task
-    /// for it would take longer. Sealing blocks is for that task, and leases are for the urgent thread.
-    fn hurry(&self, way: &Way) {
+    /// for it would take longer. Calls that a thread makes in one go leave together. Sealing blocks is for that task, and
+    /// leases are for the urgent thread.
+    fn hurry(&self, way: &Arc<Way>) {
         let is_here = self.lane == Lane::Small && self.world.is_here();
-        if !(is_here && way.outlet.send_now(|| self.next(way.number))) {
+        if !is_here {
+            way.work.notify_one();
+            return;
+        }
+        let send = || -> Box<dyn FnOnce()> {
+            let (lane, way) = (self.own.clone(), way.clone());
+            Box::new(move || {
+                // A lane that is gone has ended its calls.
+                if let Some(lane) = lane.upgrade() {
+                    lane.send_now(&way);
+                }
+            })
+        };
+        if !put_off(Arc::as_ptr(way) as usize, send) {
+            self.send_now(way);
+        }
+    }
+
+    fn send_now(&self, way: &Way) {
+        if !way.outlet.send_now(|| self.next(way.number)) {
             way.work.notify_one();
         }
     }
