@@ -313,8 +313,8 @@ impl World {
         }
     }
 
-    /// Runs `work`, which polls futures for a task. The kernel is told at its end, with one call, of what they ask of disks:
-    /// for whoever goes on with many requests in one go. `work` must not wait for any of them.
+    /// Runs `work`, which polls futures for a task, or on a thread in [`Rounds`]. The kernel is told at its end, with one call,
+    /// of what they ask of disks: for whoever goes on with many requests in one go. `work` must not wait for any of them.
     pub fn gather_io<R>(&self, work: impl FnOnce() -> R) -> R {
         match &self.inner {
             Inner::Real(_) => real::gather_io(work),

@@ -11,8 +11,8 @@
 //! collector, or, when these left before all their requests were answered (a hedged read, an abandoned
 //! future), the reaper thread. Once drained, a thread's ring is free for any thread.
 //!
-//! The kernel is told of each request at once, but of those that a task submits while it goes on with many in one go
-//! (`World::gather_io`), with one call for all of them: that costs less than a call for each, and the device is told once.
+//! The kernel is told of each request at once, but of those that a task or a thread submits while it goes on with many in one
+//! go (`World::gather_io`), with one call for all of them: that costs less than a call for each, and the device is told once.
 //!
 //! A thread passes on the answers in its ring when it sleeps or leaves. A future in `block_on` must
 //! therefore not block its thread on another thread that needs one of these answers; nor may tasks block all threads of
@@ -140,8 +140,10 @@ impl Rings {
                 if own.is_none() {
                     *own = self.take_free();
                 }
-                let own = own.as_ref().filter(|ring| ring.has_room());
-                own.unwrap_or(&self.shared).submit(entry, request);
+                match own.as_ref().filter(|ring| ring.has_room()) {
+                    Some(own) => own.submit_here(entry, request),
+                    None => self.shared.submit(entry, request),
+                }
             });
         } else if !of_tasks.is_some_and(|ring| ring.submit_unless_left(&entry, &request)) {
             self.shared.submit(entry, request);
@@ -239,6 +241,15 @@ impl Ring {
 
     fn submit(&self, entry: squeue::Entry, request: Arc<Request>) {
         self.submit_in(&self.submitting.lock(), entry, request);
+    }
+
+    /// Submits to the calling thread's own ring.
+    fn submit_here(self: &Arc<Self>, entry: squeue::Entry, request: Arc<Request>) {
+        let submitting = self.submitting.lock();
+        self.put_in(&submitting, entry, request);
+        if !self.is_told_later() {
+            self.tell(&submitting);
+        }
     }
 
     /// Submits, unless nobody would collect the completion. Says whether it did.
@@ -408,8 +419,8 @@ impl Drop for Driving {
     }
 }
 
-/// While this exists, the kernel isn't told of what tasks submit on the calling thread to their runtime's ring. Dropping it
-/// tells of all of it. Others that submit to the ring meanwhile may do so before.
+/// While this exists, the kernel isn't told of what is submitted on the calling thread, by tasks to their runtime's ring or by
+/// the thread to its own. Dropping it tells of all of it. Others that submit to the ring meanwhile may do so before.
 pub(super) struct Gathering {
     /// Somebody gathers already, and tells the kernel.
     is_nested: bool,
