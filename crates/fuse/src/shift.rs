@@ -69,17 +69,18 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
                 boss.ends();
             }
             self.rounds.collect();
-            // What its requests ask of another node leaves together.
-            let has_polled = in_one_go(|| self.round(&begin));
-            let turned = if has_polled {
+            // What its requests ask of disks is told to the kernel together, and what they ask of another node leaves
+            // together.
+            let has_polled = in_one_go(|| world.gather_io(|| self.round(&begin)));
+            let turned = if !has_polled && self.rounds.fall_asleep() {
+                busy = 0;
+                self.sleep()
+            } else {
                 busy = (busy + 1) % ROUNDS_MAX;
                 match busy {
                     0 => self.line.submit(self.entries),
                     _ => Ok(()),
                 }
-            } else {
-                busy = 0;
-                self.sleep()
             };
             if let Err(error) = turned {
                 boss.abort(&error);
@@ -123,10 +124,8 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
         }
     }
 
+    /// Sleeps until something comes or can go on.
     fn sleep(&mut self) -> io::Result<()> {
-        if !self.rounds.fall_asleep() {
-            return Ok(());
-        }
         match self.taken {
             0 => self.pulse.reads(),
             _ => self.pulse.waits(),
