@@ -188,6 +188,13 @@ impl Area {
         most / REDB_REGION * REDB_REGION
     }
 
+    /// Runs `work`, during which whoever needs a page hangs.
+    #[cfg(test)]
+    pub(crate) fn hang_during<R>(&self, work: impl FnOnce() -> R) -> R {
+        let _hangs = self.shared.state.lock();
+        work()
+    }
+
     /// Pages in use, the highest of them, and the maximum.
     #[cfg(test)]
     pub(crate) fn use_of_pages(&self) -> (usize, usize, u64) {
@@ -393,13 +400,12 @@ impl Shared {
         page == 0 || state.sums.get(page as usize).is_some_and(|sum| *sum != 0)
     }
 
-    /// Reads one page and checks it. redb reads only pages that it has written. A request for a
-    /// page without a checksum therefore comes from a damaged reference, and zeros would make redb
-    /// panic.
-    fn read_page(&self, state: &AreaState, page: u64, out: &mut [u8]) -> io::Result<()> {
+    /// Copies a page that is in memory. Gives the checksum of one that isn't. redb reads only pages that it has written. A
+    /// request for a page without a checksum therefore comes from a damaged reference, and zeros would make redb panic.
+    fn copy_page(&self, state: &AreaState, page: u64, out: &mut [u8]) -> io::Result<Option<u32>> {
         if page == 0 {
             out.copy_from_slice(&state.page0[..]);
-            return Ok(());
+            return Ok(None);
         }
         let sum = state.sums.get(page as usize).copied().unwrap_or(0);
         if sum == 0 {
@@ -409,8 +415,16 @@ impl Shared {
         }
         if let Some(bytes) = state.pending.get(&page) {
             out.copy_from_slice(&bytes[..]);
-            return Ok(());
+            return Ok(None);
         }
+        Ok(Some(sum))
+    }
+
+    /// Reads one page and checks it.
+    fn read_page(&self, state: &AreaState, page: u64, out: &mut [u8]) -> io::Result<()> {
+        let Some(sum) = self.copy_page(state, page, out)? else {
+            return Ok(());
+        };
         self.disk.read_now(self.page_offset(page), out)?;
         if page_sum(out) == sum {
             return Ok(());
@@ -418,6 +432,20 @@ impl Shared {
         Err(damaged(format!(
             "page {page} of the index doesn't match its checksum"
         )))
+    }
+
+    /// As [`Shared::read_page`], without the lock while the disk reads: lookups don't wait for each other.
+    fn read_page_beside(&self, page: u64, out: &mut [u8]) -> io::Result<()> {
+        let known = self.copy_page(&self.state.lock(), page, out)?;
+        let Some(sum) = known else {
+            return Ok(());
+        };
+        self.disk.read_now(self.page_offset(page), out)?;
+        if page_sum(out) == sum {
+            return Ok(());
+        }
+        // redb doesn't change a page that a lookup may need. Whether it was changed all the same shows under the lock.
+        self.read_page(&self.state.lock(), page, out)
     }
 
     fn write_page(&self, state: &mut AreaState, page: u64, bytes: &[u8]) -> io::Result<()> {
@@ -523,14 +551,13 @@ impl redb::StorageBackend for Area {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.shared.state.lock();
-        check_bounds(offset, out.len(), state.length)?;
+        check_bounds(offset, out.len(), self.shared.state.lock().length)?;
         let mut page_bytes = [0; UNIT];
         for_pages(offset, out.len(), |page, inside, range| {
             if range.len() == UNIT {
-                return self.shared.read_page(&state, page, &mut out[range]);
+                return self.shared.read_page_beside(page, &mut out[range]);
             }
-            self.shared.read_page(&state, page, &mut page_bytes)?;
+            self.shared.read_page_beside(page, &mut page_bytes)?;
             let end = inside + range.len();
             out[range].copy_from_slice(&page_bytes[inside..end]);
             Ok(())

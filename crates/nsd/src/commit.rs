@@ -4,6 +4,7 @@ use crate::checksum::UNIT;
 use crate::core::Core;
 use crate::queue::{Fences, Item, Turn};
 use crate::record::{Record, encode_group, group_bytes};
+use crate::wanted::IndexPart;
 use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,15 +108,27 @@ impl Core {
         };
         written.map_err(|error| self.fail("writing its journal", &error))?;
         self.world.at(Point::JournalWritten).await;
-        {
-            let mut state = self.state.lock();
-            for item in group.iter() {
-                let applied = state.apply(&item.record);
-                applied.map_err(|error| self.fail("applying its journal", &error))?;
-            }
-            let length = u32::try_from(length).expect("a group is small");
-            state.groups.push_back((position, length));
-            state.head = position + padded;
+        let mut part = IndexPart::default();
+        // Mostly all is in memory. What isn't is read without the lock, which everybody needs; then again if a checkpoint
+        // has ended meanwhile.
+        loop {
+            let wanted = {
+                let mut state = self.state.lock();
+                let records = group.iter().map(|item| &item.record);
+                let wanted = state.wanted(records, part);
+                if wanted.is_known() {
+                    for item in group.iter() {
+                        state.apply(&item.record, wanted.known());
+                    }
+                    let length = u32::try_from(length).expect("a group is small");
+                    state.groups.push_back((position, length));
+                    state.head = position + padded;
+                    break;
+                }
+                wanted
+            };
+            let read = self.in_index(move || wanted.read()).await;
+            part = read.map_err(|error| self.fail("applying its journal", &error))?;
         }
         self.checkpoint_if_due();
         Ok(())

@@ -1,6 +1,5 @@
 //! The inside of an NSD: the state that all its operations share.
 
-use crate::entry::IndexEntry;
 use crate::flush::Flusher;
 use crate::index::Index;
 use crate::journal::Ring;
@@ -8,7 +7,7 @@ use crate::key::Key;
 use crate::queue::Queue;
 use crate::record::Stamp;
 use crate::space::Purpose;
-use crate::state::{CoreState, Found, merged};
+use crate::state::CoreState;
 use crate::superblock::{FLAG_UNCONFIRMED, Layout, Superblock};
 use crate::{NsdIdentity, checksum::UNIT};
 use model::nsd::{NsdHealth, NsdUsage};
@@ -24,6 +23,9 @@ use world::{Disk, World};
 /// Most bytes of blob puts under way, and the same again for log puts; more wait. Two separate
 /// budgets, so that a streaming client doesn't delay log puts, and therefore every fsync.
 const UNDER_WAY_MAX: usize = 64 << 20;
+/// Most lookups at once that may read the index, each on a thread of its own; more wait. Enough for a disk to read many
+/// pages at the same time; a disk that hangs keeps that many threads.
+const LOOKUPS_MAX: usize = 16;
 /// Units of the smallest blob.
 const EXTENT_UNITS_MIN: u64 = 2;
 /// Milliseconds for which closing waits for queued records.
@@ -40,13 +42,15 @@ pub(crate) struct Core {
     pub(crate) ring: Ring,
     pub(crate) stamp: Stamp,
     pub(crate) index: Index,
-    /// Never held across a wait, but possibly during an index read.
+    /// Never held across a wait, nor while the index is read.
     pub(crate) state: Mutex<CoreState>,
     pub(crate) queue: Mutex<Queue>,
     /// Names that are being put.
     claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
     blobs_under_way: Semaphore,
     logs_under_way: Semaphore,
+    /// Places for lookups that may read the index.
+    pub(crate) lookups: Arc<Semaphore>,
     pub(crate) flusher: Flusher,
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
     /// Held by the running checkpoint.
@@ -88,6 +92,7 @@ impl Core {
             claims: Mutex::new(BTreeMap::new()),
             blobs_under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
             logs_under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
+            lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             unconfirmed: AtomicBool::new(superblock.flags & FLAG_UNCONFIRMED != 0),
             flusher: Flusher::default(),
             superblock: tokio::sync::Mutex::new(superblock),
@@ -179,37 +184,6 @@ impl Core {
     /// Whether the index has no room for more entries.
     pub(crate) fn index_is_full(&self, state: &CoreState) -> bool {
         state.ledger.index_bytes > self.index.entry_bytes_max()
-    }
-
-    /// The entry of a key. May block for an index read from disk.
-    pub(crate) fn locate(&self, key: &Key) -> Result<Option<Arc<IndexEntry>>> {
-        let (mark, snapshot) = {
-            let mut state = self.state.lock();
-            if let Some(known) = state.peek(key) {
-                return Ok(known);
-            }
-            (state.mark(), state.snapshot.clone())
-        };
-        let found = snapshot.get(key).map_err(|error| self.index_error(error))?;
-        if let Some(entry) = &found {
-            self.state.lock().remember(mark, *key, entry);
-        }
-        Ok(found)
-    }
-
-    /// Whether [`Core::locate`] finds the entry of `key`, or that there is none, in memory, without waiting for anybody.
-    pub(crate) fn is_at_hand(&self, key: &Key) -> bool {
-        let state = self.state.try_lock();
-        state.is_some_and(|mut state| state.peek(key).is_some())
-    }
-
-    /// At most `limit` entries in `from..=to`. May block for index reads from disk.
-    pub(crate) fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Found> {
-        let (part, snapshot) = {
-            let state = self.state.lock();
-            (state.changed_in(from, to), state.snapshot.clone())
-        };
-        merged(&part, &snapshot, from, to, limit).map_err(|error| self.index_error(error))
     }
 
     /// A damaged index can't answer at all, which is different from a corrupt blob. The NSD fails,

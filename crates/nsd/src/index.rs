@@ -13,10 +13,13 @@ use std::sync::Arc;
 const ENTRIES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("entries");
 const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
 /// redb's page cache in bytes.
-const CACHE_BYTES: usize = 64 << 20;
+pub(crate) const CACHE_BYTES: usize = 64 << 20;
 
 /// Changes of one checkpoint; `None` removes the key.
 pub(crate) type Changes = BTreeMap<Key, Option<Arc<IndexEntry>>>;
+
+/// Entries found in a range.
+pub(crate) type Found = Vec<(Key, Arc<IndexEntry>)>;
 
 /// The redb database. Its calls block.
 #[derive(Debug)]
@@ -69,11 +72,22 @@ fn decode(key: &Key, bytes: &[u8]) -> Result<Arc<IndexEntry>> {
 impl Index {
     /// Opens or makes the database in an area.
     pub(crate) fn open(area: Area) -> Result<Self> {
+        Self::open_with(area, CACHE_BYTES)
+    }
+
+    /// As [`Index::open`], with so many bytes of its pages in memory.
+    pub(crate) fn open_with(area: Area, cache_bytes: usize) -> Result<Self> {
         let database = Database::builder()
-            .set_cache_size(CACHE_BYTES)
+            .set_cache_size(cache_bytes)
             .create_with_backend(area.clone())
             .attempt("opening the index")?;
         Ok(Self { database, area })
+    }
+
+    /// Runs `work`, during which whoever needs a page that redb hasn't in memory hangs.
+    #[cfg(test)]
+    pub(crate) fn hang_during<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.area.hang_during(work)
     }
 
     /// Applies a checkpoint's changes, durably. Returns the index after them.

@@ -21,6 +21,7 @@ mod index;
 mod journal;
 mod key;
 mod ledger;
+mod lookup;
 mod near;
 mod open;
 mod queue;
@@ -32,6 +33,7 @@ mod server;
 mod space;
 mod state;
 mod superblock;
+mod wanted;
 mod wire;
 mod write;
 
@@ -41,8 +43,8 @@ pub use crate::server::NsdServer;
 
 use crate::core::Core;
 use crate::finish::Finish;
+use crate::index::Found;
 use crate::key::{Key, Named};
-use crate::state::Found;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -224,7 +226,7 @@ impl Nsd {
     pub async fn info(&self, name: BlobName) -> Result<BlobInfo> {
         self.core.check_serving()?;
         let key = Key::blob(name);
-        let entry = self.core.locate(&key)?;
+        let entry = self.core.locate(&key).await?;
         let info = entry.and_then(|entry| entry.info(&key));
         info.ok_or_else(|| self.core.absent(&key))
     }
@@ -251,7 +253,7 @@ impl Nsd {
         self.core.check_serving()?;
         let (first, last) = Key::group_range(group);
         let from = after.map_or(first, |name| Key::blob(name).following().max(first));
-        let found = self.core.range(&from, &last, limit.min(LIST_MAX))?;
+        let found = self.core.range(&from, &last, limit.min(LIST_MAX)).await?;
         let infos = found.iter().filter_map(|(key, entry)| entry.info(key));
         Ok(infos.collect())
     }
@@ -348,7 +350,8 @@ impl Nsd {
         limit: usize,
     ) -> Result<Vec<LogEntry>> {
         self.core.check_serving()?;
-        let mut found = self.log_range(shard, from, limit.min(LOG_READ_MAX))?;
+        let limit = limit.min(LOG_READ_MAX);
+        let mut found = self.log_range(shard, from, limit).await?;
         // More than the answer may have isn't read.
         let mut bytes = 0;
         found.retain(|(_, entry)| {
@@ -400,18 +403,17 @@ impl Nsd {
     }
 
     /// At most `limit` entries of a log from `from` on, in order; none only if there are none.
-    fn log_range(&self, shard: ShardId, from: EntryNumber, limit: usize) -> Result<Found> {
-        let range = |last: u64| {
-            let (from, to) = (Key::log(shard, from), Key::log(shard, EntryNumber(last)));
-            self.core.range(&from, &to, limit)
-        };
+    async fn log_range(&self, shard: ShardId, from: EntryNumber, limit: usize) -> Result<Found> {
+        let key = |number| Key::log(shard, number);
         // Entries have no holes between them. All that is in memory of a range is looked at, so a whole log would be looked at
         // for each part that is read of it.
-        let found = range(from.0.saturating_add(limit as u64))?;
-        match found.is_empty() {
-            true => range(u64::MAX),
-            false => Ok(found),
+        let near = EntryNumber(from.0.saturating_add(limit as u64));
+        let found = self.core.range(&key(from), &key(near), limit).await?;
+        if !found.is_empty() {
+            return Ok(found);
         }
+        let last = EntryNumber(u64::MAX);
+        self.core.range(&key(from), &key(last), limit).await
     }
 
     /// Removes the entries below `below`, on behalf of an owner. Durable.

@@ -2,14 +2,15 @@
 
 use crate::area::Area;
 use crate::core::Core;
-use crate::index::{Changes, Index, Snapshot};
+use crate::index::{CACHE_BYTES, Changes, Index, Snapshot};
 use crate::journal::{Ring, RingImage};
-use crate::key::Key;
+use crate::key::{Key, Named};
 use crate::ledger::Ledger;
 use crate::record::Record;
 use crate::space::RegionSpace;
-use crate::state::CoreState;
+use crate::state::{CoreState, LogEnds};
 use crate::superblock::{self, FLAG_INDEX_LOST, Layout, Superblock};
+use crate::wanted::IndexPart;
 use crate::{FormatOptions, NsdIdentity, entry};
 use bytes::Bytes;
 use model::{Error, ErrorKind, Result};
@@ -88,6 +89,11 @@ pub(crate) async fn load_superblock(disk: &Disk) -> Result<Superblock> {
 
 /// See [`crate::Nsd::open`].
 pub(crate) async fn open(world: &World, disk: Disk) -> Result<Arc<Core>> {
+    open_with(world, disk, CACHE_BYTES).await
+}
+
+/// As [`open`], with so many bytes of the index's pages in memory.
+pub(crate) async fn open_with(world: &World, disk: Disk, cache_bytes: usize) -> Result<Arc<Core>> {
     let mut superblock = load_superblock(&disk).await?;
     if superblock.flags & FLAG_INDEX_LOST != 0 {
         let text = format!("the index of {disk:?} is lost; rebuild it");
@@ -99,11 +105,12 @@ pub(crate) async fn open(world: &World, disk: Disk) -> Result<Arc<Core>> {
     let opened = {
         let disk = disk.clone();
         let (region, layout) = (superblock.region, superblock.layout);
-        move || open_index(&disk, region, &layout)
+        move || open_index(&disk, region, &layout, cache_bytes)
     };
-    let (index, snapshot, ledger, space) = world.blocking(opened).await?;
-    let mut state = CoreState::new(snapshot, space, ledger, superblock.incarnation);
-    replay(&disk, &superblock, &mut state).await?;
+    let (index, snapshot, ledger, (space, log_ends)) = world.blocking(opened).await?;
+    let incarnation = superblock.incarnation;
+    let mut state = CoreState::new(snapshot, space, ledger, incarnation, log_ends);
+    replay(world, &disk, &superblock, &mut state).await?;
     for (shard, epoch) in &superblock.seals {
         state.ledger.raise_seal(*shard, *epoch);
     }
@@ -119,9 +126,14 @@ pub(crate) async fn open(world: &World, disk: Disk) -> Result<Arc<Core>> {
     Ok(core)
 }
 
-type OpenedIndex = (Index, Snapshot, Ledger, RegionSpace);
+type OpenedIndex = (Index, Snapshot, Ledger, (RegionSpace, LogEnds));
 
-fn open_index(disk: &Disk, region: u128, layout: &Layout) -> Result<OpenedIndex> {
+fn open_index(
+    disk: &Disk,
+    region: u128,
+    layout: &Layout,
+    cache_bytes: usize,
+) -> Result<OpenedIndex> {
     let failed = |error: std::io::Error| {
         let kind = match error.kind() {
             std::io::ErrorKind::InvalidData => ErrorKind::Corrupt,
@@ -132,33 +144,49 @@ fn open_index(disk: &Disk, region: u128, layout: &Layout) -> Result<OpenedIndex>
     let area = Area::open(disk, region, layout.index_start, layout.index_bytes);
     let area = area.map_err(failed)?;
     area.warm();
-    let index = Index::open(area)?;
+    let index = Index::open_with(area, cache_bytes)?;
     let ledger = index.ledger()?;
     let snapshot = index.snapshot()?;
-    let space = learn_space(&snapshot, layout.data_units)?;
-    Ok((index, snapshot, ledger, space))
+    let learnt = learn(&snapshot, layout.data_units)?;
+    Ok((index, snapshot, ledger, learnt))
 }
 
-/// Free space, computed from all entries of the index.
-fn learn_space(snapshot: &Snapshot, units: u64) -> Result<RegionSpace> {
+/// Free space and the ends of logs, computed from all entries of the index.
+fn learn(snapshot: &Snapshot, units: u64) -> Result<(RegionSpace, LogEnds)> {
     let mut runs = Vec::new();
     let mut promised = 0;
-    snapshot.scan(&Key::lowest(), &Key::highest(), |_, entry| {
+    let mut log_ends = LogEnds::new();
+    snapshot.scan(&Key::lowest(), &Key::highest(), |key, entry| {
+        if let Named::Log(shard, number) = key.named() {
+            // In order.
+            log_ends.insert(shard, number);
+        }
         match &entry.place {
             entry::Place::Runs(found) => runs.extend_from_slice(found),
             entry::Place::Journal(_) => promised += entry.extent_units(),
         }
         true
     })?;
-    RegionSpace::with_used(units, runs, promised)
-        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs in the index overlap"))
+    let space = RegionSpace::with_used(units, runs, promised)
+        .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs in the index overlap"))?;
+    Ok((space, log_ends))
 }
 
 /// Applies the journal records that are newer than the index.
-async fn replay(disk: &Disk, superblock: &Superblock, state: &mut CoreState) -> Result<()> {
+async fn replay(
+    world: &World,
+    disk: &Disk,
+    superblock: &Superblock,
+    state: &mut CoreState,
+) -> Result<()> {
     let ring = Ring::new(&superblock.layout);
     let image = RingImage::load(disk, ring, superblock.region).await;
     while let Some(group) = image.next(state.head) {
+        let wanted = state.wanted(group.records.iter(), IndexPart::default());
+        let part = match wanted.is_known() {
+            true => wanted.read()?,
+            false => world.blocking(move || wanted.read()).await?,
+        };
         for record in &group.records {
             if let Record::Put { key, entry, .. } = record
                 && !state.adopt(entry)
@@ -166,7 +194,7 @@ async fn replay(disk: &Disk, superblock: &Superblock, state: &mut CoreState) -> 
                 let text = format!("the journal places {key} over another entry");
                 return Err(Error::new(ErrorKind::Corrupt, text));
             }
-            state.apply(record)?;
+            state.apply(record, &part);
         }
         state.groups.push_back((group.position, group.length));
         state.head = group.end;

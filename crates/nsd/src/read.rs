@@ -54,7 +54,7 @@ impl Core {
     ) -> Result<(Arc<IndexEntry>, Proven)> {
         self.check_serving()?;
         for _ in 0..TRIES {
-            let entry = self.locate(key)?.ok_or_else(|| self.absent(key))?;
+            let entry = self.locate(key).await?.ok_or_else(|| self.absent(key))?;
             let range = range.clone().unwrap_or(0..entry.length);
             if range.end > entry.length || range.start > range.end {
                 let text = format!(
@@ -68,7 +68,7 @@ impl Core {
                 Err(why) => {
                     // Was it deleted and its space reused, or moved out of the journal, during the
                     // read?
-                    let now = self.locate(key)?.ok_or_else(|| self.absent(key))?;
+                    let now = self.locate(key).await?.ok_or_else(|| self.absent(key))?;
                     if now.is_same_as(&entry) {
                         tracing::warn!(nsd = self.identity.nsd.0, %key, why, "damaged");
                         self.note_damage(1);

@@ -7,6 +7,7 @@ use crate::extent::write_header;
 use crate::journal::first_damaged;
 use crate::key::{Key, Named};
 use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED};
+use crate::wanted::IndexPart;
 use model::nsd::ScrubReport;
 use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ impl Core {
         self.scrub_index(&mut report).await?;
         let mut from = Key::lowest();
         loop {
-            let batch = self.range(&from, &Key::highest(), BATCH)?;
+            let batch = self.range(&from, &Key::highest(), BATCH).await?;
             let Some((last, _)) = batch.last() else { break };
             from = last.following();
             for (key, entry) in &batch {
@@ -114,8 +115,7 @@ impl Core {
         report.checked += 1;
         report.bytes += u64::from(entry.length);
         let found = self.check_entry(key, entry).await;
-        let current = self.locate(key)?.is_some_and(|now| now.is_same_as(entry));
-        if !current {
+        if !self.is_still(key, entry).await? {
             return Ok(());
         }
         match found {
@@ -138,11 +138,34 @@ impl Core {
             let state = self.state.lock();
             state.space.touches_free(*run)
         });
-        if free && self.locate(key)?.is_some_and(|now| now.is_same_as(entry)) {
+        if free && self.is_still(key, entry).await? {
             let text = format!("the space of {key} is marked as free");
             return Err(self.fail("being scrubbed", &text));
         }
         Ok(())
+    }
+
+    /// Whether a key still has this entry.
+    async fn is_still(&self, key: &Key, entry: &IndexEntry) -> Result<bool> {
+        let now = self.locate(key).await?;
+        Ok(now.is_some_and(|now| now.is_same_as(entry)))
+    }
+
+    /// Keeps the runs of an entry from being reused, if the key still has it.
+    async fn pin(&self, key: &Key, entry: &IndexEntry) -> Result<bool> {
+        let mut part = IndexPart::default();
+        loop {
+            let wanted = {
+                let mut state = self.state.lock();
+                let wanted = state.wanted_keys(&[*key], part);
+                if wanted.is_known() {
+                    return Ok(state.pin(key, entry, wanted.known()));
+                }
+                wanted
+            };
+            let read = self.in_index(move || wanted.read()).await;
+            part = read.map_err(|error| self.index_error(error))?;
+        }
     }
 
     async fn check_entry(&self, key: &Key, entry: &IndexEntry) -> Found {
@@ -173,8 +196,7 @@ impl Core {
     /// Rewrites the header from the index, unless the entry was removed.
     async fn rewrite_header(&self, key: &Key, entry: &IndexEntry, table: &[u32]) -> Result<bool> {
         let runs = entry.runs().expect("only extents have headers");
-        let pinned = self.state.lock().pin(key, entry);
-        if !pinned.map_err(|error| self.index_error(error))? {
+        if !self.pin(key, entry).await? {
             return Ok(false);
         }
         let mut block = AlignedBuffer::zeroed(header_units(entry.units()) as usize * UNIT);

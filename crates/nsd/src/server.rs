@@ -111,7 +111,7 @@ impl Service for NsdServer {
         .boxed()
     }
 
-    /// Reads of a few units whose place is known without the index, which may have to be read, and that blocks.
+    /// Reads of a few units whose place is known without the index, which may have to be read.
     fn is_short(&self, call: &Call) -> bool {
         let may_be = call.method == NSD_METHOD
             && call.class == Class::Bulk

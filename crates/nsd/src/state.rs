@@ -2,11 +2,12 @@
 
 use crate::cache::Cache;
 use crate::entry::{IndexEntry, Place, Run};
-use crate::index::{Changes, Snapshot};
-use crate::key::Key;
+use crate::index::{Changes, Found, Snapshot};
+use crate::key::{Key, Named};
 use crate::ledger::Ledger;
 use crate::record::Record;
 use crate::space::RegionSpace;
+use crate::wanted::{IndexPart, Wanted};
 use model::{EntryNumber, Result, ShardId};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,10 +17,14 @@ const ENTRIES_CACHE_BYTES: usize = 32 << 20;
 /// Bytes of large blobs' checksum tables kept in memory.
 const TABLES_CACHE_BYTES: usize = 96 << 20;
 
-/// Entries found in a range.
-pub(crate) type Found = Vec<(Key, Arc<IndexEntry>)>;
+/// Weight of the knowledge that there is no entry.
+const ABSENT_BYTES: usize = 64;
 
-/// An open NSD's state, guarded by one lock that is held only briefly.
+/// The highest number that an entry of each log has had here since the region was opened, or had then.
+pub(crate) type LogEnds = BTreeMap<ShardId, EntryNumber>;
+
+/// An open NSD's state, guarded by one lock that is held only briefly: nothing here reads the index. What is needed of it
+/// is read before, without the lock ([`Wanted`]).
 pub(crate) struct CoreState {
     /// Changes since the last checkpoint began.
     pub(crate) overlay: Changes,
@@ -27,10 +32,12 @@ pub(crate) struct CoreState {
     /// Changes that a running checkpoint is writing to the index.
     pub(crate) frozen: Arc<Changes>,
     pub(crate) snapshot: Arc<Snapshot>,
-    cache: Cache<Key, Arc<IndexEntry>>,
+    /// What the index has, also that it has no entry of a key; never of keys that have changed since.
+    cache: Cache<Key, Option<Arc<IndexEntry>>>,
     tables: Cache<(Key, u64), Arc<[u32]>>,
-    /// Counts removals and checkpoints. An index read isn't cached if this changed during the read.
-    changes: u64,
+    /// Counts checkpoints. What was read of the index before one isn't cached.
+    checkpoints: u64,
+    log_ends: LogEnds,
     pub(crate) space: RegionSpace,
     pub(crate) ledger: Ledger,
     /// Entries that the running checkpoint moves out of the journal.
@@ -60,6 +67,7 @@ impl CoreState {
         space: RegionSpace,
         ledger: Ledger,
         incarnation: u64,
+        log_ends: LogEnds,
     ) -> Self {
         Self {
             overlay: BTreeMap::new(),
@@ -68,7 +76,8 @@ impl CoreState {
             snapshot: Arc::new(snapshot),
             cache: Cache::new(ENTRIES_CACHE_BYTES),
             tables: Cache::new(TABLES_CACHE_BYTES),
-            changes: 0,
+            checkpoints: 0,
+            log_ends,
             space,
             head: ledger.applied,
             tail: ledger.applied,
@@ -85,24 +94,44 @@ impl CoreState {
         self.next_birth
     }
 
-    /// Looks a key up without reading the index. `None`: unknown; `Some(None)`: removed.
+    /// Looks a key up without reading the index. `None`: unknown; `Some(None)`: there is no entry.
     pub(crate) fn peek(&mut self, key: &Key) -> Option<Option<Arc<IndexEntry>>> {
         let changed = self.overlay.get(key).or_else(|| self.frozen.get(key));
         if let Some(slot) = changed {
             return Some(slot.clone());
         }
-        self.cache.get(key).map(Some)
+        self.peek_below(key)
+    }
+
+    /// As [`CoreState::peek`], of a key without changes.
+    fn peek_below(&mut self, key: &Key) -> Option<Option<Arc<IndexEntry>>> {
+        if let Some(known) = self.cache.get(key) {
+            return Some(known);
+        }
+        // So the entries that are appended to a log aren't looked for.
+        match key.named() {
+            Named::Log(shard, number) => {
+                let end = self.log_ends.get(&shard);
+                end.is_none_or(|end| number > *end).then_some(None)
+            }
+            Named::Blob(_) => None,
+        }
+    }
+
+    fn has_changed(&self, key: &Key) -> bool {
+        self.overlay.contains_key(key) || self.frozen.contains_key(key)
     }
 
     /// A mark for [`CoreState::remember`].
     pub(crate) fn mark(&self) -> u64 {
-        self.changes
+        self.checkpoints
     }
 
-    /// Caches an entry read from the index, unless something was removed since `mark`.
-    pub(crate) fn remember(&mut self, mark: u64, key: Key, entry: &Arc<IndexEntry>) {
-        if mark == self.changes {
-            self.cache.insert(key, entry.clone(), entry.weight());
+    /// Caches what was read from the index after `mark`, unless that isn't what holds by now.
+    pub(crate) fn remember(&mut self, mark: u64, key: Key, found: Option<&Arc<IndexEntry>>) {
+        if mark == self.checkpoints && !self.has_changed(&key) {
+            let weight = found.map_or(ABSENT_BYTES, |entry| entry.weight());
+            self.cache.insert(key, found.cloned(), weight);
         }
     }
 
@@ -120,18 +149,50 @@ impl CoreState {
         self.tables.get(&(key, entry.birth))
     }
 
-    /// The entry of a key; may block for a disk read.
-    fn find(&mut self, key: &Key) -> Result<Option<Arc<IndexEntry>>> {
-        match self.peek(key) {
-            Some(known) => Ok(known),
-            None => self.snapshot.get(key),
+    /// The entry of a key, which was wanted.
+    fn find(&self, key: &Key, part: &IndexPart) -> Option<Arc<IndexEntry>> {
+        match self.overlay.get(key).or_else(|| self.frozen.get(key)) {
+            Some(slot) => slot.clone(),
+            None => part.entry(key),
         }
     }
 
-    /// At most `limit` entries in `from..=to`, in order; may block for disk reads.
-    pub(crate) fn range(&self, from: &Key, to: &Key, limit: usize) -> Result<Found> {
-        let part = self.changed_in(from, to);
-        merged(&part, &self.snapshot, from, to, limit)
+    /// What must be read of the index before these records can be applied, besides `part`.
+    pub(crate) fn wanted<'a>(
+        &mut self,
+        records: impl Iterator<Item = &'a Record>,
+        part: IndexPart,
+    ) -> Wanted {
+        let mut wanted = Wanted::new(self.checkpoints, &self.snapshot, part);
+        for record in records {
+            match record {
+                Record::Put { key, .. } => self.want(key, &mut wanted),
+                Record::Delete(keys) => keys.iter().for_each(|key| self.want(key, &mut wanted)),
+                _ => {
+                    if let Some((from, to)) = removed_of_log(record) {
+                        wanted.want_range(from, to);
+                    }
+                }
+            }
+        }
+        wanted
+    }
+
+    /// As [`CoreState::wanted`], for looking up keys.
+    pub(crate) fn wanted_keys(&mut self, keys: &[Key], part: IndexPart) -> Wanted {
+        let mut wanted = Wanted::new(self.checkpoints, &self.snapshot, part);
+        keys.iter().for_each(|key| self.want(key, &mut wanted));
+        wanted
+    }
+
+    fn want(&mut self, key: &Key, wanted: &mut Wanted) {
+        if self.has_changed(key) || wanted.has(key) {
+            return;
+        }
+        match self.peek_below(key) {
+            Some(known) => wanted.know(*key, known),
+            None => wanted.want(*key),
+        }
     }
 
     /// The overlay and frozen changes in a range.
@@ -148,55 +209,59 @@ impl CoreState {
         part
     }
 
-    /// Applies a record that is durable in the journal.
-    pub(crate) fn apply(&mut self, record: &Record) -> Result<()> {
+    /// Applies a record that is durable in the journal. `part` has what it wants of the index.
+    pub(crate) fn apply(&mut self, record: &Record, part: &IndexPart) {
+        assert_eq!(
+            part.mark(),
+            self.checkpoints,
+            "what was read of the index still holds"
+        );
         match record {
             Record::Put { key, entry, .. } => {
-                if let Some(old) = self.find(key)? {
+                if let Some(old) = self.find(key, part) {
                     self.forget(key, &old);
                 }
                 self.ledger.count(key, entry);
                 self.cache.remove(key);
+                if let Named::Log(shard, number) = key.named() {
+                    let end = self.log_ends.entry(shard).or_insert(number);
+                    *end = (*end).max(number);
+                }
                 self.change(*key, Some(entry.clone()));
             }
             Record::Delete(keys) => {
                 for key in keys {
-                    self.remove(key)?;
+                    if let Some(old) = self.find(key, part) {
+                        self.forget(key, &old);
+                        self.change(*key, None);
+                    }
                 }
             }
             Record::Trim(shard, below) => {
                 self.ledger.raise_floor(*shard, *below);
-                if below.0 > 0 {
-                    self.remove_log(*shard, 0, below.0 - 1)?;
-                }
+                self.remove_of_log(record, part);
             }
-            Record::Discard(shard, above) => {
-                if above.0 < u64::MAX {
-                    self.remove_log(*shard, above.0 + 1, u64::MAX)?;
-                }
-            }
+            Record::Discard(..) => self.remove_of_log(record, part),
             Record::Seal(shard, epoch) => self.ledger.raise_seal(*shard, *epoch),
             Record::Learn(group, version) => self.ledger.raise_version(*group, *version),
         }
-        Ok(())
     }
 
-    fn remove_log(&mut self, shard: ShardId, first: u64, last: u64) -> Result<()> {
-        let from = Key::log(shard, EntryNumber(first));
-        let to = Key::log(shard, EntryNumber(last));
-        for (key, entry) in self.range(&from, &to, usize::MAX)? {
-            self.forget(&key, &entry);
-            self.change(key, None);
+    fn remove_of_log(&mut self, record: &Record, part: &IndexPart) {
+        let Some((from, to)) = removed_of_log(record) else {
+            return;
+        };
+        let below = part.range(from, to).iter();
+        let mut gone: Changes = below
+            .map(|(key, entry)| (*key, Some(entry.clone())))
+            .collect();
+        gone.extend(self.changed_in(&from, &to));
+        for (key, slot) in gone {
+            if let Some(entry) = slot {
+                self.forget(&key, &entry);
+                self.change(key, None);
+            }
         }
-        Ok(())
-    }
-
-    fn remove(&mut self, key: &Key) -> Result<()> {
-        if let Some(old) = self.find(key)? {
-            self.forget(key, &old);
-            self.change(*key, None);
-        }
-        Ok(())
     }
 
     fn change(&mut self, key: Key, slot: Option<Arc<IndexEntry>>) {
@@ -208,7 +273,6 @@ impl CoreState {
         self.ledger.uncount(key, entry);
         self.cache.remove(key);
         self.tables.remove(&(*key, entry.birth));
-        self.changes += 1;
         match &entry.place {
             Place::Runs(runs) => self.release(runs),
             Place::Journal(_) => match self.moving.get_mut(key) {
@@ -226,18 +290,19 @@ impl CoreState {
         }
     }
 
-    /// Keeps the runs of `entry` from being reused, if `key` still has this entry.
-    pub(crate) fn pin(&mut self, key: &Key, entry: &IndexEntry) -> Result<bool> {
-        let current = self.find(key)?.is_some_and(|found| found.is_same_as(entry));
+    /// Keeps the runs of `entry` from being reused, if `key`, which was wanted, still has this entry.
+    pub(crate) fn pin(&mut self, key: &Key, entry: &IndexEntry, part: &IndexPart) -> bool {
+        let found = self.find(key, part);
+        let current = found.is_some_and(|found| found.is_same_as(entry));
         if let (true, Some(runs)) = (current, entry.runs()) {
             let other = self.pins.insert(runs[0].unit, Vec::new());
             assert!(
                 other.is_none(),
                 "one scrub runs at a time and pins one extent"
             );
-            return Ok(true);
+            return true;
         }
-        Ok(false)
+        false
     }
 
     /// Ends [`CoreState::pin`].
@@ -271,7 +336,7 @@ impl CoreState {
     /// Ends a checkpoint that is durable up to `applied`.
     pub(crate) fn thaw(&mut self, snapshot: Snapshot, applied: u64) {
         self.snapshot = Arc::new(snapshot);
-        self.changes += 1;
+        self.checkpoints += 1;
         for (key, moved) in std::mem::take(&mut self.moving) {
             self.cache.remove(&key);
             if moved.gone {
@@ -310,7 +375,18 @@ impl CoreState {
     }
 }
 
-/// Merges changes with the index below them.
+/// The keys of the entries that a record removes from a log, if it is one of those.
+fn removed_of_log(record: &Record) -> Option<(Key, Key)> {
+    let (shard, first, last) = match record {
+        Record::Trim(shard, below) if below.0 > 0 => (*shard, 0, below.0 - 1),
+        Record::Discard(shard, above) if above.0 < u64::MAX => (*shard, above.0 + 1, u64::MAX),
+        _ => return None,
+    };
+    let key = |number| Key::log(shard, EntryNumber(number));
+    Some((key(first), key(last)))
+}
+
+/// Merges changes with the index below them. Blocks for what must be read from the disk.
 pub(crate) fn merged(
     changes: &Changes,
     snapshot: &Snapshot,

@@ -59,7 +59,7 @@ impl Core {
         let key = Key::blob(put.name);
         let _under_way = self.admit(Purpose::Blob, length).await?;
         let _claim = self.claim(key).await?;
-        if let Some(old) = self.locate(&key)? {
+        if let Some(old) = self.locate(&key).await? {
             if old.writer == put.nonce && old.length as usize == length {
                 return self.clone().learn(fence).await;
             }
@@ -101,7 +101,7 @@ impl Core {
             let text = format!("{key} was trimmed: the log begins at {floor}");
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        if let Some(old) = self.locate(&key)?
+        if let Some(old) = self.locate(&key).await?
             && old.writer >= put.epoch.0
         {
             return self.repeated_log_put(&key, &old, &put).await;
@@ -281,10 +281,8 @@ impl Core {
         self.check_serving()?;
         for names in names.chunks(DELETE_RECORD_NAMES_MAX) {
             let keys: Vec<Key> = names.iter().map(|name| Key::blob(*name)).collect();
-            for key in &keys {
-                // Caches the entry, so that applying the change needs no disk reads under the lock.
-                self.locate(key)?;
-            }
+            // So that who writes the journal, for whom all others wait, mostly finds them in memory.
+            self.bring(&keys).await?;
             self.submit(Record::Delete(keys), |known| known.meet_versions(&fences))
                 .await?;
         }
