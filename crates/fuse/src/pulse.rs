@@ -1,9 +1,9 @@
 //! Whether the threads that serve a mount get anywhere.
 //!
 //! Each thread says whether it reads, runs a request, or waits in one (over io_uring: in all that it has). It alone writes
-//! that, to memory of its own, so it costs about a nanosecond. A request that *runs* holds only short locks and does no I/O: one that does so for seconds
-//! has met a lock that nobody lets go, or a machine that gives the thread no time. One that *waits* is no sign of
-//! anything: it shows in `shale waiters` with its cause.
+//! that, to memory of its own, so it costs about a nanosecond. A request that *runs* holds only short locks and does no
+//! I/O: one that does so for seconds has met a lock that nobody lets go, or a machine that gives the thread no time. One
+//! that *waits* is no sign of anything: it shows in `shale waiters` with its cause.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -17,7 +17,7 @@ use crate::reply::Reply;
 use crate::request::Incoming;
 use crate::ring_entry::RingEntry;
 use crate::rings::{READY, Registrations, Rings};
-use crate::serving::{Ending, Place, ReplyTo, Serving};
+use crate::serving::{Ending, Place, ReplyTo, Said, Serving};
 use crate::shift::{Boss, Shift};
 use crate::thread_ring::ThreadRing;
 use model::InodeId;
@@ -27,6 +27,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::oneshot;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Limit of all entries, including free ones, as a multiple of requests that may wait at once:
@@ -144,8 +145,10 @@ impl<F: FileSystem> RingCrew<F> {
                 Start::First(registrations) => registrations.add(ring.register()),
                 Start::StandIn(inode) => {
                     let registered = crew.register_at_last(&mut ring);
-                    // If this stir fails, the commits of the waiting operations look at the queue.
-                    let _ = registered && bound.get() && crew.stir(inode);
+                    if registered {
+                        // If this stir fails, the commits of the waiting operations look at the queue.
+                        drop(crew.stir_elsewhere(ring.queue(), inode));
+                    }
                     registered
                 }
             };
@@ -192,20 +195,38 @@ impl<F: FileSystem> RingCrew<F> {
 
     /// Makes the kernel look at the queue of the CPU that the calling thread is bound to. `inode`:
     /// one that the kernel knows. False if the kernel refused: it must be a regular file.
+    ///
+    /// The kernel waits for a file that it is just dropping, and that may in turn wait for the answer to a read ahead. So a
+    /// thread that has requests must be sure that somebody uses the file, or do it elsewhere.
     fn stir(&self, inode: InodeId) -> bool {
-        let known_file = self.known_file.load(Ordering::Relaxed);
-        [inode.0, known_file].into_iter().any(|nodeid| {
-            let out = NotifyRetrieveOut {
-                // Even, like the kernel's own ids, and far from them.
-                notify_unique: (1 << 63) | (self.stirred.fetch_add(1, Ordering::Relaxed) << 1),
-                nodeid,
-                // Size 0: none of the file's pages.
-                ..NotifyRetrieveOut::default()
-            };
-            self.device
-                .notify(notify::RETRIEVE, &[out.as_bytes()])
-                .is_ok()
-        })
+        let out = NotifyRetrieveOut {
+            // Even, like the kernel's own ids, and far from them.
+            notify_unique: (1 << 63) | (self.stirred.fetch_add(1, Ordering::Relaxed) << 1),
+            nodeid: inode.0,
+            // Size 0: none of the file's pages.
+            ..NotifyRetrieveOut::default()
+        };
+        self.device
+            .notify(notify::RETRIEVE, &[out.as_bytes()])
+            .is_ok()
+    }
+
+    /// Has a thread without requests stir a queue, with whichever of `inode` and the known file is a regular one. It says
+    /// whether it did; not at all if there is no thread.
+    fn stir_elsewhere(self: &Arc<Self>, queue: u16, inode: InodeId) -> oneshot::Receiver<bool> {
+        let (tell, stirred) = oneshot::channel();
+        let crew = Arc::clone(self);
+        let stir = move || {
+            let known_file = InodeId(crew.known_file.load(Ordering::Relaxed));
+            let done = run_on(queue) && (crew.stir(inode) || crew.stir(known_file));
+            // Mostly nobody waits for that.
+            let _ = tell.send(done);
+        };
+        let started = self.serving.world.try_spawn_thread("shale-stir", stir);
+        if let Err(error) = started {
+            tracing::warn!(%error, queue, "couldn't start a thread that stirs a queue");
+        }
+        stirred
     }
 
     fn run(self: &Arc<Self>, ending: &Arc<Ending<F>>, ring: &mut ThreadRing, bound: &Cell<bool>) {
@@ -325,15 +346,24 @@ impl<F: FileSystem> RingPlace<'_, F> {
 }
 
 impl<F: FileSystem> Place for RingPlace<'_, F> {
-    /// A locked file is regular and open, so the kernel knows it. Stirs in any case: the request
-    /// that ends the wait may be in the queue, and the thread that added the free entry may have
-    /// failed to stir.
-    fn leave_for_long(&self) -> bool {
-        if !self.bound.get() {
-            // The CPU was offline when this thread started.
-            self.bound.set(run_on(self.queue));
-        }
-        self.bound.get() && self.leave() && self.crew.stir(self.inode)
+    /// Stirs in any case: the request that ends the wait may be in the queue, and the thread that added the free entry may
+    /// have failed to stir.
+    fn leave_for_long(&self) -> Said<'_> {
+        Box::pin(async move {
+            if !self.bound.get() {
+                // The CPU was offline when this thread started.
+                self.bound.set(run_on(self.queue));
+            }
+            if !(self.bound.get() && self.leave()) {
+                return false;
+            }
+            // Who asks for the lock has it open, so the kernel isn't dropping it. A directory doesn't do.
+            if self.crew.stir(self.inode) {
+                return true;
+            }
+            let stirred = self.crew.stir_elsewhere(self.queue, self.inode);
+            stirred.await.unwrap_or(false)
+        })
     }
 
     /// Each lock wait holds an entry, and other operations need some.

@@ -19,7 +19,7 @@ use crate::reply::Reply;
 use crate::request::{AttributeRequest, Incoming, Malformed, Request, forgets};
 use crate::waiting::{Waiting, WithWaitHook};
 use model::{Error, ErrorKind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use world::{World, errand};
@@ -32,10 +32,13 @@ pub(crate) enum ReplyTo<'a> {
     Place(&'a dyn Place),
 }
 
+/// What a place says, perhaps later.
+pub(crate) type Said<'a> = Pin<Box<dyn Future<Output = bool> + 'a>>;
+
 /// A request's place where requests arrive.
 pub(crate) trait Place {
     /// The request will wait, perhaps for long. False if none could come meanwhile.
-    fn leave_for_long(&self) -> bool;
+    fn leave_for_long(&self) -> Said<'_>;
     /// Most concurrent lock waits of the mount.
     fn lock_waits_max(&self) -> usize;
 }

@@ -65,7 +65,7 @@ impl<F: FileSystem> Serving<F> {
             ReplyTo::Place(place) => {
                 let refusal = if has_signal(caller.pid) {
                     Some(libc::EINTR)
-                } else if place.leave_for_long() {
+                } else if place.leave_for_long().await {
                     None
                 } else {
                     Some(libc::ENOLCK)
