@@ -142,7 +142,7 @@ impl<F: FileSystem> RingCrew<F> {
             let mut ring = ring;
             let bound = Cell::new(run_on(ring.queue()));
             let registered = match start {
-                Start::First(registrations) => registrations.add(ring.register()),
+                Start::First(registrations) => registrations.add(crew.register(&mut ring)),
                 Start::StandIn(inode) => {
                     let registered = crew.register_at_last(&mut ring);
                     if registered {
@@ -162,10 +162,24 @@ impl<F: FileSystem> RingCrew<F> {
             .map(drop)
     }
 
-    /// Registers entries that the queue needs: requests wait, relying on them. Those of which the kernel has taken some
-    /// are served at once, whatever it says of the others.
+    /// Registers entries. A ring of which the kernel has taken some is served, whatever it says of the others: as soon as
+    /// each queue has one, requests come to them, and nobody can take these back.
+    fn register(&self, ring: &mut ThreadRing) -> io::Result<()> {
+        let Err(error) = ring.register() else {
+            return Ok(());
+        };
+        let refused = ring.do_without_refused();
+        if refused == 0 || refused == ring.entries() {
+            return Err(error);
+        }
+        tracing::warn!(%error, queue = ring.queue(), refused, "the kernel refused some entries");
+        self.never_had(ring.queue(), refused);
+        Ok(())
+    }
+
+    /// Registers entries that the queue needs: requests wait, relying on them.
     fn register_at_last(&self, ring: &mut ThreadRing) -> bool {
-        while let Err(error) = ring.register() {
+        while let Err(error) = self.register(ring) {
             let gone = matches!(
                 error.raw_os_error(),
                 Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV)
@@ -173,12 +187,7 @@ impl<F: FileSystem> RingCrew<F> {
             if gone || self.state.lock().ending {
                 return false;
             }
-            let refused = ring.do_without_refused();
-            tracing::warn!(%error, queue = ring.queue(), refused, "the kernel refused entries");
-            if refused < ring.entries() {
-                self.never_had(ring.queue(), refused);
-                return true;
-            }
+            tracing::warn!(%error, queue = ring.queue(), "the kernel refused entries");
             std::thread::sleep(REGISTER_PAUSE);
         }
         true

@@ -128,8 +128,8 @@ impl ThreadRing {
         self.line.register(&self.entries)
     }
 
-    /// Does without the entries that the kernel has refused. Says how many; all of them: none is registered, and nothing
-    /// has changed.
+    /// Does without the entries that the kernel has refused. Says how many. All of them: none is registered, and nothing
+    /// has changed. None: it hasn't seen all of them.
     pub(crate) fn do_without_refused(&self) -> usize {
         let refused = self.entries.iter().filter(|entry| entry.is_new());
         let count = refused.clone().count();
