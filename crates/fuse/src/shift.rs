@@ -60,13 +60,16 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
     pub(crate) fn run(&mut self, begin: impl Fn(usize) -> A, boss: &impl Boss, world: &World) {
         let mut has_told = false;
         let mut busy = 0;
-        while !self.entries.iter().all(RingEntry::has_ended) {
+        loop {
             if let Err(error) = self.line.collect(self.entries) {
                 boss.abort(&error);
             }
             if self.line.is_ending() && !has_told {
                 has_told = true;
                 boss.ends();
+            }
+            if self.entries.iter().all(RingEntry::has_ended) {
+                return;
             }
             self.rounds.collect();
             // What its requests ask of disks is told to the kernel together, and what they ask of another node leaves
