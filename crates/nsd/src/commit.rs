@@ -110,7 +110,7 @@ impl Core {
         self.world.at(Point::JournalWritten).await;
         let mut part = IndexPart::default();
         // Mostly all is in memory. What isn't is read without the lock, which everybody needs; then again if a checkpoint
-        // has ended meanwhile.
+        // has ended meanwhile. All who write wait for this one read, so it waits for no turn among lookups.
         loop {
             let wanted = {
                 let mut state = self.state.lock();
@@ -127,7 +127,7 @@ impl Core {
                 }
                 wanted
             };
-            let read = self.in_index(move || wanted.read()).await;
+            let read = self.world.blocking(move || wanted.read()).await;
             part = read.map_err(|error| self.fail("applying its journal", &error))?;
         }
         self.checkpoint_if_due();

@@ -2,7 +2,8 @@
 //!
 //! redb reads the disk within its calls, so they block. The threads that ask are those that everything else on the node
 //! needs: one of a mount has many requests, one of the runtime has any. So a lookup is a wait like any other for a disk: it
-//! can be bounded by a deadline, hedged, and is listed. A disk that hangs keeps as many threads as lookups may read at a time.
+//! can be bounded by a deadline, hedged, and is listed. A disk that hangs keeps as many threads as lookups may read at a time,
+//! and that of who writes the journal (`commit`), who needs no place among these.
 
 use crate::core::Core;
 use crate::entry::IndexEntry;

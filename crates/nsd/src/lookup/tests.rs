@@ -156,3 +156,27 @@ fn what_a_log_does_not_have_yet_is_known_without_a_look() {
     });
     ran.finished();
 }
+
+/// Would be broken if who writes the journal, for whom all who write wait, had to wait until reads have looked up what they
+/// need: an fsync then lasted as long as the queue of these.
+#[test]
+fn who_writes_the_journal_waits_for_no_turn_among_lookups() {
+    let simulation = Simulation::new(1);
+    simulation.disk("nsd", BYTES);
+    let ran = simulation.run(async |world: World| {
+        let disk = world.open_disk("nsd".as_ref()).unwrap();
+        fill(&world, &disk).await;
+        let core = open(&world, disk).await.unwrap();
+        let all = u32::try_from(core.lookups.available_permits()).unwrap();
+        let reads = core.lookups.clone().acquire_many_owned(all).await.unwrap();
+        // What it removes isn't in memory.
+        let below = EntryNumber(9);
+        let trim = core.clone().trim(SHARD, ShardEpoch(1), below);
+        let trimmed = world.timeout(Duration::from_secs(60), trim).await;
+        trimmed.expect("nobody holds it up").unwrap();
+        drop(reads);
+        assert_eq!(core.locate(&key(8)).await.unwrap(), None);
+        assert!(core.locate(&key(9)).await.unwrap().is_some());
+    });
+    ran.finished();
+}
