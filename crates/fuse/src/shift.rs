@@ -81,7 +81,7 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
             } else {
                 busy = (busy + 1) % ROUNDS_MAX;
                 match busy {
-                    0 => self.line.submit(self.entries),
+                    0 => self.submit(),
                     _ => Ok(()),
                 }
             };
@@ -123,8 +123,16 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
             // Ends what reads from the entry.
             self.seats[at].set(None);
             self.taken -= 1;
+            // Its request doesn't run any more, however long the kernel takes for the reply.
+            self.pulse.waits();
             self.line.commit(at, self.entries, &reply);
         }
+    }
+
+    /// Sends the replies and fetches further requests, without waiting for any.
+    fn submit(&mut self) -> io::Result<()> {
+        self.pulse.waits();
+        self.line.submit(self.entries)
     }
 
     /// Sleeps until something comes or can go on.
