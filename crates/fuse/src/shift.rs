@@ -8,15 +8,20 @@ use crate::pulse::Pulse;
 use crate::reply::Reply;
 use crate::ring_entry::RingEntry;
 use crate::thread_ring::Line;
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use world::{Bell, Rounds, World, in_one_go};
 
 /// Rounds of polling after each other before the thread turns to the kernel for replies and further requests.
 const ROUNDS_MAX: u32 = 4;
+/// A round that has lasted so long is cut, and the thread turns to the kernel: what it has for programs, disks and other
+/// nodes doesn't wait for requests that take much. Longer than a round of others takes.
+const ROUND_MAX: Duration = Duration::from_micros(250);
 
 /// The work. `A` answers a request.
 pub(crate) struct Shift<'a, A> {
@@ -26,6 +31,8 @@ pub(crate) struct Shift<'a, A> {
     seats: Vec<Pin<Box<Option<A>>>>,
     /// Seats that are taken.
     taken: usize,
+    /// Those whose turn in the round hasn't come.
+    due: VecDeque<usize>,
     rounds: Rounds,
     pulse: &'a Pulse,
 }
@@ -51,6 +58,7 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
             entries,
             seats: entries.iter().map(|_| Box::pin(None)).collect(),
             taken: 0,
+            due: VecDeque::new(),
             rounds: Rounds::begin(bell, entries.len()),
             pulse,
         }
@@ -74,16 +82,16 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
             self.rounds.collect();
             // What its requests ask of disks is told to the kernel together, and what they ask of another node leaves
             // together.
-            let has_polled = in_one_go(|| world.gather_io(|| self.round(&begin)));
+            let has_polled = in_one_go(|| world.gather_io(|| self.round(&begin, world)));
+            busy += 1;
             let turned = if !has_polled && self.rounds.fall_asleep() {
                 busy = 0;
                 self.sleep()
+            } else if busy == ROUNDS_MAX || !self.due.is_empty() {
+                busy = 0;
+                self.submit()
             } else {
-                busy = (busy + 1) % ROUNDS_MAX;
-                match busy {
-                    0 => self.submit(),
-                    _ => Ok(()),
-                }
+                Ok(())
             };
             if let Err(error) = turned {
                 boss.abort(&error);
@@ -93,26 +101,39 @@ impl<'a, A: Future<Output = Reply>> Shift<'a, A> {
         }
     }
 
-    /// Begins with the requests that have come, and goes on with those that can. False if there were none.
-    fn round(&mut self, begin: &impl Fn(usize) -> A) -> bool {
-        let mut has_polled = false;
-        while let Some(at) = self.line.next_request() {
-            self.seats[at].set(Some(begin(at)));
-            self.taken += 1;
-            self.poll(at);
-            has_polled = true;
+    /// Begins with the requests that have come, and goes on with those that can. If that takes long, it leaves some to the
+    /// next round, which then looks for no others. False if there were none.
+    fn round(&mut self, begin: &impl Fn(usize) -> A, world: &World) -> bool {
+        if self.due.is_empty() {
+            self.fill(begin);
         }
-        let mut woken = self.rounds.woken();
-        while woken != 0 {
-            self.poll(woken.trailing_zeros() as usize);
-            woken &= woken - 1;
-            has_polled = true;
+        let has_polled = !self.due.is_empty();
+        let end = world.now() + ROUND_MAX;
+        while let Some(at) = self.due.pop_front() {
+            self.poll(at);
+            if world.now() >= end {
+                break;
+            }
         }
         has_polled
     }
 
+    /// Looks for those that have come or can go on.
+    fn fill(&mut self, begin: &impl Fn(usize) -> A) {
+        while let Some(at) = self.line.next_request() {
+            self.seats[at].set(Some(begin(at)));
+            self.taken += 1;
+            self.due.push_back(at);
+        }
+        let mut woken = self.rounds.woken();
+        while woken != 0 {
+            self.due.push_back(woken.trailing_zeros() as usize);
+            woken &= woken - 1;
+        }
+    }
+
     fn poll(&mut self, at: usize) {
-        // Empty if the wake-up was for an earlier request.
+        // Empty if the wake-up was for an earlier request, or this one was answered in the same round.
         let Some(answer) = self.seats[at].as_mut().as_pin_mut() else {
             return;
         };
