@@ -64,6 +64,8 @@ pub(crate) struct Put {
     pub(crate) commit_id: u64,
     /// Bytes of payload.
     pub(crate) bytes: usize,
+    /// The request or the reply has taken memory to give back.
+    pub(crate) is_large: bool,
 }
 
 impl RingEntry {
@@ -183,13 +185,15 @@ impl RingEntry {
             unique: header.commit_id,
         };
         header.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        if length.max(header.payload_sz as usize) > PAYLOAD_KEPT {
+        let is_large = length.max(header.payload_sz as usize) > PAYLOAD_KEPT;
+        if is_large {
             self.is_grown.set(true);
         }
         header.payload_sz = bytes;
         Put {
             commit_id: header.commit_id,
             bytes: length,
+            is_large,
         }
     }
 
@@ -317,7 +321,8 @@ mod tests {
         let while_open = std::panic::catch_unwind(std::panic::AssertUnwindSafe(put));
         assert!(while_open.is_err(), "its bytes are being read");
         drop(open);
-        assert_eq!(put().bytes, PAYLOAD_KEPT + 1);
+        let put = put();
+        assert_eq!((put.bytes, put.is_large), (PAYLOAD_KEPT + 1, true));
         // Not while the reply is in it.
         entry.rest();
         assert!(entry.is_grown());

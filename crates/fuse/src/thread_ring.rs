@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use world::Bell;
 use zerocopy::IntoBytes;
 
 /// Most entries of a ring.
 pub(crate) const ENTRIES_MAX: usize = 16;
-/// How long a thread rests before it gives memory back to the system.
+/// Memory of large requests and replies is given back to the system when a thread has had none for so long.
 const REST: Duration = Duration::from_secs(10);
 /// The device's place in the ring's table of files.
 const DEVICE: types::Fixed = types::Fixed(0);
@@ -56,6 +56,8 @@ pub(crate) struct Line {
     hears_disks: bool,
     /// An entry has memory to give back.
     is_grown: bool,
+    /// When there was a large request or reply.
+    large_at: Instant,
     /// Entries with requests that nobody has taken, in the order in which these came.
     came: VecDeque<usize>,
     /// An entry has ended, so the mount does.
@@ -85,6 +87,7 @@ impl ThreadRing {
             hears_bell: false,
             hears_disks: false,
             is_grown: false,
+            large_at: Instant::now(),
             came: VecDeque::with_capacity(entries),
             is_ending: false,
         };
@@ -214,7 +217,18 @@ impl Line {
                 },
             }
         }
+        // Here, too, as a thread that always has a little to do never waits so long. Not while a reply lies in an entry
+        // that the kernel hasn't taken.
+        if self.is_grown && self.large_at.elapsed() >= REST && self.uring.submission().is_empty() {
+            self.rest(entries);
+        }
         result
+    }
+
+    /// Gives memory back that was needed. The kernel must have taken all commands, and all its answers be collected.
+    fn rest(&mut self, entries: &[RingEntry]) {
+        entries.iter().for_each(RingEntry::rest);
+        self.is_grown = entries.iter().any(RingEntry::is_grown);
     }
 
     /// The entry with the next request.
@@ -232,7 +246,9 @@ impl Line {
     pub(crate) fn commit(&mut self, at: usize, entries: &[RingEntry], reply: &Reply) {
         let entry = &entries[at];
         let put = entry.put(reply);
-        self.is_grown |= entry.is_grown();
+        if put.is_large {
+            (self.is_grown, self.large_at) = (true, Instant::now());
+        }
         self.command(ring_command::COMMIT_AND_FETCH, at, entry, put.commit_id);
         if put.bytes > PAYLOAD_KEPT {
             // If it fails, the next wait does, too.
@@ -291,8 +307,8 @@ impl Line {
         match error.raw_os_error() {
             Some(libc::EINTR | libc::EBUSY) => Ok(()),
             Some(libc::ETIME) => {
-                entries.iter().for_each(RingEntry::rest);
-                self.is_grown = entries.iter().any(RingEntry::is_grown);
+                // So there is no answer, and nothing was to be submitted.
+                self.rest(entries);
                 Ok(())
             }
             // The kernel is temporarily short of memory.
