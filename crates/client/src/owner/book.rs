@@ -472,6 +472,36 @@ mod tests {
         assert_eq!((parts[1].doors.len(), parts[1].holds.len()), (0, 1));
     }
 
+    /// Would be broken if a program that locks a file piece by piece had a lock for each, or if a part couldn't be unlocked.
+    #[test]
+    fn what_touches_is_one_lock_up_to_the_last_byte_and_a_part_can_be_unlocked() {
+        const LAST: u64 = u64::MAX;
+        let mut book = Book::default();
+        let mut set = |asked: LockRequest| {
+            lock(&mut book, LockCall::Set(asked), Ok(OwnerReply::Done));
+            locks(&book)
+        };
+        let shared = |start, end| request(1, 1, Some(LockKind::Shared), start, end);
+        let unlocked = |start, end| request(1, 1, None, start, end);
+        assert_eq!(set(shared(0, 9)), [shared(0, 9)]);
+        let two = [shared(0, 9), shared(20, LAST)];
+        assert_eq!(set(shared(20, LAST)), two);
+        assert_eq!(set(shared(10, 19)), [shared(0, LAST)]);
+        let around = [shared(0, 4), shared(6, LAST)];
+        assert_eq!(set(unlocked(5, 5)), around);
+        // Of another kind, or by another open.
+        for other in [
+            request(1, 1, Some(LockKind::Exclusive), 5, 5),
+            request(1, 2, Some(LockKind::Shared), 5, 5),
+        ] {
+            assert_eq!(set(other), [around[0], other, around[1]]);
+        }
+        assert_eq!(set(shared(5, 5)), [shared(0, LAST)]);
+        assert_eq!(set(unlocked(LAST, LAST)), [shared(0, LAST - 1)]);
+        assert_eq!(set(shared(LAST, LAST)), [shared(0, LAST)]);
+        assert_eq!(set(unlocked(0, LAST)), []);
+    }
+
     proptest! {
         /// Byte by byte, the book has the kinds and opens that the requests leave.
         #[test]
