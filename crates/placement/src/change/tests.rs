@@ -294,6 +294,32 @@ fn a_drain_that_is_taken_back_keeps_what_has_moved_and_turns_the_rest_back() {
     assert!(back.newest().exceptions.is_empty());
 }
 
+/// Would be broken if what was lost stayed lost although the NSD that is kept can have it.
+#[test]
+fn slots_that_nobody_could_take_move_to_an_nsd_that_is_kept_after_all() {
+    let draining = drain(&pool(Scheme::Replicate(2), 3), NsdId(1)).expect("two others");
+    let lost = mark_lost(&draining, NsdId(3)).expect("the NSD exists");
+    let back = cancel_drain(&lost, &[NsdId(1)]).expect("it has slots");
+    check(&back);
+    let (before, after) = (Groups::new(&lost), Groups::new(&back));
+    let on = |nsd: u32, next: Option<u32>| SlotMembers {
+        current: NsdId(nsd),
+        next: next.map(NsdId),
+    };
+    let mut waited = 0;
+    for group in before.all() {
+        let slots = before.members(group).iter().zip(after.members(group));
+        // The other one of the group is where it stays.
+        if before.members(group).contains(&on(2, None)) {
+            for (_, now) in slots.filter(|(slot, _)| **slot == on(3, None)) {
+                assert_eq!(*now, on(3, Some(1)), "group {group}");
+                waited += 1;
+            }
+        }
+    }
+    assert!(waited > 0);
+}
+
 #[test]
 fn only_a_drain_that_is_under_way_can_be_taken_back() {
     let map = pool(WIDE, 8);
