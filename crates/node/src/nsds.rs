@@ -496,7 +496,9 @@ impl LocalNsds {
         let keep = |map: &PoolMap| {
             let nsds = choose(map)?;
             let next = placement::cancel_drain(map, &nsds)?;
-            self.must_serve(&nsds)?;
+            let standings = self.pool.nsd_states();
+            let members = standings.iter().map(|it| (it.entry.nsd, it.member));
+            must_serve(members, &nsds)?;
             *chosen.lock() = nsds;
             Ok(next)
         };
@@ -504,23 +506,6 @@ impl LocalNsds {
         let nsds: Vec<NsdId> = chosen.into_inner();
         tracing::info!(?nsds, "the drain of NSDs was taken back");
         Ok(nsds)
-    }
-
-    /// Refuses to keep NSDs in use whose contents are rebuilt elsewhere, because they don't serve.
-    fn must_serve(&self, nsds: &[NsdId]) -> Result<()> {
-        let is_away =
-            |it: &&NsdStatus| matches!(it.member, MemberState::Failed | MemberState::Missing);
-        let standings = self.pool.nsd_states();
-        let mut away = standings.iter().filter(is_away);
-        let Some(standing) = away.find(|it| nsds.contains(&it.entry.nsd)) else {
-            return Ok(());
-        };
-        let nsd = standing.entry.nsd;
-        let text = format!(
-            "take back the drain of NSD {nsd}: it doesn't serve, and what it has is rebuilt on the others: bring it or its \
-             node back first (`shale nsd list` shows both; a node that was expelled by hand: `shale node unexpel`)"
-        );
-        Err(Error::new(ErrorKind::Unavailable, text))
     }
 
     /// A number for a new NSD, which no other gets, also if this one isn't added in the end.
@@ -569,5 +554,50 @@ impl LocalNsds {
             ErrorKind::Busy,
             "the map is being changed by others; try again",
         ))
+    }
+}
+
+/// Refuses to keep NSDs in use whose contents are rebuilt elsewhere, because they don't serve. `members`: those of the pool.
+fn must_serve(
+    mut members: impl Iterator<Item = (NsdId, MemberState)>,
+    kept: &[NsdId],
+) -> Result<()> {
+    let away = members.find(|(nsd, member)| {
+        kept.contains(nsd) && matches!(member, MemberState::Failed | MemberState::Missing)
+    });
+    let Some((nsd, _)) = away else {
+        return Ok(());
+    };
+    let text = format!(
+        "take back the drain of NSD {nsd}: it doesn't serve, and what it has is rebuilt on the others: bring it or its \
+         node back first (`shale nsd list` shows both; a node that was expelled by hand: `shale node unexpel`)"
+    );
+    Err(Error::new(ErrorKind::Unavailable, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would be broken if new data were put to an NSD that nobody reaches, and that others are to replace.
+    #[test]
+    fn the_drain_of_an_nsd_that_does_not_serve_is_not_taken_back() {
+        let (one, two) = (NsdId(1), NsdId(2));
+        for (member, serves) in [
+            (MemberState::Online, true),
+            (MemberState::Suspect, true),
+            (MemberState::Full, true),
+            (MemberState::Failed, false),
+            (MemberState::Missing, false),
+        ] {
+            let members = [(one, MemberState::Online), (two, member)];
+            let kept = |nsds: &[NsdId]| must_serve(members.into_iter(), nsds);
+            assert_eq!(kept(&[one, two]).is_ok(), serves, "{member:?}");
+            assert_eq!(kept(&[one]), Ok(()), "the other one isn't asked for");
+            if let Err(refused) = kept(&[two]) {
+                assert_eq!(refused.kind(), ErrorKind::Unavailable);
+                assert!(refused.to_string().contains("of NSD 2"), "{refused}");
+            }
+        }
     }
 }
