@@ -236,7 +236,7 @@ fn programs_wait_for_an_owner_and_then_get_an_error() {
 }
 
 /// Would be broken if programs got errors because nobody could renew their node's lease for longer than they wait, or if their
-/// client couldn't be closed meanwhile.
+/// client couldn't be closed meanwhile, or another one's opening waited as well.
 #[test]
 fn programs_wait_on_while_nobody_renews_the_lease_of_their_node() {
     run(11, 0, |node, map, way| async move {
@@ -246,6 +246,13 @@ fn programs_wait_on_while_nobody_renews_the_lease_of_their_node() {
             map.is_held_up.store(is_held_up, Ordering::Relaxed);
         };
         hold_up(true);
+        // Whoever has no session yet is told what is missing.
+        let another = map.remote_owner();
+        let opening = another.open_session(&node.world);
+        let opened = node.world.timeout(patience * 2, opening).await;
+        let refused = opened.unwrap().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+
         let mut made = pin!(client.create(InodeId::ROOT, name("a"), new_file()));
         let early = node.world.timeout(patience * 5, made.as_mut()).await;
         assert!(early.is_err(), "it waits");
