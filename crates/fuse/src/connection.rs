@@ -34,36 +34,38 @@ impl AbortFile {
     /// # Errors
     /// `NotFound`: there is no such mount. `NotSupported`: the kernel's file can't be opened; it says what to do.
     pub fn of_mount(id: u64, source: &Path) -> Result<Self> {
-        let doing = || format!("opening what ends the mount {id} of {}", source.display());
-        let missing = || {
-            let text = "this user has no such mount here";
-            Error::new(ErrorKind::NotFound, text).while_doing(doing())
-        };
         let user = effective_user();
-        let find = || {
-            let is_it = |line: &TableLine| {
-                line.id == id && line.is_shale() && line.source == source && line.user == Some(user)
-            };
-            table::lines().into_iter().find(is_it)
+        let is_it = |line: &TableLine| {
+            line.id == id && line.is_shale() && line.source == source && line.user == Some(user)
         };
-        let before = find().ok_or_else(missing)?;
+        let found = table::lines().into_iter().find(is_it);
+        Self::of_line(found.ok_or_else(|| missing(id, source))?)
+    }
+
+    /// Opens that of the mount that has this line of the mount table, whoever's it is. Sends the file system no
+    /// request.
+    ///
+    /// # Errors
+    /// As [`AbortFile::of_mount`].
+    pub(crate) fn of_line(line: TableLine) -> Result<Self> {
         let opened = |name, flags| {
-            open(before.number.minor, name, flags).map_err(|error| {
+            open(line.number.minor, name, flags).map_err(|error| {
                 let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
-                Error::new(ErrorKind::NotSupported, text).while_doing(doing())
+                let doing = doing(line.id, &line.source);
+                Error::new(ErrorKind::NotSupported, text).while_doing(doing)
             })
         };
         let file = opened(ABORT, OFlags::WRONLY)?;
         let waiting = opened("waiting", OFlags::RDONLY)?;
         // Had it ended meanwhile, its number could have been another's.
-        match find() {
-            Some(after) if after == before => Ok(Self {
-                file,
-                waiting,
-                mountpoint: before.mountpoint,
-            }),
-            _ => Err(missing()),
+        if !table::lines().contains(&line) {
+            return Err(missing(line.id, &line.source));
         }
+        Ok(Self {
+            file,
+            waiting,
+            mountpoint: line.mountpoint,
+        })
     }
 
     /// Where it was mounted when this was opened.
@@ -99,9 +101,13 @@ impl AbortFile {
     }
 }
 
-/// Opens the file that ends the connection with this number.
-pub(crate) fn open_abort(number: u32) -> io::Result<File> {
-    open(number, ABORT, OFlags::WRONLY)
+fn doing(id: u64, source: &Path) -> String {
+    format!("opening what ends the mount {id} of {}", source.display())
+}
+
+fn missing(id: u64, source: &Path) -> Error {
+    let text = "this user has no such mount here";
+    Error::new(ErrorKind::NotFound, text).while_doing(doing(id, source))
 }
 
 /// Opens a file of a connection: in /sys, or, without fusectl there and for root only, in a mount of our own that nobody

@@ -1,6 +1,7 @@
 //! A mounted file system: starting, watching and ending it.
 
 use crate::abi;
+use crate::connection::AbortFile;
 use crate::copies::Identity;
 use crate::crew::{Crew, CrewSize};
 use crate::dead::DeadMount;
@@ -16,7 +17,7 @@ use crate::request::{Incoming, Request};
 use crate::ring_crew::RingCrew;
 use crate::rings::Rings;
 use crate::serving::{Ending, Serving};
-use crate::table::{self, DeviceNumber, TableLine, mount_on};
+use crate::table::{self, TableLine, mount_on};
 use crate::transport::{self, Transport, TransportChoice};
 use crate::umount_table::{is_told, tell_umount_of_copy};
 use crate::waiting::WaitingRequest;
@@ -33,6 +34,9 @@ pub struct Mount {
     mountpoint: PathBuf,
     /// None without /proc.
     identity: Option<Identity>,
+    /// What ends its connection, opened while no other one could have its number: that is another's when the
+    /// kernel has unmounted it, while operations of it may still run. `None` if the system doesn't let this user.
+    connection: Option<Arc<AbortFile>>,
     /// The kernel's ids of dead mounts below it, which come to light when it ends.
     covers: Vec<u64>,
     /// The one that it was to replace had gone before.
@@ -147,7 +151,7 @@ impl Mount {
         if waiting.len() < self.threads_max {
             return None;
         }
-        let all = self.identity.as_ref()?.abort_file().ok()?.requests();
+        let all = self.connection()?.requests();
         let requests = all.saturating_sub(waiting.len() + (self.under_way)());
         // The last one that began to wait.
         let since = waiting.last()?.since;
@@ -245,8 +249,11 @@ impl Mount {
         self.identity.as_ref().and_then(Identity::line)
     }
 
-    fn device_number(&self) -> Option<DeviceNumber> {
-        self.identity.as_ref().map(|identity| identity.number)
+    /// What ends its connection, and no other one.
+    fn connection(&self) -> Option<Arc<AbortFile>> {
+        // fusectl may have been mounted since it began.
+        let now = || self.identity.as_ref()?.abort_file().ok().map(Arc::new);
+        self.connection.clone().or_else(now)
     }
 
     /// The kernel's id of this mount; `None` without /proc.
@@ -328,7 +335,9 @@ impl Mount {
                 .while_doing(format!("unmount {}", self.mountpoint.display()))
             });
         }
-        let (mountpoint, number, id) = (self.place(), self.device_number(), self.id());
+        let (mountpoint, id) = (self.place(), self.id());
+        let is_forced = how == Unmount::Forced;
+        let connection = is_forced.then(|| self.connection()).flatten();
         let is_attached = self.is_attached();
         let result = self.world.blocking(move || {
             // umount(2) takes the topmost mount of a place.
@@ -344,10 +353,10 @@ impl Mount {
                     ),
                 )),
                 Some(_) => {
-                    let _ = number.map(mounting::abort);
+                    let _ = connection.map(|connection| connection.abort());
                     Ok(())
                 }
-                None => mounting::unmount(&mountpoint, how, number),
+                None => mounting::unmount(&mountpoint, how, connection.as_deref()),
             }
         });
         result
@@ -385,8 +394,12 @@ impl Drop for Mount {
         if self.is_ended() {
             return;
         }
-        let place = self.place();
-        if let Err(error) = mounting::unmount(&place, Unmount::Forced, self.device_number()) {
+        let (place, connection) = (self.place(), self.connection());
+        let connection = connection.as_deref();
+        if mount_on(&place).is_some_and(|top| Some(top.id) != self.id()) {
+            // Somebody has unmounted it, or mounted something else over it.
+            let _ = connection.map(AbortFile::abort);
+        } else if let Err(error) = mounting::unmount(&place, Unmount::Forced, connection) {
             tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "couldn't end the mount");
         }
         replacing::uncover(&self.mountpoint, std::mem::take(&mut self.covers));
@@ -395,9 +408,11 @@ impl Drop for Mount {
 
 /// Ends the connection of a mount that couldn't be served, and that was made where others are dead.
 fn abort_new(place: &Place) {
-    let new = mount_on(&place.path).filter(|line| !place.dead.contains(&line.id));
+    let is_new = |line: &TableLine| line.is_shale() && !place.dead.contains(&line.id);
+    let new = mount_on(&place.path).filter(is_new);
     // Without fusectl it ends with its last thread.
-    let _ = new.map(|line| mounting::abort(line.number));
+    let connection = new.and_then(|line| AbortFile::of_line(line).ok());
+    let _ = connection.map(|connection| connection.abort());
 }
 
 /// Serves a new mount.
@@ -415,7 +430,12 @@ fn begin<F: FileSystem>(
     let (agreement, offered_minor) = first_request(device, options, rings.is_ok())?;
     let line = mount_on(mountpoint).filter(TableLine::is_shale);
     let identity = line.as_ref().map(Identity::of);
-    let device_number = line.map(|line| line.number);
+    let device_number = line.as_ref().map(|line| line.number);
+    let opened = line.map(AbortFile::of_line);
+    if let Some(Err(error)) = &opened {
+        tracing::debug!(%error, "its connection can't be ended from outside");
+    }
+    let connection = opened.and_then(Result::ok).map(Arc::new);
     let (ended_sender, ended) = watch::channel(false);
     let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
     let ending = Arc::new(Ending {
@@ -424,9 +444,10 @@ fn begin<F: FileSystem>(
     });
     let over_io_uring = match rings {
         Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
+            let connection = connection.clone();
             let abort = Box::new(move || {
                 // Without fusectl nothing can be done; the log already has the reason.
-                let _ = device_number.map(mounting::abort);
+                let _ = connection.as_ref().map(|connection| connection.abort());
             });
             RingCrew::start(&ending, device, rings, options.threads_max, abort).map_err(
                 |error| {
@@ -473,6 +494,7 @@ fn begin<F: FileSystem>(
     Ok(Mount {
         mountpoint: mountpoint.to_owned(),
         identity,
+        connection,
         covers: Vec::new(),
         comes_too_late: false,
         is_let_go: AtomicBool::new(false),

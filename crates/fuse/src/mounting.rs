@@ -1,6 +1,6 @@
 //! Mounts and unmounts: mount(2), umount(2), fusermount3, and removing a killed daemon's mount.
 
-use crate::connection;
+use crate::connection::AbortFile;
 use crate::device::Device;
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
 use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, mount_on};
@@ -12,7 +12,7 @@ use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use std::ffi::CString;
 use std::fs;
-use std::io::{self, IoSliceMut, Write};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -272,11 +272,6 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
     Ok(Device::from_fd(fd))
 }
 
-/// Fails all requests, including running ones, and ends the connection to the kernel.
-pub(crate) fn abort(number: DeviceNumber) -> io::Result<()> {
-    connection::open_abort(number.minor)?.write_all(b"1")
-}
-
 /// Ends, as `how` says, a mount that another process serves or that is dead. Sends the file system
 /// no request, so a stopped daemon doesn't block it.
 ///
@@ -294,7 +289,10 @@ pub fn unmount_foreign(path: &Path, how: Unmount) -> Result<()> {
         );
         return Err(doing(Error::new(ErrorKind::Busy, text)));
     }
-    unmount(path, how, on_top.map(|line| line.number)).map_err(doing)
+    let found = on_top.filter(|_| how == Unmount::Forced);
+    // If it can't be opened, the kernel ends the connection as far as it lets this user (MNT_FORCE).
+    let connection = found.and_then(|line| AbortFile::of_line(line).ok());
+    unmount(path, how, connection.as_ref()).map_err(doing)
 }
 
 /// Takes a mount that was found in the mount table out of the tree of files, as `Lazy` does, and
@@ -360,12 +358,13 @@ pub fn unmount_bind(path: &Path, how: Unmount) -> Result<()> {
         .map_err(|error| error.while_doing(format!("unmount {}", path.display())))
 }
 
-/// Ends a mount as `how` says. Blocks, up to a second if programs use it: a brief user, such as one
-/// that scans all mounts or a child between fork and exec, is waited for.
-pub(crate) fn unmount(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
+/// Ends a mount as `how` says; `connection`: what ends its connection by force. Blocks, up to a second
+/// if programs use it: a brief user, such as one that scans all mounts or a child between fork and
+/// exec, is waited for.
+pub(crate) fn unmount(path: &Path, how: Unmount, connection: Option<&AbortFile>) -> Result<()> {
     let begun = Instant::now();
     loop {
-        let done = unmount_now(path, how, number);
+        let done = unmount_now(path, how, connection);
         let is_busy = matches!(&done, Err(error) if error.kind() == ErrorKind::Busy);
         if !is_busy || how != Unmount::IfIdle || begun.elapsed() > PASSING_MAX {
             return done;
@@ -374,11 +373,11 @@ pub(crate) fn unmount(path: &Path, how: Unmount, number: Option<DeviceNumber>) -
     }
 }
 
-fn unmount_now(path: &Path, how: Unmount, number: Option<DeviceNumber>) -> Result<()> {
+fn unmount_now(path: &Path, how: Unmount, connection: Option<&AbortFile>) -> Result<()> {
     if how == Unmount::Forced {
         // Running requests fail now, so the unmount can't block on them. Without fusectl mounted,
         // MNT_FORCE below does the same (for root).
-        let _ = number.map(abort);
+        let _ = connection.map(AbortFile::abort);
     }
     if !is_root() {
         return unmount_as_user(path, how);

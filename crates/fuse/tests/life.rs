@@ -38,6 +38,7 @@ on_both_transports! {
     a_close_ends_the_posix_locks_of_its_process,
     operations_that_wait_starve_no_other_operation_and_are_listed,
     a_forced_end_waits_for_no_operation,
+    a_mount_that_has_ended_does_not_end_another_one_that_got_its_number,
     more_operations_than_threads_are_answered_in_turn,
 }
 
@@ -607,7 +608,12 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
         assert_eq!(one.join().unwrap(), -1, "the program got an error");
     }
     // Only now may the operations end, and the mount with them.
-    let ended = mounted.mount.ended();
+    let ended = ends_as_operations_go(&go, mounted.mount.ended());
+    mounted.runtime.block_on(ended);
+}
+
+/// Lets the operations of [`Waits`] go on until their mount has ended.
+async fn ends_as_operations_go(go: &Notify, ended: impl Future<Output = ()>) {
     let ended = async {
         let mut ended = std::pin::pin!(ended);
         loop {
@@ -618,10 +624,43 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
             }
         }
     };
-    let ended = mounted
-        .runtime
-        .block_on(async { tokio::time::timeout(HANG, ended).await });
+    let ended = tokio::time::timeout(HANG, ended).await;
     ended.expect("the mount ends when its operations have");
+}
+
+/// Would be broken if a mount were ended by the number of its connection: that is another's as soon as the kernel has
+/// unmounted it, while operations of it may run for long.
+fn a_mount_that_has_ended_does_not_end_another_one_that_got_its_number(
+    transport: TransportChoice,
+) {
+    let number = |place: &std::path::Path| fs::metadata(place).unwrap().dev();
+    let go = Arc::new(Notify::new());
+    // The lowest free number is given, so another test's mount can only rarely be in between.
+    let both = (0..100).find_map(|_| {
+        let fs_go = Arc::clone(&go);
+        let first = Mounted::with(transport, |_| Waits { go: fs_go }, |_| {});
+        let asks = statfs(&first.path("f"));
+        eventually("it waits", || first.mount.waiting().len() == 1);
+        let of_first = number(first.directory.path());
+        // As umount(8) does it.
+        fuse::unmount_foreign(first.mount.mountpoint(), Unmount::Forced).unwrap();
+        assert_eq!(asks.join().unwrap(), -1, "the program got an error");
+        assert!(!first.mount.is_ended(), "its operation runs");
+        let second = memory(transport, MemorySettings::default());
+        if number(second.directory.path()) == of_first {
+            return Some((first, second));
+        }
+        let ended = ends_as_operations_go(&go, first.mount.ended());
+        first.runtime.block_on(ended);
+        None
+    });
+    let (first, second) = both.expect("numbers are used again");
+    let Mounted { mount, runtime, .. } = first;
+    let dead = mount.dead().unwrap();
+    drop(mount);
+    fs::write(second.path("g"), b"served").unwrap();
+    assert!(!second.mount.is_ended());
+    runtime.block_on(ends_as_operations_go(&go, dead.ended()));
 }
 
 fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice) {
