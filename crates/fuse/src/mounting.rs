@@ -289,6 +289,12 @@ pub fn unmount_foreign(path: &Path, how: Unmount) -> Result<()> {
         );
         return Err(doing(Error::new(ErrorKind::Busy, text)));
     }
+    let how = match (&on_top, how) {
+        // Of what isn't in the table, because that can't be read, or names the place in another way, nobody knows
+        // which other mounts share its connection.
+        (None, Unmount::Forced) => Unmount::Lazy,
+        _ => how,
+    };
     let found = on_top.filter(|_| how == Unmount::Forced);
     // If it can't be opened, the kernel ends the connection as far as it lets this user (MNT_FORCE).
     let connection = found.and_then(|line| AbortFile::of_line(line).ok());

@@ -27,6 +27,8 @@ pub struct MountedShale {
     /// The user whose daemon serves it, and who chose the source.
     pub user: Option<u32>,
     number: DeviceNumber,
+    /// What of the file system is shown there.
+    root: PathBuf,
 }
 
 impl MountedShale {
@@ -34,6 +36,18 @@ impl MountedShale {
     #[must_use]
     pub fn is_same_file_system(&self, other: &Self) -> bool {
         self.number == other.number && self.source == other.source
+    }
+
+    /// Whether it is a bind mount, whose end must not end the others that show its file system. `all`: every mounted
+    /// Shale file system, oldest first. The mount itself is the oldest one that shows all of the file system. One that
+    /// isn't among them counts as a bind mount: ending too much can't be undone.
+    #[must_use]
+    pub fn is_bound(&self, all: &[Self]) -> bool {
+        let same = all.iter().filter(|other| other.is_same_file_system(self));
+        let same: Vec<&Self> = same.collect();
+        let whole = same.iter().find(|other| other.root == Path::new("/"));
+        let is_last = same.iter().map(|other| other.id).eq([self.id]);
+        !is_last && whole.is_none_or(|whole| whole.id != self.id)
     }
 }
 
@@ -45,6 +59,7 @@ impl From<TableLine> for MountedShale {
             id: line.id,
             user: line.user,
             number: line.number,
+            root: line.root,
         }
     }
 }
@@ -205,6 +220,32 @@ mod tests {
         };
         assert_eq!(found.number, number);
         assert_eq!(parse_line(b""), None);
+    }
+
+    /// Would be broken if `umount -f` of one of several bind mounts that are left of a mount ended the others.
+    #[test]
+    fn only_the_mount_itself_or_the_last_bind_mount_of_it_is_no_bind_mount() {
+        const TABLE: &str = "\
+20 1 0:50 /docs /older rw - fuse.shale /srv/node rw
+21 1 0:50 / /m rw - fuse.shale /srv/node rw
+22 1 0:50 /docs/text /file rw - fuse.shale /srv/node rw
+23 1 0:50 / /whole rw - fuse.shale /srv/node rw
+24 1 0:51 /docs /other rw - fuse.shale /srv/node rw
+";
+        let read = || parse(TABLE.as_bytes()).into_iter().map(MountedShale::from);
+        // The ids of those that are none, while these are mounted.
+        let not_bound = |mounted: &[u64]| {
+            let all: Vec<_> = read().filter(|it| mounted.contains(&it.id)).collect();
+            let mut ids: Vec<_> = all.iter().filter(|it| !it.is_bound(&all)).collect();
+            ids.retain(|it| it.number.minor == 50);
+            ids.iter().map(|it| it.id).collect::<Vec<_>>()
+        };
+        assert_eq!(not_bound(&[20, 21, 22, 23, 24]), [21]);
+        assert_eq!(not_bound(&[20, 22, 23, 24]), [23]);
+        assert_eq!(not_bound(&[20, 22, 24]), [0; 0]);
+        assert_eq!(not_bound(&[22, 24]), [22]);
+        // A table that can't be read, or that has changed, ends no other mount.
+        assert!(read().all(|mount| mount.is_bound(&[])));
     }
 
     /// Other programs' mounts have names and options of any bytes.

@@ -121,22 +121,20 @@ pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
 }
 
 /// Ends a mount with the kernel's help alone, so it works whatever state the daemon is in. Of a
-/// bind mount only this place is unmounted: other mounts share its connection.
+/// bind mount only this place is unmounted, unless it is the last one: other mounts share its
+/// connection.
 ///
 /// # Errors
 /// `Busy` after `IfIdle`; `NotPermitted`.
 pub fn end_without_daemon(mountpoint: &Path, how: How) -> Result<()> {
+    // As the table names it.
+    let mountpoint = &real_path(mountpoint);
     match fuse::shale_on(mountpoint) {
-        Some(mount) if is_bound(&mount) => fuse::unmount_bind(mountpoint, how.into()),
+        Some(mount) if mount.is_bound(&fuse::mounted_shales()) => {
+            fuse::unmount_bind(mountpoint, how.into())
+        }
         _ => fuse::unmount_foreign(mountpoint, how.into()),
     }
-}
-
-/// Whether an older mount shows the same file system.
-fn is_bound(mount: &fuse::MountedShale) -> bool {
-    let all = fuse::mounted_shales();
-    let first = all.iter().find(|other| other.is_same_file_system(mount));
-    first.is_some_and(|first| first.id != mount.id)
 }
 
 /// Makes data durable that was written through a mount that the daemon didn't end itself.
