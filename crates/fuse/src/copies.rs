@@ -7,6 +7,7 @@ use crate::table::{self, DeviceNumber, MountedShale, TableLine};
 use model::Result;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Most other mount namespaces reported.
@@ -47,7 +48,30 @@ impl Identity {
     /// The mount itself, if it is attached.
     pub(crate) fn line(&self) -> Option<TableLine> {
         let mut lines = table::lines().into_iter();
-        lines.find(|line| line.id == self.id && self.shows(line))
+        lines.find(|line| self.is(line))
+    }
+
+    fn is(&self, line: &TableLine) -> bool {
+        line.id == self.id && self.shows(line)
+    }
+
+    /// Whether this table of mounts, if it could be read, doesn't have the mount: it isn't attached.
+    pub(crate) fn is_missing_in(&self, table: &io::Result<Vec<TableLine>>) -> bool {
+        let lines = table.as_ref();
+        lines.is_ok_and(|lines| !lines.iter().any(|line| self.is(line)))
+    }
+
+    /// Whether this table of mounts, if it could be read, doesn't have the mount, or has another one over it. One that
+    /// is newer may be below it: see [`crate::replacing`].
+    pub(crate) fn is_covered_in(&self, table: &io::Result<Vec<TableLine>>) -> bool {
+        table.as_ref().is_ok_and(|lines| {
+            let mine = lines.iter().find(|line| self.is(line));
+            mine.is_none_or(|mine| {
+                let is_over = |line: &TableLine| line.parent == mine.id;
+                let is_there = |line: &TableLine| line.mountpoint == mine.mountpoint;
+                lines.iter().any(|line| is_over(line) && is_there(line))
+            })
+        })
     }
 
     /// Other mounts of the same file system in this mount namespace that stay when the mount goes,
@@ -175,5 +199,34 @@ mod tests {
         let mut lines = table::parse(TABLE.as_bytes());
         lines.retain(|line| line.id != mine.id);
         assert_eq!(ids(mine.copies_in(lines)), [14, 13, 12, 11]);
+    }
+
+    /// Would be broken if a daemon gave its dead mounts up when it has no free descriptor, or when a mount that was to
+    /// replace one was put below it and couldn't be served.
+    #[test]
+    fn only_a_table_that_was_read_says_that_a_mount_is_gone_or_covered() {
+        fn read(table: &str) -> io::Result<Vec<TableLine>> {
+            Ok(table::parse(table.as_bytes()))
+        }
+        let mine = Identity::of(&table::parse(TABLE.as_bytes())[4]);
+        let with = |line: &str| read(&format!("{TABLE}{line}\n"));
+        let on_top = "17 10 0:60 / /srv/m rw - tmpfs none rw";
+        let elsewhere = "17 10 0:60 / /srv/m/inner rw - tmpfs none rw";
+        let gone = TABLE.replace("10 1 0:50 / /srv/m ", "10 1 0:52 / /srv/m ");
+        let below = "17 1 0:60 / /srv/m rw - fuse.shale /srv/node rw\n";
+        let below = TABLE.replace("10 1 0:50", "10 17 0:50") + below;
+        let unreadable = Err(io::Error::from_raw_os_error(libc::EMFILE));
+        for (table, is_missing, is_covered) in [
+            (read(TABLE), false, false),
+            (with(elsewhere), false, false),
+            (with(on_top), false, true),
+            (read(&below), false, false),
+            (read(&gone), true, true),
+            (read(""), true, true),
+            (unreadable, false, false),
+        ] {
+            assert_eq!(mine.is_missing_in(&table), is_missing, "{table:?}");
+            assert_eq!(mine.is_covered_in(&table), is_covered, "{table:?}");
+        }
     }
 }

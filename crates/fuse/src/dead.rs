@@ -3,7 +3,7 @@
 use crate::copies::Identity;
 use crate::mounting;
 use crate::replacing;
-use crate::table::{TableLine, mount_on};
+use crate::table::{self, TableLine};
 use model::Result;
 use std::path::PathBuf;
 use tokio::sync::watch;
@@ -42,11 +42,11 @@ impl DeadMount {
         self.line().is_some()
     }
 
-    /// Whether it is still in the tree of files, with nothing mounted over it.
+    /// Whether it is still in the tree of files, with nothing mounted over it. While the mount table can't be read it
+    /// counts as there: one that is given up because of that stays dead.
     #[must_use]
     pub fn is_on_top(&self) -> bool {
-        let top = self.line().and_then(|line| mount_on(&line.mountpoint));
-        top.is_some_and(|top| top.id == self.identity.id)
+        *self.ended.borrow() && !self.identity.is_covered_in(&table::read())
     }
 
     /// Waits until it has ended, and no request runs any more.

@@ -101,13 +101,8 @@ impl Mount {
             error.while_doing(doing())
         })?;
         mount.covers = replacing::uncover(mountpoint, place.dead);
-        let has_gone = |id: u64| {
-            let lines = table::lines();
-            // Without any it couldn't be read.
-            !lines.is_empty() && lines.iter().all(|line| line.id != id)
-        };
         let not_taken_away = options.replaces.filter(|id| mount.covers.contains(id));
-        mount.comes_too_late = not_taken_away.is_some_and(has_gone);
+        mount.comes_too_late = not_taken_away.is_some_and(mounting::has_gone);
         fs.mounted(&mount.notifier);
         Ok(mount)
     }
@@ -185,12 +180,14 @@ impl Mount {
     /// # Errors
     /// `NotPermitted`: it can be ended in neither way.
     pub async fn leave_dead(&self) -> Result<()> {
-        let identity = self.identity.clone().filter(|_| self.is_attached());
+        let is_attached = |it: &Identity| !it.is_missing_in(&table::read());
+        let is_attached = self.identity.as_ref().is_some_and(is_attached);
+        let connection = self.connection().filter(|_| is_attached);
         let abort = move || {
-            let identity = identity.ok_or(ErrorKind::NotFound)?;
+            let connection = connection.ok_or(ErrorKind::NotFound)?;
             let failed =
                 |error: std::io::Error| Error::new(ErrorKind::Unavailable, error.to_string());
-            identity.abort_file()?.abort().map_err(failed)
+            connection.abort().map_err(failed)
         };
         if let Err(error) = self.world.blocking(abort).await {
             tracing::debug!(%error, mountpoint = %self.mountpoint.display(), "its connection can't be ended from outside");
@@ -409,10 +406,14 @@ impl Drop for Mount {
 /// Ends the connection of a mount that couldn't be served, and that was made where others are dead.
 fn abort_new(place: &Place) {
     let is_new = |line: &TableLine| line.is_shale() && !place.dead.contains(&line.id);
-    let new = mount_on(&place.path).filter(is_new);
+    let Some(new) = mount_on(&place.path).filter(is_new) else {
+        return;
+    };
+    let id = new.id;
     // Without fusectl it ends with its last thread.
-    let connection = new.and_then(|line| AbortFile::of_line(line).ok());
-    let _ = connection.map(|connection| connection.abort());
+    let _ = AbortFile::of_line(new).map(|connection| connection.abort());
+    // Before Linux 6.5 it is on top of what was dead before, which nobody would make again.
+    let _ = mounting::detach_from(&place.path, id);
 }
 
 /// Serves a new mount.

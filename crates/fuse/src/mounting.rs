@@ -317,13 +317,18 @@ pub fn detach(mount: &MountedShale) -> Result<()> {
     match detach_from(place, mount.id) {
         Ok(true) => Ok(()),
         // It went together with the mount that it was a copy of.
-        _ if table::lines().iter().all(|line| line.id != mount.id) => Ok(()),
+        _ if has_gone(mount.id) => Ok(()),
         Ok(false) => {
             let text = "another mount is there now";
             Err(Error::new(ErrorKind::Changed, text).while_doing(doing()))
         }
         Err(error) => Err(refused(&error, "umount(2)").while_doing(doing())),
     }
+}
+
+/// Whether a mount isn't in the tree of files any more; not while that can't be seen.
+pub(crate) fn has_gone(id: u64) -> bool {
+    table::read().is_ok_and(|lines| lines.iter().all(|line| line.id != id))
 }
 
 /// Detaches the topmost mount of a place, if it is the one with this id. Returns false if another mount is there.

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -123,10 +124,19 @@ pub(crate) fn mount_on(path: &Path) -> Option<TableLine> {
         .find(|line| line.mountpoint == path)
 }
 
-/// The mount table of this process.
+/// The mount table of this process; nothing if it can't be read. For those to whom a mount that isn't found only makes
+/// a message worse.
 pub(crate) fn lines() -> Vec<TableLine> {
-    // Without /proc no mounts are found, which only makes messages worse.
-    parse(&fs::read("/proc/self/mountinfo").unwrap_or_default())
+    read().unwrap_or_default()
+}
+
+/// The mount table of this process.
+///
+/// # Errors
+/// The system's error: without /proc, or while the process has no descriptor or the machine no memory left. It says
+/// nothing about any mount.
+pub(crate) fn read() -> io::Result<Vec<TableLine>> {
+    Ok(parse(&fs::read("/proc/self/mountinfo")?))
 }
 
 /// All lines of a mount table.
