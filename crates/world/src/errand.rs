@@ -37,6 +37,8 @@ impl Errand {
 tokio::task_local! {
     /// That of the future that is being polled.
     static CURRENT: Cell<Errand>;
+    /// There while that future mustn't hear that its errand is given up.
+    static UNDISTURBED: ();
 }
 
 /// A future that is an errand of its own. Costs no number until it waits or calls.
@@ -51,6 +53,20 @@ pub fn within<F: Future>(trace: u64, from: NodeId, future: F) -> impl Future<Out
         from: Some(from),
     };
     CURRENT.scope(Cell::new(errand), future)
+}
+
+/// A future that doesn't hear that its errand is given up ([`World::give_up`](crate::World::give_up)): others rely on what it
+/// does, and would take its end for a failure.
+pub fn undisturbed<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    UNDISTURBED.scope((), future)
+}
+
+/// The errand of the future that is being polled, without giving it a number; `None` if it has none, or mustn't hear that it is
+/// given up.
+pub(crate) fn disturbed() -> Option<Errand> {
+    let is_undisturbed = UNDISTURBED.try_with(|()| ()).is_ok();
+    let errand = CURRENT.try_with(Cell::get).ok()?;
+    (!is_undisturbed && !errand.is_none()).then_some(errand)
 }
 
 /// The errand of the future that is being polled. One that began here and has no number yet gets

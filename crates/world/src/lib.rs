@@ -16,6 +16,7 @@ mod debt;
 mod disk;
 mod driven;
 pub mod errand;
+mod given_up;
 mod hash;
 pub mod host;
 mod instant;
@@ -39,6 +40,7 @@ pub use debt::Debt;
 pub use disk::Disk;
 pub use driven::Driven;
 pub use errand::Errand;
+pub use given_up::GivenUp;
 pub use hash::{FixedHasher, Map, Set};
 pub use instant::Instant;
 pub use net::{Connection, ConnectionReader, ConnectionWriter, Listener};
@@ -191,6 +193,24 @@ impl World {
     #[must_use]
     pub fn errand(&self) -> Errand {
         errand::current(|| self.all_waits().number())
+    }
+
+    /// Gives an errand up that began on this machine, as long as the result exists: its program was killed. Whoever waits on
+    /// it doesn't hear of that by itself: its future must be polled again.
+    ///
+    /// # Panics
+    /// If it is nobody's errand, or is given up already.
+    #[must_use]
+    pub fn give_up(&self, errand: Errand) -> GivenUp {
+        self.all_waits().unwanted().add(errand)
+    }
+
+    /// Whether the errand of the future that is being polled is [given up](World::give_up), and it may hear of that
+    /// ([`errand::undisturbed`]).
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        let unwanted = self.all_waits().unwanted();
+        unwanted.is_any() && errand::disturbed().is_some_and(|errand| unwanted.has(errand))
     }
 
     /// What waits on this machine on somebody's errand, oldest first, and how many more than

@@ -3,11 +3,13 @@
 //!
 //! A wait costs a lock and no memory, and only if it isn't over at once.
 
+use crate::given_up::Unwanted;
 use crate::waiters::Waiter;
 use crate::{Errand, Instant};
 use model::call::Method;
 use model::{InodeId, NodeId, NsdId, ShardId};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -96,6 +98,7 @@ impl Part {
 pub(crate) struct Waits {
     traces: AtomicU64,
     slots: Mutex<Slots>,
+    unwanted: Arc<Unwanted>,
 }
 
 #[derive(Default)]
@@ -126,7 +129,13 @@ impl Waits {
         Self {
             traces: AtomicU64::new(first),
             slots: Mutex::default(),
+            unwanted: Arc::default(),
         }
+    }
+
+    /// The errands that are given up.
+    pub(crate) fn unwanted(&self) -> &Arc<Unwanted> {
+        &self.unwanted
     }
 
     /// The number of another errand; never 0.
