@@ -6,10 +6,13 @@
 //! lease; of time with a lease no wait takes more than twice the patience: one that is lost again and again prolongs nothing
 //! without end.
 //!
-//! What ends such a wait: the lease is renewed; the run is expelled, or has left; the client is about to be closed.
+//! What ends such a wait: the lease is renewed; the run is expelled, or has left; the client is about to be closed; or the
+//! program that waits is killed ([`World::is_given_up`]). That is the end of its patience, however long it has waited: what was
+//! asked and isn't decided goes on as after any other wait that was too long (`owner/calls.rs`).
 
-use std::future::Future;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use std::time::Duration;
 use world::{Deadline, Elapsed, Instant, World};
 
@@ -41,8 +44,20 @@ pub(crate) fn prolonged(
     deadline.max(Deadline::at(whole.min(most)))
 }
 
-/// Drives `future` until the deadline at most, then drops it. `prolonged` says when that is by now; it is asked only when the
-/// deadline has passed.
+/// Drives `future` until its program is killed: `None` then, unless it is ready all the same.
+pub(crate) fn while_wanted<F: Future>(
+    world: &World,
+    mut future: Pin<&mut F>,
+) -> impl Future<Output = Option<F::Output>> {
+    poll_fn(move |context| match future.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if world.is_given_up() => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+}
+
+/// Drives `future` until the deadline at most, then drops it; or until its program is killed. `prolonged` says when the deadline
+/// is by now; it is asked only when it has passed.
 ///
 /// # Errors
 /// [`Elapsed`] if it wasn't ready in time.
@@ -55,8 +70,11 @@ pub(crate) async fn bound<F: Future>(
     let mut future = pin!(future);
     let mut until = deadline;
     loop {
-        if let Ok(done) = until.bound(world, future.as_mut()).await {
-            return Ok(done);
+        let waiting = pin!(until.bound(world, future.as_mut()));
+        match while_wanted(world, waiting).await {
+            Some(Ok(done)) => return Ok(done),
+            Some(Err(_)) => {}
+            None => return Err(Elapsed),
         }
         let end = prolonged();
         if end.has_passed(world) {
@@ -69,6 +87,8 @@ pub(crate) async fn bound<F: Future>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::future::join;
+    use world::errand;
     use world::sim::Simulation;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -122,6 +142,41 @@ mod tests {
             let ended = bound(&world, deadline, later, std::future::pending::<()>()).await;
             assert_eq!(ended, Err(Elapsed));
             assert_eq!(world.now() - begun, patience * 2 + SECOND * 20);
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if the wait of a killed program lasted, or that of another one ended.
+    #[test]
+    fn the_wait_of_a_killed_program_ends_and_no_other() {
+        let ran = Simulation::new(4).run(|world| async move {
+            let wait = async || {
+                let deadline = Deadline::after(&world, SECOND * 60);
+                let waiting = bound(&world, deadline, || deadline, std::future::pending::<()>());
+                let ended = waiting.await;
+                assert_eq!(ended, Err(Elapsed));
+                world.now()
+            };
+            let begun = world.now();
+            let killed = async {
+                let errand = world.errand();
+                let killing = async {
+                    world.sleep(SECOND * 5).await;
+                    let given_up = world.give_up(errand);
+                    poll_fn(|context| {
+                        context.waker().wake_by_ref();
+                        Poll::Ready(())
+                    })
+                    .await;
+                    given_up
+                };
+                let (ended, _given_up) = join(wait(), killing).await;
+                ended
+            };
+            let killed = errand::begin(killed);
+            let other = errand::begin(wait());
+            let (killed, other) = join(killed, other).await;
+            assert_eq!((killed - begun, other - begun), (SECOND * 5, SECOND * 60));
         });
         ran.finished();
     }

@@ -224,7 +224,8 @@ impl Reader {
                 Err(error) => {
                     let now = self.session.now();
                     let since = *unreadable_since.get_or_insert(now);
-                    if !self.session.is_pause(&error, since) {
+                    let is_wanted = !self.session.world().is_given_up();
+                    if !(is_wanted && self.session.is_pause(&error, since)) {
                         return Err(unreadable(inode, error));
                     }
                     uses = None;

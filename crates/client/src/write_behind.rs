@@ -23,6 +23,7 @@ pub(crate) use turns::Hurry;
 
 use crate::inode::{Inner, InodeRef};
 use crate::page_pool::PagePool;
+use crate::patience::while_wanted;
 use crate::session::Session;
 use crate::settings::ClientSettings;
 use dirty_inodes::DirtyInodes;
@@ -34,13 +35,14 @@ use job::Job;
 use model::{Error, ErrorKind, InodeId, Result, limits};
 use pool::Pool;
 use publish::Publisher;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use store::Store;
 use tokio::sync::futures::Notified;
 use turns::Turns;
-use world::{Instant, Planted, Work};
+use world::{Instant, Planted, Work, errand};
 
 /// Most tasks that publish ready batches: a slow publish must delay neither the next look nor
 /// batches that become ready meanwhile.
@@ -184,7 +186,8 @@ impl WriteBehind {
     }
 
     /// Publishes the data that is dirty now and waits until it and all earlier data is in the file.
-    /// Ready at once if there is none, or little enough to be published inline.
+    /// Ready at once if there is none, or little enough to be published inline. If the program that waits is killed, others go
+    /// on with what it was publishing.
     pub(crate) async fn publish(self: &Arc<Self>, state: &InodeRef) -> Result<()> {
         let (target, lost, jobs) = {
             let mut inner = state.lock();
@@ -196,7 +199,10 @@ impl WriteBehind {
             (inner.batches().last_number(), inner.lost_writes(), jobs)
         };
         self.spawn_store(jobs);
-        self.publish_ready(state).await;
+        // It would take an end of the program's patience for a failure of the file, of which others hear. It may be dropped.
+        let publishing = pin!(errand::undisturbed(self.publish_ready(state)));
+        let published = while_wanted(self.session.world(), publishing).await;
+        published.ok_or(ErrorKind::Interrupted)?;
         self.publisher.wait_published(state, target).await?;
         // Lost isn't published.
         match state.lock().lost_writes() == lost {

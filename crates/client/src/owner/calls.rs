@@ -11,7 +11,8 @@
 //! slot's next number must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
 //! as many such tasks; they end when the session does. What the operation changes isn't known by name until
 //! then ([`KnownNames::begin_change`]), of a file of which it publishes bytes nothing more is published, and who changes
-//! what it changes waits (`undecided`).
+//! what it changes waits (`undecided`). *The program is killed* while it waits: as if the deadline had passed then. What
+//! hasn't been sent never is.
 
 mod at_once;
 mod closing;
@@ -27,7 +28,7 @@ use super::slots::{Slot, Slots};
 use super::undecided::{Late, Undecided};
 use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
-use crate::patience::{self, HoldUp};
+use crate::patience::{self, HoldUp, while_wanted};
 use closing::Closing;
 use futures::future::{BoxFuture, Either, select};
 use model::call::NoAnswer;
@@ -408,15 +409,23 @@ impl Calls {
             let mut replaced = self.owners.replaced();
             let why = match self.owners.owner() {
                 None => Error::new(ErrorKind::Unavailable, "no node owns the shard"),
+                Some(_) if self.world.is_given_up() => {
+                    Error::new(ErrorKind::Unavailable, "its program was killed")
+                }
                 Some(owner) => {
                     let until = Deadline::after(&self.world, attempt).min(deadline);
-                    let asking = self.attempt(&owner, call, until);
-                    let Some(sent) = unless(&mut replaced, &owner, asking).await else {
+                    let sent = {
+                        let asking = pin!(self.attempt(&owner, call, until));
+                        let asking = while_wanted(&self.world, asking);
+                        unless(&mut replaced, &owner, asking).await
+                    };
+                    let Some(sent) = sent else {
                         // Asked at once, and soon again: it takes the shard over, and serves it in a moment.
                         (may_have_run, pause) = (true, PAUSE_MIN);
                         continue;
                     };
-                    match sent {
+                    let killed = || Err(NoAnswer::unknown("its program was killed"));
+                    match sent.unwrap_or_else(killed) {
                         Ok(answer) => match left_undone(&answer) {
                             None => return decided(call, answer, may_have_run),
                             Some((Undone::Certainly, error)) => error.clone(),
@@ -455,7 +464,10 @@ impl Calls {
             if patience_ends.has_passed(&self.world) && !is_end(&call.request) {
                 deadline = self.prolonged(patience_ends);
             }
-            if deadline.has_passed(&self.world) || self.closed.load(Ordering::Acquire) {
+            if deadline.has_passed(&self.world)
+                || self.closed.load(Ordering::Acquire)
+                || self.world.is_given_up()
+            {
                 let kind = match may_have_run {
                     true => ErrorKind::Unknown,
                     false => ErrorKind::Unavailable,
@@ -469,7 +481,9 @@ impl Calls {
             }
             listed.get_or_insert_with(|| self.list());
             let refreshed = Deadline::after(&self.world, pause).min(deadline);
-            self.owners.refresh(refreshed).await;
+            let refreshing = pin!(self.owners.refresh(refreshed));
+            // Whether it is wanted is seen in the next round.
+            let _wanted = while_wanted(&self.world, refreshing).await;
             // Another node owns the shard now: it takes it over, and serves it in a moment.
             pause = match refreshed.has_passed(&self.world) {
                 true => (pause * 2).min(PAUSE_MAX),

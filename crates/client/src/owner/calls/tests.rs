@@ -3,10 +3,11 @@
 
 use super::*;
 use bytes::Bytes;
-use futures::future::ready;
+use futures::future::{join, ready};
 use model::call::{Answer, Call};
 use model::{NodeId, NodeRun, Operation, SetAttributes};
 use world::call::Remote;
+use world::errand;
 use world::sim::Simulation;
 
 pub(super) const SESSION: SessionId = SessionId(1);
@@ -152,6 +153,58 @@ fn a_session_that_is_closed_leaves_nothing_undecided() {
         calls.close();
         decided.await;
         assert_eq!(world.now(), ended);
+    });
+    ran.finished();
+}
+
+/// What a program is told that is killed while it waits for the answer to a truncate, and after how long.
+async fn killed(world: &World, calls: &Calls) -> (Error, Duration) {
+    let (truncate, begun) = (truncate(world, INODE), world.now());
+    let asking = async {
+        let errand = world.errand();
+        let killing = async {
+            world.sleep(SECOND * 5).await;
+            let given_up = world.give_up(errand);
+            // When this is over, what waits is looked at again.
+            world.sleep(SECOND).await;
+            given_up
+        };
+        let (answer, _given_up) = join(calls.ask(&truncate), killing).await;
+        answer.unwrap_err()
+    };
+    let error = errand::begin(asking).await;
+    (error, world.now() - begun)
+}
+
+/// Would be broken if a killed program waited until its patience ends, or if nobody cared what became of what it asked.
+#[test]
+fn a_killed_program_waits_no_longer_and_what_it_asked_is_decided() {
+    let ran = Simulation::new(11).run(|world| async move {
+        let calls = unanswered(&world);
+        let (error, waited) = killed(&world, &calls).await;
+        assert_eq!((error.kind(), waited), (ErrorKind::Unknown, SECOND * 6));
+        let decided = calls.undecided(INODE, &[Late::Bytes]).unwrap();
+        calls.close();
+        decided.await;
+    });
+    ran.finished();
+}
+
+/// Would be broken if a program that is dead changed something later.
+#[test]
+fn what_was_not_sent_before_its_program_was_killed_never_is() {
+    let ran = Simulation::new(12).run(|world| async move {
+        let begun = world.now();
+        let late = {
+            let world = world.clone();
+            let owner: Arc<dyn Remote> = Arc::new(Silent(world.clone()));
+            move || (world.now() - begun >= SECOND * 6).then(|| owner.clone())
+        };
+        let calls = session_of(&world, late);
+        let (error, waited) = killed(&world, &calls).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(waited, SECOND * 6);
+        assert!(calls.undecided(INODE, &[Late::Bytes]).is_none());
     });
     ran.finished();
 }
