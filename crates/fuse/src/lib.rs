@@ -29,6 +29,7 @@ mod extended;
 mod file_system;
 mod init;
 mod kernel_cache;
+mod killed;
 mod listed;
 mod listing;
 mod locks;

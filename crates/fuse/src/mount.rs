@@ -490,6 +490,7 @@ fn begin<F: FileSystem>(
     if let Some(number) = device_number {
         mounting::raise_read_ahead(number, options.read_ahead_bytes);
     }
+    serving.watch_programs();
     tracing::info!(mountpoint = %mountpoint.display(), protocol = agreement.minor, %transport, "mounted");
     let is_io_uring = transport.is_io_uring();
     Ok(Mount {

@@ -10,6 +10,7 @@ use crate::abi::{self, AttrOut};
 use crate::device::Device;
 use crate::file_system::FileSystem;
 use crate::init::Agreement;
+use crate::killed;
 use crate::locks::LockWaits;
 use crate::made::Made;
 use crate::mapped::Mapped;
@@ -21,6 +22,7 @@ use crate::waiting::{Waiting, WithWaitHook};
 use model::{Error, ErrorKind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use tokio::sync::watch;
 use world::{World, errand};
 
@@ -91,6 +93,23 @@ impl<F: FileSystem> Serving<F> {
         let _ = self.notifier.set(notifier.clone());
     }
 
+    /// Has it looked again and again whether programs were killed whose requests wait, as long as the mount is served.
+    pub(crate) fn watch_programs(self: &Arc<Self>) {
+        let (world, serving) = (self.world.clone(), Arc::downgrade(self));
+        let watch = async move {
+            loop {
+                world.sleep(killed::LOOK_EVERY).await;
+                let Some(serving) = serving.upgrade() else {
+                    return;
+                };
+                killed::end_killed(&serving.waiting, &world);
+            }
+        };
+        self.world
+            .spawn("looks for killed programs", watch)
+            .detach();
+    }
+
     /// Runs a request to its answer on the calling thread, whose pulse that is. `on_wait` is called if it must wait.
     pub(crate) fn run(
         self: &Arc<Self>,
@@ -120,10 +139,10 @@ impl<F: FileSystem> Serving<F> {
     ) -> Reply {
         let mut waited = false;
         let operation = pin!(self.answer(incoming, reply_to));
-        let on_wait = || {
+        let on_wait = |waker: &Waker| {
             waited = true;
             let (now, errand) = (self.world.now(), self.world.errand());
-            self.waiting.begin(incoming, now, errand);
+            self.waiting.begin(incoming, now, errand, waker.clone());
             on_wait();
         };
         let operation = WithWaitHook {
@@ -175,6 +194,7 @@ impl<F: FileSystem> Serving<F> {
             }
             Request::Interrupt { unique } => {
                 self.locks.interrupt(unique);
+                killed::end_if_killed(&self.waiting, unique, &self.world);
                 Ok(Reply::None)
             }
             // The kernel checks permissions itself (default_permissions); after ENOSYS it stops
@@ -184,7 +204,11 @@ impl<F: FileSystem> Serving<F> {
             // A connection has only one INIT.
             Request::Init(_) => Ok(Reply::Errno(libc::EIO)),
         };
-        result.unwrap_or_else(|error| refusal(&error, incoming))
+        match result {
+            // Nobody sees it.
+            Err(_) if self.world.is_given_up() => Reply::Errno(libc::EINTR),
+            result => result.unwrap_or_else(|error| refusal(&error, incoming)),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests that wait: which, since when, and a hook when the wait begins.
+//! Requests that wait: which, since when, how they learn that their program was killed, and a hook when the wait begins.
 
 use crate::abi::opcode;
 use crate::request::Incoming;
@@ -6,9 +6,9 @@ use model::InodeId;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use world::{Errand, Instant, Map};
+use world::{Errand, GivenUp, Instant, Map, World};
 
 /// Longer waits are logged.
 const LONG: Duration = Duration::from_secs(10);
@@ -36,6 +36,19 @@ struct Begun {
     pid: u32,
     at: Instant,
     errand: Errand,
+    /// Wakes whoever runs it.
+    waker: Waker,
+    /// There once its program was killed.
+    given_up: Option<GivenUp>,
+}
+
+/// A request that waits, and whose wait its program's death may end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mortal {
+    /// The request's number.
+    pub(crate) unique: u64,
+    /// The thread that waits for its answer.
+    pub(crate) pid: u32,
 }
 
 /// The waiting requests of one mount that hold a thread or a ring entry, by their number.
@@ -45,7 +58,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) fn begin(&self, incoming: &Incoming<'_>, at: Instant, errand: Errand) {
+    /// A request begins to wait on an errand; the waker is that of whoever runs it.
+    pub(crate) fn begin(&self, incoming: &Incoming<'_>, at: Instant, errand: Errand, waker: Waker) {
         let header = incoming.header;
         let request = Begun {
             opcode: header.opcode,
@@ -53,6 +67,8 @@ impl Waiting {
             pid: header.pid,
             at,
             errand,
+            waker,
+            given_up: None,
         };
         self.requests.lock().insert(header.unique, request);
     }
@@ -68,6 +84,36 @@ impl Waiting {
             let Begun { inode, pid, .. } = request;
             let request = opcode::name(request.opcode);
             tracing::warn!(request, %inode, pid, ?waited, "a request of the kernel waited for long");
+        }
+    }
+
+    /// The request with this number, if it waits, isn't given up, and its program's death may end that.
+    pub(crate) fn mortal(&self, unique: u64) -> Option<Mortal> {
+        let requests = self.requests.lock();
+        requests
+            .get(&unique)
+            .and_then(|request| request.mortal(unique))
+    }
+
+    /// All such requests that have waited for so long.
+    pub(crate) fn mortals(&self, now: Instant, least: Duration) -> Vec<Mortal> {
+        let requests = self.requests.lock();
+        let long = requests
+            .iter()
+            .filter(|(_, request)| now - request.at >= least);
+        long.filter_map(|(unique, request)| request.mortal(*unique))
+            .collect()
+    }
+
+    /// The program of a request was killed: its wait ends soon, unless it has ended meanwhile.
+    pub(crate) fn give_up(&self, unique: u64, world: &World) {
+        let mut requests = self.requests.lock();
+        let Some(request) = requests.get_mut(&unique) else {
+            return;
+        };
+        if request.given_up.is_none() && !request.errand.is_none() {
+            request.given_up = Some(world.give_up(request.errand));
+            request.waker.wake_by_ref();
         }
     }
 
@@ -90,13 +136,41 @@ impl Waiting {
     }
 }
 
-/// Calls `on_wait` once, when the operation first has to wait.
+impl Begun {
+    fn mortal(&self, unique: u64) -> Option<Mortal> {
+        let Self { opcode, pid, .. } = *self;
+        let may_end = self.given_up.is_none() && pid != 0 && ends_with_program(opcode);
+        may_end.then_some(Mortal { unique, pid })
+    }
+}
+
+/// Whether the wait of a request ends if its program is killed. All do but those for which no program waits, and those by which
+/// locks of files are taken or end: one that is taken late would stay, and one that ends late could be another program's by
+/// then, since the kernel uses the names of lock owners again.
+fn ends_with_program(code: u32) -> bool {
+    !matches!(
+        code,
+        opcode::FLUSH
+            | opcode::SETLK
+            | opcode::SETLKW
+            | opcode::RELEASE
+            | opcode::RELEASEDIR
+            | opcode::FORGET
+            | opcode::BATCH_FORGET
+            | opcode::INIT
+            | opcode::DESTROY
+            | opcode::INTERRUPT
+            | opcode::NOTIFY_REPLY
+    )
+}
+
+/// Calls `on_wait` once, when the operation first has to wait, with the waker of whoever runs it.
 pub(crate) struct WithWaitHook<'a, O, H> {
     pub(crate) operation: Pin<&'a mut O>,
     pub(crate) on_wait: Option<H>,
 }
 
-impl<O: Future, H: FnOnce() + Unpin> Future for WithWaitHook<'_, O, H> {
+impl<O: Future, H: FnOnce(&Waker) + Unpin> Future for WithWaitHook<'_, O, H> {
     type Output = O::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
@@ -104,7 +178,7 @@ impl<O: Future, H: FnOnce() + Unpin> Future for WithWaitHook<'_, O, H> {
         if answer.is_pending()
             && let Some(on_wait) = self.on_wait.take()
         {
-            on_wait();
+            on_wait(context.waker());
         }
         answer
     }

@@ -8,7 +8,12 @@ use super::{
 };
 use crate::fixture::{chains, figure, signals::signal};
 use rustix::process::Signal;
-use std::time::{Duration, Instant};
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
 
 /// Runs when there is time.
 const RUNS: usize = 10;
@@ -89,8 +94,81 @@ fn shows_waiters(lab: &Lab, node: u32) -> Result<(), String> {
         .ok_or_else(|| format!("n{node}: {waiters}"))
 }
 
+/// Programs of a node that wait in a system call, and get signals there.
+struct Signalled {
+    /// Is told to end.
+    stopped: Child,
+    /// Handles a signal, and is killed afterwards: the kernel tells the daemon of the first signal only.
+    killed: Child,
+    /// Handles a signal.
+    goes_on: Child,
+    /// What that one makes.
+    made: PathBuf,
+}
+
+/// Opens a file, without another process, and says what it has heard and done.
+const OPENS: &str = r#"trap 'echo heard' USR1; : > "$1" && echo made"#;
+
+impl Signalled {
+    /// All of them wait on a node, and one of them does after this: the others end.
+    #[track_caller]
+    fn all_but_one_end(lab: &Lab, node: u32) -> Self {
+        let start = |name: &str| {
+            let path = lab.path(node, name);
+            let mut command = Command::new("sh");
+            command.args(["-c", OPENS, "sh"]).arg(path);
+            command.stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut programs = Self {
+            stopped: start("stopped"),
+            killed: start("killed"),
+            goes_on: start("goes-on"),
+            made: lab.path(node, "goes-on"),
+        };
+        let pids = [&programs.stopped, &programs.killed, &programs.goes_on];
+        let [stopped, killed, goes_on] = pids.map(|it| i32::try_from(it.id()).unwrap());
+        for pid in [stopped, killed, goes_on] {
+            let request = format!(" of process {pid} ");
+            lab.until("a program waits", || {
+                let waiters = lab.ask(node, &["waiters", "--all"]);
+                let ways = chains::from(&waiters, node.into());
+                let waits = ways.iter().any(|way| way[0].text.contains(&request));
+                waits.then_some(()).ok_or_else(|| waiters.to_string())
+            });
+        }
+        signal(goes_on, Signal::USR1);
+        signal(killed, Signal::USR1);
+        signal(killed, Signal::KILL);
+        signal(stopped, Signal::TERM);
+        for program in [&mut programs.stopped, &mut programs.killed] {
+            lab.until("a killed program ends", || match program.try_wait() {
+                Ok(Some(_)) => Ok(()),
+                other => Err(format!("{other:?}")),
+            });
+        }
+        programs
+    }
+
+    /// Whether the one that handles its signal still waits.
+    #[track_caller]
+    fn one_waits(&mut self) {
+        let ended = self.goes_on.try_wait().unwrap();
+        assert!(ended.is_none(), "a signal that it handles ended its wait");
+    }
+
+    /// That one has gone on.
+    #[track_caller]
+    fn one_has_gone_on(self) {
+        let output = self.goes_on.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{output:?}");
+        assert!(said.contains("heard") && said.contains("made"), "{said}");
+        fs::remove_file(self.made).unwrap();
+    }
+}
+
 /// Two of three members get no more time, until nobody has a lease and all programs wait, and for so long at least; then they
-/// go on. Returns for how long most members were away, and how soon each program had made a file after that.
+/// go on. Programs that are killed meanwhile end. Returns for how long most members were away, and how soon each program had made a file after that.
 #[track_caller]
 fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) {
     let runs = runs_of(lab, nodes);
@@ -122,6 +200,7 @@ fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) 
     for node in nodes {
         lab.until("waiters are shown", || shows_waiters(lab, *node));
     }
+    let mut signalled = Signalled::all_but_one_end(lab, nodes[2]);
     lab.until("it is away for long", || {
         let away = begun.elapsed();
         (away >= least)
@@ -133,6 +212,7 @@ fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) 
         answered,
         "nobody answers without a lease, and nobody is told an error"
     );
+    signalled.one_waits();
 
     let away = begun.elapsed();
     let back = Instant::now();
@@ -142,6 +222,7 @@ fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) 
     load.gets_on(nodes, 1);
     let waited = back.elapsed();
     load.gets_on(nodes, FILES_AFTERWARDS);
+    signalled.one_has_gone_on();
     load.end(nodes);
     load.must_be_seen(lab, nodes);
     load.remove(lab, nodes[0]);
