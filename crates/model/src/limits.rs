@@ -46,6 +46,9 @@ pub const RESERVED_RUNS_MAX: usize = 64;
 pub const UNFLUSHED_OPERATIONS_MAX: usize = 200_000;
 /// Most bytes of records that may be applied but not yet durable.
 pub const UNFLUSHED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Inode numbers that changes give which aren't durable: from so many on changes wait. A commit takes far less time
+/// than making so many inodes. Each owner of a shard gives up as many and [`RESERVED_MAX`] more, of 2^40.
+pub const UNFLUSHED_NUMBERS_MAX: u64 = 32 * 1024;
 /// Largest log entry in bytes.
 pub const LOG_ENTRY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Percentage of a pool that ordinary writes leave free for the log, compaction and deletes.

@@ -43,6 +43,10 @@ impl View for Memory {
     fn is_held(&self, _inode: InodeId) -> bool {
         false
     }
+
+    fn first_number(&self, _fileset: FilesetId) -> u64 {
+        0
+    }
 }
 
 impl Memory {

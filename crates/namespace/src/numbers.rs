@@ -3,6 +3,9 @@
 //! A number that an inode once had is never reused: programs and kernels identify inodes by it.
 //! When a directory is removed, the unused rest of its run is reused.
 //!
+//! An owner that ended may have given more numbers than the records say, and told programs of them. So the next one uses no
+//! rest of a run that it finds ([`View::first_number`]).
+//!
 //! A client that applies operations before the owner does takes numbers that it has *reserved*, and
 //! names them in the operation: the owner, which applies it later, takes the same ones. A session's
 //! reserved numbers are a record; a number leaves it when it is used, so none is used twice.
@@ -23,6 +26,9 @@ use std::sync::Arc;
 /// directories stay small, and 2^40 numbers must last for ever.
 const RUN_FIRST: u32 = 4;
 const RUN_MAX: u32 = 1024;
+
+// Owners count on it that no operation moves the counter farther.
+const _: () = assert!(RUN_MAX <= RESERVED_MAX);
 
 /// Numbers from here on are for what is made with the owner's word only. Numbers that are reserved are lost with a session, or
 /// if later ones are used first: a node with a fault could use all of them up, and nothing could be made any more.
@@ -52,9 +58,13 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
         use_up(tx, directory.fileset(), number.0, |all| &mut all.inodes)?;
         return Ok(number);
     }
+    let own = tx.first_number(directory.fileset());
     let parent = tx.inode_mut(directory)?;
-    if parent.run_next == parent.run_end {
-        let length = (parent.run_length * 2).clamp(RUN_FIRST, RUN_MAX);
+    let is_used_up = parent.run_next == parent.run_end;
+    if is_used_up || parent.run_next < own {
+        // A rest that is dropped doesn't say that the directory grows.
+        let factor = if is_used_up { 2 } else { 1 };
+        let length = (parent.run_length * factor).clamp(RUN_FIRST, RUN_MAX);
         parent.run_length = length;
         let counters = tx.counters_mut(directory.fileset())?;
         let first = counters.next_inode;
@@ -240,7 +250,7 @@ fn used_up() -> Stop {
 }
 
 /// Called when a directory loses its name in `parent`: the unused rest of its run goes back to the
-/// fileset if no later run was handed out, else to `parent`.
+/// fileset if no later run was handed out, else to `parent`. One of an owner before is dropped.
 pub(crate) fn return_run<V: View>(
     tx: &mut Transaction<'_, V>,
     parent_id: InodeId,
@@ -259,6 +269,9 @@ pub(crate) fn return_run<V: View>(
     }
     let inode = tx.inode_mut(id)?;
     (inode.run_next, inode.run_end) = (0, 0);
+    if next < tx.first_number(id.fileset()) {
+        return Ok(());
+    }
     let counters = tx.counters_mut(id.fileset())?;
     if counters.next_inode == end {
         counters.next_inode = next;

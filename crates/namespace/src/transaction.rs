@@ -80,6 +80,10 @@ impl<'a, V: View> Transaction<'a, V> {
         self.view.is_held(inode)
     }
 
+    pub(crate) fn first_number(&self, fileset: FilesetId) -> u64 {
+        self.view.first_number(fileset)
+    }
+
     // ---- asking: notes what is missing and continues, so that one round fetches everything ----
 
     /// Notes a need if the record is missing; else it is at hand for the operation.

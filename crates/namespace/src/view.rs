@@ -2,7 +2,7 @@
 
 use crate::{Key, Record};
 use model::operation::Rank;
-use model::{Error, InodeId, Reply};
+use model::{Error, FilesetId, InodeId, Reply};
 
 /// The records at one moment. All answers must come from one state until effects are applied.
 pub trait View {
@@ -20,6 +20,10 @@ pub trait View {
 
     /// Whether a session holds the inode open, so that it must outlive its last name.
     fn is_held(&self, inode: InodeId) -> bool;
+
+    /// The first inode number of a fileset that this owner gives: of those below, an owner before may have given more than
+    /// the records say. [`Counters::next_inode`](crate::Counters::next_inode) isn't below it.
+    fn first_number(&self, fileset: FilesetId) -> u64;
 }
 
 /// The view can't answer without fetching.

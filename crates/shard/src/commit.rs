@@ -177,12 +177,14 @@ impl Shard {
         state.removals += rows.iter().filter(|(_, value)| value.is_none()).count() as u64;
         let rows = Arc::new(rows);
         let notes = std::mem::take(&mut state.notes);
+        let numbers = state.numbers.freeze();
         state.nudged = false;
         state.frozen = Some(Frozen {
             number,
             rows: rows.clone(),
             operations: notes.len(),
             bytes,
+            numbers,
         });
         Ok(Some(Batch {
             number,

@@ -15,6 +15,7 @@ mod frame;
 mod log;
 mod memory;
 mod notes;
+mod numbers;
 mod records;
 mod reserved;
 #[cfg(test)]

@@ -4,6 +4,7 @@ use crate::ahead::Ahead;
 use crate::commit::committer;
 use crate::fetch::Pinned;
 use crate::notes;
+use crate::numbers::Numbers;
 use crate::records::{Records, successor};
 use crate::reserved::ReservedNumbers;
 use crate::shrink::shrink_when_pressed;
@@ -28,7 +29,7 @@ use world::{Deadline, Planted};
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
 pub(crate) const FETCH_ROUNDS_MAX: usize = 4100;
-/// Orphans, sessions or reservations of numbers read per scan when a shard is opened.
+/// Orphans, sessions, counters or reservations of numbers read per scan when a shard is opened.
 const ORPHANS_PAGE: usize = 1024;
 /// Records of a session read per scan when it ends.
 const SESSION_PAGE: usize = 128;
@@ -156,6 +157,7 @@ impl Shard {
             notes: Vec::new(),
             sessions: Sessions::default(),
             reserved: ReservedNumbers::default(),
+            numbers: Numbers::default(),
             holders: Arc::new(Nobody),
             durable: last_commit,
             frozen: None,
@@ -419,7 +421,7 @@ impl Shard {
         let (open, rank) = (newest.commit, newest.next());
         let holders = &state.holders;
         let is_held = |inode| holders.is_held(inode);
-        let view = state.records.view(&is_held);
+        let view = state.records.view(&is_held).giving(&state.numbers);
         let applied = namespace::apply(operation, stamp, rank, &view);
         let applied = match &applied {
             Ok(Outcome {
@@ -567,9 +569,35 @@ impl Shard {
 
     async fn learn_once(&self) -> Result<()> {
         self.make_first_filesets().await?;
+        self.skip_given_numbers().await?;
         self.learn_sessions().await?;
         self.learn_reserved().await?;
         self.learn_orphans().await
+    }
+
+    /// Goes beyond all inode numbers that owners before can have given. This owner gives none before that is durable
+    /// ([`crate::numbers`]); it is with what [`Shard::learn_sessions`] writes.
+    async fn skip_given_numbers(&self) -> Result<()> {
+        let (mut from, to) = namespace::Table::Counters.range();
+        loop {
+            // Nothing is made in a fileset whose counters are damaged.
+            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
+            let Some((last, _)) = page.last() else {
+                return Ok(());
+            };
+            from = successor(last);
+            let mut state = self.state.lock();
+            state.alive()?;
+            for (key, record) in page {
+                let (Key::Counters(fileset), Record::Counters(found)) = (&key, &record) else {
+                    continue;
+                };
+                if let Some(counters) = state.numbers.begin(*fileset, found) {
+                    let counters = Record::Counters(Arc::new(counters));
+                    state.change(Effects(vec![(key, Some(counters))]), None);
+                }
+            }
+        }
     }
 
     /// Reads the sessions, ends those of owners before, which can't commit anything any more, and

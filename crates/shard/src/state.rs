@@ -6,6 +6,7 @@ use crate::frame::OperationNote;
 use crate::log::Log;
 use crate::memory::UnflushedLimit;
 use crate::notes;
+use crate::numbers::Numbers;
 use crate::records::{NewWork, Records};
 use crate::reserved::ReservedNumbers;
 use crate::tree::{Tree, TreeSnapshot};
@@ -37,6 +38,8 @@ pub(crate) struct Frozen {
     pub(crate) rows: Arc<Rows>,
     pub(crate) operations: usize,
     pub(crate) bytes: usize,
+    /// Inode numbers that it gives, at most.
+    pub(crate) numbers: u64,
 }
 
 /// Who uses inodes here: open files, kernels' references. Asked and told under the shard's lock: quick, and
@@ -101,6 +104,7 @@ pub(crate) struct ShardState {
     /// The sessions that the records name.
     pub(crate) sessions: Sessions,
     pub(crate) reserved: ReservedNumbers,
+    pub(crate) numbers: Numbers,
     pub(crate) holders: Arc<dyn Holders>,
     pub(crate) durable: CommitNumber,
     pub(crate) frozen: Option<Frozen>,
@@ -303,7 +307,9 @@ impl ShardState {
     /// Whether the open commit is large enough to start it.
     pub(crate) fn wants_commit(&self) -> bool {
         let (records, bytes) = self.records.changed();
-        records >= COMMIT_RECORDS || bytes >= COMMIT_BYTES
+        records >= COMMIT_RECORDS
+            || bytes >= COMMIT_BYTES
+            || self.numbers.moved() >= limits::UNFLUSHED_NUMBERS_MAX / 2
     }
 
     pub(crate) fn is_full(&self) -> bool {
@@ -311,14 +317,20 @@ impl ShardState {
             .frozen
             .as_ref()
             .map_or((0, 0), |frozen| (frozen.operations, frozen.bytes));
+        // They are safe once it is durable, though it isn't in the tree.
+        let running = self.frozen.as_ref();
+        let undurable = running.filter(|frozen| frozen.number > self.durable);
+        let numbers = undurable.map_or(0, |frozen| frozen.numbers);
         self.notes.len() + operations >= limits::UNFLUSHED_OPERATIONS_MAX
             || self.records.changed().1 + bytes >= limits::UNFLUSHED_BYTES_MAX
+            || self.numbers.moved() + numbers >= limits::UNFLUSHED_NUMBERS_MAX
     }
 
     pub(crate) fn change(&mut self, effects: Effects, by: Option<(&Operation, &Stamp)>) {
         self.changes += 1;
         for (key, record) in &effects.0 {
             self.reserved.note(key, record.as_ref());
+            self.numbers.note(key, record.as_ref());
         }
         self.records.apply(effects);
         let Some((operation, stamp)) = by else { return };

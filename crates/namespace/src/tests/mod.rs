@@ -40,6 +40,8 @@ pub(super) struct Store {
     /// Contents of the segments that tests have "written".
     pub(super) segments: BTreeMap<SegmentId, Vec<u8>>,
     pub(super) most_rounds: usize,
+    /// The first number that the present owner gives.
+    pub(super) first_number: u64,
 }
 
 impl View for Store {
@@ -59,6 +61,10 @@ impl View for Store {
 
     fn is_held(&self, inode: InodeId) -> bool {
         self.held.contains(&inode)
+    }
+
+    fn first_number(&self, _: FilesetId) -> u64 {
+        self.first_number
     }
 }
 
@@ -93,6 +99,10 @@ impl View for Cold<'_> {
     fn is_held(&self, inode: InodeId) -> bool {
         self.store.is_held(inode)
     }
+
+    fn first_number(&self, fileset: FilesetId) -> u64 {
+        self.store.first_number(fileset)
+    }
 }
 
 impl Store {
@@ -110,6 +120,7 @@ impl Store {
             commit: 1,
             segments: BTreeMap::new(),
             most_rounds: 0,
+            first_number: 0,
         }
     }
 

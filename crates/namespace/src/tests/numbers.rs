@@ -1,4 +1,4 @@
-//! Inode numbers: directories take few at first, unused ones are reused, none is used twice.
+//! Inode numbers: directories take few at first, unused ones are reused, none is used twice, under whatever owner.
 
 use super::rules::run_in_stream;
 use super::*;
@@ -108,6 +108,86 @@ proptest! {
             }
         }
         store.audit();
+    }
+}
+
+/// Another owner begins, whom so many numbers separate from what it finds.
+fn next_owner(store: &mut Store, skipped: u64) {
+    let counters = store.records.get_mut(&Key::Counters(ROOT.fileset()));
+    let Some(Record::Counters(counters)) = counters else {
+        panic!("a fileset has counters");
+    };
+    let counters = Arc::make_mut(counters);
+    counters.next_inode += skipped;
+    store.first_number = counters.next_inode;
+}
+
+/// Would be broken if a run of an owner before were used on, or one that is dropped counted as used up.
+#[test]
+fn an_owner_drops_the_rests_of_runs_that_it_finds() {
+    let mut store = Store::new();
+    let [grown, gone] = ["grown", "gone"].map(|name| store.directory(ROOT, name));
+    for number in 0..6 {
+        file_in(&mut store, grown, &format!("f{number}"));
+    }
+    file_in(&mut store, gone, "f");
+    next_owner(&mut store, 10_000);
+    let next = next_inode(&store);
+    // It had a run of eight before.
+    let made = file_in(&mut store, grown, "next");
+    assert_eq!((made.number().0, next_inode(&store)), (next, next + 8));
+    store.unlink(gone, "f").unwrap();
+    store.rmdir(ROOT, "gone").unwrap();
+    let made = file_in(&mut store, ROOT, "f");
+    assert_eq!((made.number().0, next_inode(&store)), (next + 8, next + 12));
+    // Its own go back as ever.
+    let own = store.directory(ROOT, "own");
+    file_in(&mut store, own, "f");
+    store.unlink(own, "f").unwrap();
+    store.rmdir(ROOT, "own").unwrap();
+    assert_eq!(next_inode(&store), next + 13);
+    store.audit();
+}
+
+proptest! {
+    /// Owners end at any moment, and their last changes are lost: no number that one of them has given is given again.
+    #[test]
+    fn no_number_that_was_lost_with_an_owner_is_given_again(
+        steps in prop::collection::vec((0..9_u8, 0..8_usize), 1..300)
+    ) {
+        let mut now = (Store::new(), vec![(ROOT, ROOT, String::new())]);
+        let mut durable = now.clone();
+        let mut seen = BTreeSet::new();
+        // No owner takes more.
+        let skipped = steps.len() as u64 * 1024;
+        for (at, (what, which)) in steps.into_iter().enumerate() {
+            let (store, directories) = &mut now;
+            let (directory, parent, name) = directories[which % directories.len()].clone();
+            let new_name = format!("n{at}");
+            match what {
+                0..3 => {
+                    let inode = store.directory(directory, &new_name);
+                    prop_assert!(seen.insert(inode), "{inode} again");
+                    directories.push((inode, directory, new_name));
+                }
+                3..6 => {
+                    let inode = file_in(store, directory, &new_name);
+                    prop_assert!(seen.insert(inode), "{inode} again");
+                    store.unlink(directory, &new_name).unwrap();
+                }
+                6 => durable = now.clone(),
+                7 => {
+                    now = durable.clone();
+                    next_owner(&mut now.0, skipped);
+                    durable = now.clone();
+                }
+                _ if directory != ROOT && store.rmdir(parent, &name).is_ok() => {
+                    directories.retain(|(id, _, _)| *id != directory);
+                }
+                _ => {}
+            }
+        }
+        now.0.audit();
     }
 }
 

@@ -718,6 +718,9 @@ fn a_slot_costs_no_round_of_its_own() {
         fn is_held(&self, _: InodeId) -> bool {
             false
         }
+        fn first_number(&self, _: FilesetId) -> u64 {
+            0
+        }
     }
     let stamp = Stamp {
         turn: Turn::Slot { slot: 3, number: 1 },

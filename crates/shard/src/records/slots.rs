@@ -6,6 +6,7 @@ use super::order::Place;
 use super::table::{Complete, Slot, SlotTable, weight};
 use super::work::NewWork;
 use crate::memory::Share;
+use crate::numbers::Numbers;
 use model::{
     CommitNumber, DataId, FileKind, FilesetId, InodeId, InodeNumber, SegmentId, SessionId,
 };
@@ -148,6 +149,7 @@ pub(crate) struct Records {
 pub(crate) struct HotView<'a> {
     records: &'a Records,
     held: &'a dyn Fn(InodeId) -> bool,
+    numbers: Option<&'a Numbers>,
     shown: Cell<CommitNumber>,
 }
 
@@ -202,6 +204,7 @@ impl Records {
         HotView {
             records: self,
             held,
+            numbers: None,
             shown: Cell::new(CommitNumber(0)),
         }
     }
@@ -724,7 +727,15 @@ impl Records {
     }
 }
 
-impl HotView<'_> {
+impl<'a> HotView<'a> {
+    /// The same of an owner that has given these numbers.
+    pub(crate) fn giving(self, numbers: &'a Numbers) -> Self {
+        Self {
+            numbers: Some(numbers),
+            ..self
+        }
+    }
+
     /// The newest commit that any answer of this view showed.
     pub(crate) fn shown(&self) -> CommitNumber {
         self.shown.get()
@@ -795,6 +806,10 @@ impl View for HotView<'_> {
 
     fn is_held(&self, inode: InodeId) -> bool {
         (self.held)(inode)
+    }
+
+    fn first_number(&self, fileset: FilesetId) -> u64 {
+        self.numbers.map_or(0, |numbers| numbers.first(fileset))
     }
 }
 

@@ -139,21 +139,7 @@ impl Tree {
             }
             gone |= source != inode && is_gone(source);
         }
-        // A number that was answered and lost with its owner may have been given to something else than a file.
-        let is_of_content = !event.call.is_of_tree();
-        let source = match event.call {
-            Call::Copy { from, .. } => Some(from.0),
-            _ => None,
-        };
-        let mut nodes = [inode, source].into_iter().flatten();
-        let is_no_file = nodes.any(|inode| match self.alive(inode).map(|node| node.kind) {
-            None | Some(FileKind::File) => false,
-            Some(FileKind::Directory) => kind == ErrorKind::IsDirectory,
-            Some(_) => kind == ErrorKind::InvalidArgument,
-        });
-        (gone && kind == ErrorKind::NotFound)
-            || (is_of_content && is_no_file)
-            || self.refusals(&event.call).contains(&kind)
+        (gone && kind == ErrorKind::NotFound) || self.refusals(&event.call).contains(&kind)
     }
 
     fn refusals_of_rename(

@@ -71,6 +71,8 @@ pub(super) struct Known {
     pub(super) own: OwnDirectories,
     /// Files that clients have made under delegations.
     delegated: BTreeSet<InodeId>,
+    /// What was made, also if it was lost: nothing else ever gets such a number.
+    made: BTreeSet<InodeId>,
     pub(super) heard: Arc<Mutex<Heard>>,
 }
 
@@ -119,6 +121,7 @@ impl Known {
             locks: Locks::default(),
             own: OwnDirectories::new(seed),
             delegated: BTreeSet::new(),
+            made: BTreeSet::new(),
             heard: Arc::default(),
         }))
     }
@@ -302,6 +305,13 @@ impl Known {
 
     fn learn(&mut self, event: usize, answer: &Answer) {
         let call = self.events[event].call.clone();
+        let makes = matches!(call, Call::Create { .. } | Call::CreateUnnamed { .. });
+        if let Answer::Inode(seen) = answer
+            && makes
+            && !self.made.insert(seen.inode)
+        {
+            self.breaks(format!("{call:?} has made what was made before: {seen:?}"));
+        }
         let is_secret = self.is_secret(event, answer);
         if let Answer::Inode(seen) = answer
             && !is_secret
@@ -309,8 +319,8 @@ impl Known {
             let (list, most, first) = match seen.kind {
                 FileKind::Directory => (&mut self.directories, DIRECTORIES_MAX, 1),
                 FileKind::File => (&mut self.files, FILES_MAX, 0),
-                // Used by their names only. The number of a file that was lost with its owner may be given again.
-                _ => return self.forget(seen.inode),
+                // Used by their names only.
+                _ => return,
             };
             if !list.contains(&seen.inode) && seen.links > 0 {
                 if list.len() < most {
@@ -369,7 +379,7 @@ impl Known {
                 continue;
             }
             event.rank = heard.rank(number, verb, inode);
-            // Its number may have been answered and lost with an owner before: then others use it without a look.
+            // Its owner has said what it made, and others may use that.
             if event.answer == Answer::Unknown
                 && let Some(made) = heard.made(number)
             {
