@@ -278,7 +278,7 @@ impl Connection {
 }
 
 impl ConnectionReader {
-    /// Says how many bytes more the caller surely waits for. While they are many, it is woken for each 256 KiB of them, and
+    /// Says how many bytes more the caller surely waits for. While they are many, it is woken for each 512 KiB of them, and
     /// not for each packet: say anew before each read how many are left, and one when that isn't known. A read gives what is
     /// there all the same. True: it may wait although some bytes have come, and whoever wants to know of them wants one.
     ///

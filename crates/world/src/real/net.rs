@@ -20,9 +20,10 @@ const PROBES: u32 = 3;
 /// Pause before the first probe and between two; with all of them [`SILENCE_MAX`] is reached.
 const PROBE_EVERY: Duration = Duration::from_millis(SILENCE_MAX.as_millis() as u64 / 4);
 
-/// Most bytes of which a waiting reader is told together: four packets between processes of a machine, and far below what
-/// the kernel holds for it, so that the peer can send on while it takes them.
-const TOGETHER_MAX: usize = 256 * 1024;
+/// Most bytes of which a waiting reader is told together: eight packets between processes of a machine, and far below what
+/// the kernel holds for it (3 MiB, as most systems are set up), so that the peer can send on while it takes them. The kernel
+/// takes half of that if it may hold less.
+const TOGETHER_MAX: usize = 512 * 1024;
 
 /// A reader that wants less is told of each packet: there are few of them.
 const TOGETHER_MIN: usize = 32 * 1024;
