@@ -4,8 +4,8 @@
 //! 2. `freeze` turns dirty runs into batches. A little data becomes inline extents at once.
 //! 3. `store` writes the segments that `plan` has drawn, and gives each batch its place.
 //! 4. `publish` makes the extents part of the file, in the order of the batches and as many at a time
-//!    as are ready, by the operations of `steps`. A batch whose pack was deleted meanwhile goes back
-//!    to 3.
+//!    as are ready, by the operations of `steps`. Blocks of a stream wait for a few of them if the owner is
+//!    on another node. A batch whose pack was deleted meanwhile goes back to 3.
 //!
 //! [`WriteBehind`] joins these parts; each uses only those before it. Failed batches stay in memory
 //! and are tried again.
@@ -34,7 +34,7 @@ use futures::stream::{self, Stream, StreamExt};
 use job::Job;
 use model::{Error, ErrorKind, InodeId, Result, limits};
 use pool::Pool;
-use publish::Publisher;
+use publish::{Publisher, Waiting, When};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -199,11 +199,13 @@ impl WriteBehind {
             (inner.batches().last_number(), inner.lost_writes(), jobs)
         };
         self.spawn_store(jobs);
+        let waiting = Waiting::of(state, target);
         // It would take an end of the program's patience for a failure of the file, of which others hear. It may be dropped.
-        let publishing = pin!(errand::undisturbed(self.publish_ready(state)));
+        let publishing = pin!(errand::undisturbed(self.publish_ready(state, When::Now)));
         let published = while_wanted(self.session.world(), publishing).await;
         published.ok_or(ErrorKind::Interrupted)?;
         self.publisher.wait_published(state, target).await?;
+        drop(waiting);
         // Lost isn't published.
         match state.lock().lost_writes() == lost {
             true => Ok(()),
@@ -287,7 +289,7 @@ impl WriteBehind {
                 let time = now - self.age_max / 2;
                 jobs.extend(self.freezer.older(&state, &mut inner, time));
             }
-            // Ready are small inline batches and those whose publisher was dropped.
+            // Ready are small inline batches, those whose publisher was dropped, and those that have waited for a next one.
             let front = inner.batches().iter().next();
             let is_ready = front.is_some_and(|batch| batch.ready().is_some());
             if is_ready && !inner.batches().is_publishing() {
@@ -320,7 +322,7 @@ impl WriteBehind {
             // polled may be the one that the publish's commit waits for in an NSD's journal. At most
             // one message per job is queued.
             let (ready, stored) = mpsc::unbounded();
-            let publishing = it.publish_each(stored);
+            let publishing = it.publish_each(stored, When::Gathered);
             join(it.store.store(jobs, ready), publishing).await;
         });
     }
@@ -333,28 +335,28 @@ impl WriteBehind {
         self.publishing.fetch_add(1, Ordering::Relaxed);
         let it = self.clone();
         self.session.spawn("publish ready batches", async move {
-            it.publish_each(stream::iter(ready)).await;
+            it.publish_each(stream::iter(ready), When::Now).await;
             it.publishing.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
     /// Publishes the ready batches of each inode.
-    async fn publish_each(self: &Arc<Self>, states: impl Stream<Item = InodeRef>) {
-        let publishes = states.map(|state| self.publish_one(state));
+    async fn publish_each(self: &Arc<Self>, states: impl Stream<Item = InodeRef>, when: When) {
+        let publishes = states.map(|state| self.publish_one(state, when));
         publishes
             .for_each_concurrent(PUBLISHES_AT_ONCE, |publish| publish)
             .await;
     }
 
-    async fn publish_one(self: &Arc<Self>, state: InodeRef) {
+    async fn publish_one(self: &Arc<Self>, state: InodeRef, when: When) {
         let work = Work::Store(Some(state.id()));
-        let publishing = self.publish_ready(&state);
+        let publishing = self.publish_ready(&state, when);
         let world = self.session.world();
         world.at_work("publishes data", work, publishing).await;
     }
 
-    async fn publish_ready(self: &Arc<Self>, state: &InodeRef) {
-        if let Some(job) = self.publisher.publish_ready(state).await {
+    async fn publish_ready(self: &Arc<Self>, state: &InodeRef, when: When) {
+        if let Some(job) = self.publisher.publish_ready(state, when).await {
             self.spawn_store(vec![job]);
         }
     }

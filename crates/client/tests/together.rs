@@ -1,9 +1,9 @@
-//! What is stored while a publish is under way is published together.
+//! What is stored while a publish is under way is published together, and a few blocks of a stream anyway.
 
 use crate::rig::way::{Way, Which, client_through};
 use crate::rig::{self, Node, content, run_patient as run};
 use client::{Client, OpenFlags};
-use futures::future::join;
+use futures::future::{join, join_all};
 use futures::poll;
 use model::{ErrorKind, InodeId, Operation};
 use std::pin::pin;
@@ -87,6 +87,29 @@ fn blocks_that_are_stored_while_a_publish_is_under_way_are_published_together() 
         far.fsync(file, false).await.unwrap();
         assert_eq!(*way.published.lock(), [1, BLOCKS as usize]);
         assert_eq!(far.page_pool_bytes().0, 0);
+        check_and_close(node, &far, file, BLOCKS + 1).await;
+    });
+}
+
+/// Would be published one by one as they are stored, with a commit for each.
+#[test]
+fn blocks_of_a_stream_wait_for_a_few_of_them_before_they_are_published() {
+    run(9_563, |world, node| async move {
+        let way = Way::new(&node.world, &node.metanode, 0);
+        let far = client_through(&node, &way).await;
+        let file = rig::file(&node.client, "f").await;
+        far.open(file, OpenFlags::default()).await.unwrap();
+        // Who waits for the only one doesn't wait for more.
+        write(&far, file, 0).await;
+        far.fsync(file, false).await.unwrap();
+        assert_eq!(*way.published.lock(), [1]);
+        join_all((1..=BLOCKS).map(|block| write(&far, file, block))).await;
+        // Nobody asks for it: the last ones have none to wait for.
+        while far.page_pool_bytes().0 > 0 {
+            world.sleep(MS).await;
+        }
+        let published = way.published.lock().clone();
+        assert!(published[1] >= 4, "{published:?}");
         check_and_close(node, &far, file, BLOCKS + 1).await;
     });
 }

@@ -112,6 +112,11 @@ impl Batch {
         is_ready.then(|| self.stored.as_ref().expect("a written batch has its place"))
     }
 
+    /// Whether its data is in flight to the NSDs, or waits for its turn.
+    pub(super) fn is_being_stored(&self) -> bool {
+        matches!(self.stage, Stage::Writing)
+    }
+
     /// Its data is durable, or will be published inline.
     pub(crate) fn place(&mut self, stored: Stored) {
         self.stored = Some(stored);
@@ -145,6 +150,8 @@ pub(crate) struct Batches {
     publishing: bool,
     /// Up to this number each is published by itself.
     apart_to: u64,
+    /// Up to which number each of those waits who wait until batches are published.
+    awaited: Vec<u64>,
     /// Since when storing or publishing fails, if it does.
     failing_since: Option<Instant>,
 }
@@ -262,6 +269,23 @@ impl Batches {
     /// Those up to this number are published by themselves, each: together they couldn't be.
     pub(crate) fn set_apart(&mut self, number: u64) {
         self.apart_to = self.apart_to.max(number);
+    }
+
+    /// Somebody waits until all up to this number are published.
+    pub(crate) fn add_waiter(&mut self, number: u64) {
+        self.awaited.push(number);
+    }
+
+    /// One of those who do doesn't any more.
+    pub(crate) fn remove_waiter(&mut self, number: u64) {
+        if let Some(at) = self.awaited.iter().position(|awaited| *awaited == number) {
+            self.awaited.swap_remove(at);
+        }
+    }
+
+    /// Whether nobody waits, or all wait for this one, too.
+    pub(super) fn is_awaited_by_all(&self, batch: &Batch) -> bool {
+        self.awaited.iter().all(|awaited| batch.number <= *awaited)
     }
 
     /// Whether one is published by itself, whatever others are ready.

@@ -10,10 +10,18 @@
 //! * *No data in packs of several files*: it may have to be stored once more when it is its turn. *Nothing inline*: that
 //!   travels in the owner's log.
 //! * *Of one session*, as its segments are, and *of one generation* of the attributes: times count only in theirs.
+//!
+//! A stream's blocks are stored one soon after the other, and a commit for each costs its owner and the NSDs of its log much
+//! beside the block itself. So what is ready there waits until `GATHERED` are, as long as the next one is being stored:
+//! its end is followed by another look. Nobody waits for that but who waits for the next one as well, and the client's task,
+//! which looks four times a second, publishes what it finds.
 
 use super::batch::{Batch, Batches};
 use model::{Extent, ExtentKind, limits};
 use std::collections::BTreeMap;
+
+/// So many batches wait for no further one.
+const GATHERED: usize = 4;
 
 /// The ranges of the extents that are published together: start and end.
 #[derive(Default)]
@@ -33,6 +41,27 @@ impl Batches {
             together.extend(all.take_while(|batch| is_like(batch, front) && taken.take(batch)));
         }
         together
+    }
+
+    /// Whether what is published next may wait until the one after it is stored, to go together with it.
+    pub(crate) fn may_gather(&self) -> bool {
+        let together = self.together();
+        let next = self.iter().nth(together.len());
+        let (Some(front), Some(next)) = (together.first(), next) else {
+            return false;
+        };
+        if together.len() >= GATHERED || self.is_apart(front) {
+            return false;
+        }
+        let mut taken = Taken::default();
+        let mut ready = together.iter();
+        let are_blocks = ready.all(|batch| batch.runs().len() <= 1 && taken.take(batch));
+        let mut runs = next.runs().iter();
+        are_blocks
+            && next.is_being_stored()
+            && is_like(next, front)
+            && runs.all(|run| taken.is_free(run.offset, run.end()))
+            && self.is_awaited_by_all(next)
     }
 }
 
@@ -54,11 +83,15 @@ impl Taken {
             && stored.extents.iter().all(|extent| self.add(extent))
     }
 
+    /// Whether nothing between `start` and `end` was taken.
+    fn is_free(&self, start: u64, end: u64) -> bool {
+        let before = self.0.range(..end).next_back();
+        before.is_none_or(|(_, end)| *end <= start)
+    }
+
     fn add(&mut self, extent: &Extent) -> bool {
         let is_stored = matches!(extent.kind, ExtentKind::Data { .. });
-        let before = self.0.range(..extent.end()).next_back();
-        let is_free = before.is_none_or(|(_, end)| *end <= extent.offset);
-        let fits = is_stored && is_free;
+        let fits = is_stored && self.is_free(extent.offset, extent.end());
         if fits {
             self.0.insert(extent.offset, extent.end());
         }
@@ -70,9 +103,10 @@ impl Taken {
 mod tests {
     use super::super::batch::{Pending, Stored};
     use super::*;
+    use crate::pages::dirty::Frozen;
     use crate::session::Mark;
     use bytes::Bytes;
-    use model::{GroupId, Scheme, SegmentId, SegmentPlace, SessionId, Timestamp};
+    use model::{Error, ErrorKind, GroupId, Scheme, SegmentId, SegmentPlace, SessionId, Timestamp};
     use world::Instant;
     use world::sim::Simulation;
 
@@ -111,12 +145,27 @@ mod tests {
 
         /// A batch that is on its way, written in this generation by this session.
         fn add(&mut self, generation: u32, session: SessionId) {
+            self.add_runs(generation, session, &[]);
+        }
+
+        fn add_runs(&mut self, generation: u32, session: SessionId, ranges: &[(u64, u32)]) {
             let pending = Pending {
                 size: 0,
                 written: Timestamp(0),
                 generation,
             };
-            self.batches.add(Vec::new(), pending, Mark::of(session));
+            let run = |(offset, length): &(u64, u32)| Frozen {
+                offset: *offset,
+                bytes: Bytes::from(vec![0; *length as usize]),
+                memory: 0,
+            };
+            let runs = ranges.iter().map(run).collect();
+            self.batches.add(runs, pending, Mark::of(session));
+        }
+
+        /// One that is on its way, of 10 bytes.
+        fn under_way(&mut self, offset: u64) {
+            self.add_runs(0, SESSION, &[(offset, 10)]);
         }
 
         fn stored(&mut self, extents: Vec<Extent>, in_pack: bool) {
@@ -222,6 +271,88 @@ mod tests {
         for number in 1..=3 {
             assert_eq!(queue.publish(), [number]);
         }
+    }
+
+    #[test]
+    fn what_is_ready_waits_for_the_next_one_until_they_are_enough() {
+        let mut queue = Queue::new();
+        assert!(!queue.batches.may_gather(), "nothing is ready");
+        for number in 0..GATHERED as u64 {
+            assert!(!queue.batches.may_gather(), "nothing is on its way");
+            queue.under_way(number * 10);
+            assert_eq!(queue.batches.may_gather(), number > 0);
+            queue.stored(vec![data((number * 10, 10))], false);
+        }
+        queue.under_way(100);
+        assert!(!queue.batches.may_gather(), "they are enough");
+        assert_eq!(queue.publish().len(), GATHERED);
+    }
+
+    #[test]
+    fn who_waits_for_what_is_ready_waits_for_nothing_else() {
+        let mut queue = Queue::new();
+        queue.write(&[(0, 10)]);
+        queue.under_way(10);
+        queue.batches.add_waiter(2);
+        assert!(queue.batches.may_gather());
+        queue.batches.add_waiter(1);
+        assert!(!queue.batches.may_gather());
+        queue.batches.remove_waiter(1);
+        assert!(queue.batches.may_gather());
+        queue.batches.remove_waiter(2);
+        assert!(queue.batches.may_gather());
+    }
+
+    #[test]
+    fn nothing_waits_for_what_cannot_go_together_with_it() {
+        fn waits(prepare: impl FnOnce(&mut Queue)) -> bool {
+            let mut queue = Queue::new();
+            prepare(&mut queue);
+            queue.batches.may_gather()
+        }
+        fn first(queue: &mut Queue) {
+            queue.write(&[(0, 10)]);
+        }
+        assert!(waits(|queue| {
+            first(queue);
+            queue.under_way(10);
+        }));
+        // It overwrites some of it.
+        assert!(!waits(|queue| {
+            first(queue);
+            queue.under_way(5);
+        }));
+        // It has failed, and may be tried for long.
+        assert!(!waits(|queue| {
+            first(queue);
+            queue.under_way(10);
+            let error = Error::new(ErrorKind::Unavailable, "the NSDs are away");
+            queue.batches.newest().expect("there is one").fail(error);
+        }));
+        // It is of another generation, or another session.
+        for (generation, session) in [(1, SESSION), (0, SessionId(2))] {
+            assert!(!waits(|queue| {
+                first(queue);
+                queue.add(generation, session);
+            }));
+        }
+        // What is ready goes by itself.
+        assert!(!waits(|queue| {
+            first(queue);
+            queue.under_way(10);
+            queue.batches.set_apart(1);
+        }));
+        assert!(!waits(|queue| {
+            queue.add(0, SESSION);
+            queue.stored(vec![data((0, 10))], true);
+            queue.under_way(10);
+        }));
+        // It isn't a stream's block.
+        assert!(!waits(|queue| {
+            queue.add_runs(0, SESSION, &[(0, 10), (50, 10)]);
+            queue.stored(vec![data((0, 10)), data((50, 10))], false);
+            queue.under_way(100);
+        }));
     }
 
     #[test]

@@ -39,6 +39,35 @@ pub(super) struct Publisher {
     dirty_inodes: Arc<DirtyInodes>,
 }
 
+/// When batches that are ready are published.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum When {
+    /// At once.
+    Now,
+    /// Together with the next ones of their stream, if the owner is on another node (`inode/together.rs`).
+    Gathered,
+}
+
+/// Somebody waits until an inode's batches up to a number are published, for as long as this lives.
+pub(super) struct Waiting<'a> {
+    state: &'a InodeRef,
+    target: u64,
+}
+
+impl<'a> Waiting<'a> {
+    /// Begins to wait. Called, and dropped, without the inode's lock.
+    pub(super) fn of(state: &'a InodeRef, target: u64) -> Self {
+        state.lock().batches_mut().add_waiter(target);
+        Self { state, target }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.state.lock().batches_mut().remove_waiter(self.target);
+    }
+}
+
 /// The batches that are published next.
 struct Next {
     /// Their numbers; all in between are among them.
@@ -95,13 +124,19 @@ impl Publisher {
 
     /// Publishes stored batches from the front, as many at a time as are ready. If another task is
     /// already publishing, it continues with ours. Returns the front batch if it must be stored once
-    /// more.
+    /// more. Those that become ready meanwhile are gathered, whenever the first ones are published.
     #[must_use = "the batch is stored by nobody else"]
-    pub(super) async fn publish_ready(&self, state: &InodeRef) -> Option<Job> {
+    pub(super) async fn publish_ready(&self, state: &InodeRef, mut when: When) -> Option<Job> {
         loop {
+            let gathers = when == When::Gathered && !self.session.owner().is_near();
+            when = When::Gathered;
             let mut next = {
                 let mut inner = state.lock();
                 if inner.batches().is_publishing() {
+                    return None;
+                }
+                if gathers && inner.batches().may_gather() {
+                    // Whoever stores the next one looks again, or the client's task.
                     return None;
                 }
                 let front = inner.batches_mut().first()?;
