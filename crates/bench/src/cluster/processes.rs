@@ -109,7 +109,7 @@ impl Spent {
 
     /// What limits, and who has used how much.
     pub fn told(&self, processes: &[(String, u32)]) -> String {
-        let seconds = |seconds: f64| format!("{seconds:.1}");
+        let seconds = |seconds: f64| format!("{seconds:.2}");
         self.told_in("seconds used", seconds, processes)
     }
 
@@ -227,7 +227,7 @@ mod tests {
         let told = |after: Look| spent(after).told(&named);
         let busy = told(look(5.0, 0.5));
         assert!(busy.starts_with("CPU time is what limits: 5 %"), "{busy}");
-        assert!(busy.contains("n1 5.0, all else 5.0"), "{busy}");
+        assert!(busy.contains("n1 5.00, all else 5.00"), "{busy}");
         let idle = told(look(1.0, 8.0));
         assert!(idle.starts_with("CPU time isn't"), "{idle}");
         let each = spent(look(5.0, 0.5)).told_of_each(1_000_000, &named);

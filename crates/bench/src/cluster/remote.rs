@@ -106,7 +106,10 @@ impl Clusters {
         // The one that lists hasn't seen the files before.
         self.compare(&LINES, (&remote, &lister), &alone.mount());
         if self.wanted(&[LINES.write.0, LINES.read.0]) {
-            limits_of_streams(&cluster, &remote)?;
+            limits_of_streams("a remote mount", &remote, &processes(&cluster)?)?;
+            let own = [("programs", std::process::id()), ("daemon", alone.pid()?)];
+            let own = own.map(|(name, pid)| (name.to_owned(), pid));
+            limits_of_streams("one node", &alone.mount(), &own)?;
         }
         if self.wanted(&[LINES.random.0]) {
             // As before each run of the line: what is read isn't in the client's memory.
@@ -189,17 +192,16 @@ impl Clusters {
 }
 
 /// What limits the streams of a mount: CPU time, or waits.
-fn limits_of_streams(cluster: &Cluster, mount: &Path) -> Result<()> {
-    let processes = processes(cluster)?;
+fn limits_of_streams(whose: &str, mount: &Path, processes: &[(String, u32)]) -> Result<()> {
     let file = mount.join("stream");
     let streams: [(&str, Stream); 2] =
         [("write", paths::write_stream), ("read", paths::read_stream)];
     for (what, stream) in streams {
-        let (speed, spent) = Spent::by(&processes, || stream(&file, STREAM))?;
+        let (speed, spent) = Spent::by(processes, || stream(&file, STREAM))?;
         let mebibytes = speed / f64::from(1 << 20);
         note(&format!(
-            "{what} stream of a remote mount, once more, {mebibytes:.0} MiB/s: {}",
-            spent.told(&processes)
+            "{what} stream of {whose}, once more, {mebibytes:.0} MiB/s: {}",
+            spent.told(processes)
         ));
     }
     Ok(())
