@@ -21,12 +21,16 @@ const PROBES: u32 = 3;
 const PROBE_EVERY: Duration = Duration::from_millis(SILENCE_MAX.as_millis() as u64 / 4);
 
 /// Most bytes of which a waiting reader is told together: eight packets between processes of a machine, and far below what
-/// the kernel holds for it (3 MiB, as most systems are set up), so that the peer can send on while it takes them. The kernel
-/// takes half of that if it may hold less.
+/// the kernel holds for it (3 MiB or more, as most systems are set up; 1 MiB within a machine), so that the peer can send on
+/// while it takes them. The kernel takes half of what it holds if that is less.
 const TOGETHER_MAX: usize = 512 * 1024;
 
 /// A reader that wants less is told of each packet: there are few of them.
 const TOGETHER_MIN: usize = 32 * 1024;
+
+/// Bytes that the kernel holds for a reader whose peer is at a loopback address: a few receives. It takes twice as much memory
+/// with its own.
+const LOOPBACK_HELD: usize = 1 << 20;
 
 /// How the names of rules of congestion begin that space packets by timers.
 const PACED: &str = "bbr";
@@ -45,8 +49,9 @@ impl RealListener {
     pub(crate) fn bind(address: SocketAddr, runtime: &Handle) -> io::Result<Self> {
         let _context = runtime.enter();
         let socket = new_socket(address)?;
-        // Connections that are accepted have it from here.
+        // Connections that are accepted have both from here.
         avoid_pacing(&socket);
+        hold_little(&socket, address);
         // A daemon that starts again finds connections of its predecessor in TIME_WAIT.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
@@ -160,6 +165,7 @@ pub(crate) async fn connect_tcp(
 ) -> io::Result<TcpStream> {
     let socket = new_socket(address)?;
     avoid_pacing(&socket);
+    hold_little(&socket, address);
     if let Some(local) = local {
         // The same port is free for connections to other addresses, and after an earlier one in
         // TIME_WAIT.
@@ -213,6 +219,19 @@ fn avoid_pacing(socket: &TcpSocket) {
     }
 }
 
+/// Bounds what the kernel holds of what has come over connections within this machine, for a socket that isn't connected yet.
+/// By itself it holds ever more as long as the peer is quicker, up to 32 MiB on recent kernels: where CPUs are used up it is
+/// for milliseconds at a time, and what is taken then is in no cache any more. Over a network that is as long as packets
+/// travel, so nothing is bounded there. Who may not is served as well.
+fn hold_little(socket: &TcpSocket, address: SocketAddr) {
+    if !address.ip().is_loopback() {
+        return;
+    }
+    if let Err(error) = sockopt::set_socket_recv_buffer_size_force(socket, LOOPBACK_HELD) {
+        tracing::debug!(%error, "the kernel bounds what it holds itself");
+    }
+}
+
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -235,6 +254,29 @@ mod tests {
         sockopt::set_tcp_congestion(&socket, rule).is_ok()
     }
 
+    /// Both ends of a connection within this machine.
+    async fn ends() -> [TcpStream; 2] {
+        let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = RealListener::bind(any_port, &Handle::current()).unwrap();
+        let connected = connect_tcp(listener.address(), None);
+        let (connected, accepted) = futures::join!(connected, listener.accept());
+        [connected.unwrap(), accepted.unwrap()]
+    }
+
+    /// Would be as much as the kernel likes if it were said to one of the ends only, or after they are connected.
+    #[test]
+    fn little_waits_in_the_kernel_within_a_machine() {
+        let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+        runtime.block_on(async {
+            let socket = TcpSocket::new_v4().unwrap();
+            let may = sockopt::set_socket_recv_buffer_size_force(&socket, LOOPBACK_HELD).is_ok();
+            for end in ends().await {
+                let held = sockopt::socket_recv_buffer_size(&end).unwrap();
+                assert_eq!(held == 2 * LOOPBACK_HELD, may, "{held}");
+            }
+        });
+    }
+
     #[test]
     fn both_ends_of_a_connection_send_without_pauses() {
         let runtime = Builder::new_current_thread().enable_io().build().unwrap();
@@ -245,11 +287,7 @@ mod tests {
                 avoid_pacing(&socket);
                 assert_eq!(sockopt::tcp_congestion(&socket).unwrap(), UNPACED);
             }
-            let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-            let listener = RealListener::bind(any_port, &Handle::current()).unwrap();
-            let connected = connect_tcp(listener.address(), None);
-            let (connected, accepted) = futures::join!(connected, listener.accept());
-            for end in [connected.unwrap(), accepted.unwrap()] {
+            for end in ends().await {
                 let rule = sockopt::tcp_congestion(&end).unwrap();
                 assert!(!(rule.starts_with(PACED) && has(UNPACED)), "{rule}");
             }
