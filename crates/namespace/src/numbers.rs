@@ -60,11 +60,13 @@ pub(crate) fn take<V: View>(tx: &mut Transaction<'_, V>, directory: InodeId) -> 
     }
     let own = tx.first_number(directory.fileset());
     let parent = tx.inode_mut(directory)?;
-    let is_used_up = parent.run_next == parent.run_end;
-    if is_used_up || parent.run_next < own {
-        // A rest that is dropped doesn't say that the directory grows.
-        let factor = if is_used_up { 2 } else { 1 };
-        let length = (parent.run_length * factor).clamp(RUN_FIRST, RUN_MAX);
+    // It has no run yet, or one of an owner before, used up or not.
+    let is_not_own = parent.run_next < own;
+    if is_not_own || parent.run_next == parent.run_end {
+        // Runs grow anew under each owner. Otherwise each owner would take a long one for each large directory and use little
+        // of it, and changes would wait again and again until so many numbers are durable.
+        let before = if is_not_own { 0 } else { parent.run_length };
+        let length = (before * 2).clamp(RUN_FIRST, RUN_MAX);
         parent.run_length = length;
         let counters = tx.counters_mut(directory.fileset())?;
         let first = counters.next_inode;

@@ -122,30 +122,39 @@ fn next_owner(store: &mut Store, skipped: u64) {
     store.first_number = counters.next_inode;
 }
 
-/// Would be broken if a run of an owner before were used on, or one that is dropped counted as used up.
+/// Would be broken if a run of an owner before were used on, or if each large directory lost a long one with each owner.
 #[test]
 fn an_owner_drops_the_rests_of_runs_that_it_finds() {
     let mut store = Store::new();
-    let [grown, gone] = ["grown", "gone"].map(|name| store.directory(ROOT, name));
+    let [grown, gone, full] = ["grown", "gone", "full"].map(|name| store.directory(ROOT, name));
     for number in 0..6 {
         file_in(&mut store, grown, &format!("f{number}"));
     }
     file_in(&mut store, gone, "f");
+    for number in 0..4 {
+        file_in(&mut store, full, &format!("f{number}"));
+    }
     next_owner(&mut store, 10_000);
     let next = next_inode(&store);
-    // It had a run of eight before.
+    // One had a run of eight before, the other has used up its run of four.
     let made = file_in(&mut store, grown, "next");
-    assert_eq!((made.number().0, next_inode(&store)), (next, next + 8));
+    assert_eq!((made.number().0, next_inode(&store)), (next, next + 4));
+    let made = file_in(&mut store, full, "next");
+    assert_eq!((made.number().0, next_inode(&store)), (next + 4, next + 8));
     store.unlink(gone, "f").unwrap();
     store.rmdir(ROOT, "gone").unwrap();
     let made = file_in(&mut store, ROOT, "f");
     assert_eq!((made.number().0, next_inode(&store)), (next + 8, next + 12));
-    // Its own go back as ever.
+    // Its own go back as ever, and grow as ever.
     let own = store.directory(ROOT, "own");
     file_in(&mut store, own, "f");
     store.unlink(own, "f").unwrap();
     store.rmdir(ROOT, "own").unwrap();
     assert_eq!(next_inode(&store), next + 13);
+    for number in 0..4 {
+        file_in(&mut store, grown, &format!("g{number}"));
+    }
+    assert_eq!(next_inode(&store), next + 13 + 8);
     store.audit();
 }
 
