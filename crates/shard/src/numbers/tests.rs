@@ -144,6 +144,44 @@ fn who_takes_more_numbers_than_the_next_owner_skips_waits_until_they_are_durable
         .finished();
 }
 
+/// Would be broken if an owner went on from what is durable, and brought the rest along after that.
+#[test]
+fn an_owner_that_takes_over_again_goes_beyond_what_it_brings_along() {
+    let machine = machine(63, Scheme::Replicate(1), 1);
+    let made = machine.run(|world| async move {
+        let opening = power_on(&world, &[]).await;
+        let shard = Shard::open(opening.clone()).await.unwrap();
+        let mut made = vec![make(&world, &shard, ROOT, "durable").await];
+        shard.sync().await.unwrap();
+        made.push(make(&world, &shard, ROOT, "brought").await);
+        let by = stamp(&world, &shard);
+        let (reserved, _) = shard.execute(&reserve(), &by).await.unwrap();
+        let Reply::Reserved { inode, inodes, .. } = reserved else {
+            panic!("{reserved:?}")
+        };
+        let end = inode.0 + u64::from(inodes);
+        let mut unflushed = shard.end_given_up().await;
+        let again = Shard::open_after(opening, Some(&mut unflushed)).await;
+        let again = again.unwrap();
+        assert_eq!(look(&world, &again, "brought").await, Some(made[1]));
+        made.push(make(&world, &again, ROOT, "next").await);
+        assert_eq!(made[2].number().0, end + SKIPPED);
+        // That is durable, unlike what was made: the machine loses its power.
+        made
+    });
+    let made = made.finished();
+    machine
+        .run(move |world| async move {
+            let shard = open(&world).await;
+            assert_eq!(look(&world, &shard, "brought").await, Some(made[1]));
+            assert_eq!(look(&world, &shard, "next").await, None);
+            let last = make(&world, &shard, ROOT, "last").await;
+            assert_eq!(last.number().0, made[2].number().0 + SKIPPED);
+            shard.close().await.unwrap();
+        })
+        .finished();
+}
+
 #[test]
 fn an_owner_begins_behind_all_that_may_be_given_and_below_the_last_number() {
     let counters = |next_inode| Counters {
