@@ -3,7 +3,7 @@
 use crate::rig::way::{Way, Which, client_through};
 use crate::rig::{self, Node, run_patient as run};
 use client::{Allocate, Client, OpenFlags};
-use futures::future::{Either, select};
+use futures::future::{Either, join, select};
 use model::operation::{RenameMode, XattrMode};
 use model::{ErrorKind, InodeId, Operation, Privileges, SetAttributes};
 use simkernel::{PageKernel, SimKernel};
@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use world::World;
+use world::{World, errand};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -96,6 +96,31 @@ fn mode(mode: u32) -> SetAttributes {
         mode: Some(mode),
         ..SetAttributes::default()
     }
+}
+
+/// Would be broken if the end of a program's patience were taken for a failure of the file that it was publishing.
+#[test]
+fn who_waits_for_what_a_killed_program_was_publishing_hears_no_error() {
+    run(9_569, |world, node| async move {
+        let (way, far, file) = cut_off(&node).await;
+        let killed = errand::begin(async {
+            let errand = world.errand();
+            let killing = async {
+                world.sleep(MS).await;
+                let given_up = world.give_up(errand);
+                // When this is over, what waits is looked at again.
+                world.sleep(MS).await;
+                given_up
+            };
+            let (synced, _given_up) = join(far.fsync(file, false), killing).await;
+            way.no_publishes.store(false, Ordering::Relaxed);
+            synced.unwrap_err().kind()
+        });
+        let (killed, other) = join(killed, far.fsync(file, false)).await;
+        assert_eq!(killed, ErrorKind::Interrupted);
+        other.unwrap();
+        go_on(&world, node, &way, &far, file).await;
+    });
 }
 
 #[test]
