@@ -505,8 +505,9 @@ impl Calls {
             call.tenure = self.book.lock().tenure();
             return self.send(way, call, until).await;
         }
-        let alone = until.bound(&self.world, self.reclaiming.read()).await;
-        let Ok(_sharing) = alone else {
+        // Here, too: a killed program's request that waits for this wasn't sent.
+        let alone = pin!(until.bound(&self.world, self.reclaiming.read()));
+        let Some(Ok(_sharing)) = while_wanted(&self.world, alone).await else {
             return Err(NoAnswer::not_run("what is held is being reclaimed"));
         };
         let mut wanted = self.wanted.subscribe();

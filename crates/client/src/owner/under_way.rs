@@ -1,8 +1,10 @@
 //! How many requests that wait for others may be under way to an owner on another node: never so many that what others
 //! wait for finds no room on the connection, as unlocking a file, publishing, or giving back a token.
 
+use crate::patience::while_wanted;
 use model::call::NoAnswer;
 use model::owner::{LockCall, OwnerRequest};
+use std::pin::pin;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use world::{Deadline, World};
 
@@ -32,7 +34,7 @@ impl UnderWay {
     /// Waits for room for a request, until it has been answered.
     ///
     /// # Errors
-    /// If there was none in time: it wasn't sent.
+    /// If there was none in time, or before its program was killed: it wasn't sent.
     pub(super) async fn enter(
         &self,
         world: &World,
@@ -47,9 +49,10 @@ impl UnderWay {
         if let Ok(room) = rooms.try_acquire() {
             return Ok(Some(room));
         }
-        match until.bound(world, rooms.acquire()).await {
-            Ok(room) => Ok(Some(room.expect("the semaphore is never closed"))),
-            Err(_) => {
+        let room = pin!(until.bound(world, rooms.acquire()));
+        match while_wanted(world, room).await {
+            Some(Ok(room)) => Ok(Some(room.expect("the semaphore is never closed"))),
+            Some(Err(_)) | None => {
                 let text = "as many requests of its kind as may be are under way";
                 Err(NoAnswer::not_run(text))
             }

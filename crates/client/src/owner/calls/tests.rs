@@ -157,9 +157,9 @@ fn a_session_that_is_closed_leaves_nothing_undecided() {
     ran.finished();
 }
 
-/// What a program is told that is killed while it waits for the answer to a truncate, and after how long.
-async fn killed(world: &World, calls: &Calls) -> (Error, Duration) {
-    let (truncate, begun) = (truncate(world, INODE), world.now());
+/// What a program is told that is killed while it waits for the answer to a request, and after how long.
+async fn killed(world: &World, calls: &Calls, request: &OwnerRequest) -> (Error, Duration) {
+    let begun = world.now();
     let asking = async {
         let errand = world.errand();
         let killing = async {
@@ -169,7 +169,7 @@ async fn killed(world: &World, calls: &Calls) -> (Error, Duration) {
             world.sleep(SECOND).await;
             given_up
         };
-        let (answer, _given_up) = join(calls.ask(&truncate), killing).await;
+        let (answer, _given_up) = join(calls.ask(request), killing).await;
         answer.unwrap_err()
     };
     let error = errand::begin(asking).await;
@@ -181,7 +181,7 @@ async fn killed(world: &World, calls: &Calls) -> (Error, Duration) {
 fn a_killed_program_waits_no_longer_and_what_it_asked_is_decided() {
     let ran = Simulation::new(11).run(|world| async move {
         let calls = unanswered(&world);
-        let (error, waited) = killed(&world, &calls).await;
+        let (error, waited) = killed(&world, &calls, &truncate(&world, INODE)).await;
         assert_eq!((error.kind(), waited), (ErrorKind::Unknown, SECOND * 6));
         let decided = calls.undecided(INODE, &[Late::Bytes]).unwrap();
         calls.close();
@@ -201,10 +201,32 @@ fn what_was_not_sent_before_its_program_was_killed_never_is() {
             move || (world.now() - begun >= SECOND * 6).then(|| owner.clone())
         };
         let calls = session_of(&world, late);
-        let (error, waited) = killed(&world, &calls).await;
+        let (error, waited) = killed(&world, &calls, &truncate(&world, INODE)).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(waited, SECOND * 6);
         assert!(calls.undecided(INODE, &[Late::Bytes]).is_none());
+    });
+    ran.finished();
+}
+
+/// Would be broken if a file were held for a program that is dead, because a new owner had to be told first what is held.
+#[test]
+fn what_waited_to_be_sent_when_its_program_was_killed_never_is() {
+    let ran = Simulation::new(13).run(|world| async move {
+        let calls = unanswered(&world);
+        let reclaiming = calls.reclaiming.clone().write_owned().await;
+        let hold = OwnerRequest::Hold {
+            session: SESSION,
+            inode: INODE,
+        };
+        let (error, waited) = killed(&world, &calls, &hold).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(waited, SECOND * 6);
+        drop(reclaiming);
+        // Nobody asks for it, or its slot wouldn't be free.
+        let taken = (0..model::limits::SESSION_SLOTS).map(|_| calls.slots.take(true));
+        let taken = world.timeout(SECOND, futures::future::join_all(taken));
+        assert!(taken.await.is_ok());
     });
     ran.finished();
 }
