@@ -22,7 +22,7 @@ use crate::write_behind::WriteBehind;
 use ahead::Ahead;
 use bytes::Bytes;
 use model::operation::{DirectoryEntry, NewInode, RenameMode};
-use model::{Attributes, FileKind, FileName, InodeId, Operation, Reply, Result};
+use model::{Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Operation, Reply, Result};
 use preparing::Preparing;
 use std::sync::Arc;
 
@@ -170,22 +170,28 @@ impl Names {
             .as_ref()
             .is_some_and(|state| state.lock().set_orphan(false));
         let unheard = self.tokens.begin_change_of_names(directory, Some(inode));
-        let linked = self
-            .entry(Operation::Link {
-                inode,
-                directory,
-                name,
-            })
-            .await;
+        let look = self.attributes.look();
+        let link = Operation::Link {
+            inode,
+            directory,
+            name,
+        };
+        let linked = self.session.execute(link).await;
         unheard.hear(&linked);
-        if let (Err(_), Some(state), true) = (&linked, state, was_orphan) {
+        // Unless it may have the name all the same, or get it later.
+        let is_refused = |error: &Error| error.kind() != ErrorKind::Unknown;
+        let is_unnamed = was_orphan && linked.as_ref().is_err_and(is_refused);
+        if let (true, Some(state)) = (is_unnamed, state) {
             let mut inner = state.lock();
             inner.set_orphan(true);
             if !inner.is_open() && self.session.standing().has_all() {
                 self.pages.discard(inode, &mut inner);
             }
         }
-        linked
+        match linked? {
+            Reply::Entry { attributes, .. } => self.attributes.complete(attributes, look).await,
+            other => unexpected_reply(&other),
+        }
     }
 
     /// Unlink, or the removal of a directory: of a name in this one.

@@ -801,3 +801,22 @@ fn a_kernel_drops_what_a_truncate_cuts_that_runs_when_its_program_has_given_up()
         node.check_and_close().await;
     });
 }
+
+/// Would be broken if what is written later went nowhere at the last close, as what is written to a file without a name.
+#[test]
+fn what_is_written_to_a_file_that_may_have_a_name_is_kept() {
+    run(18, OwnerLease::endless(), |node, map| async move {
+        let client = &node.client;
+        is_alone(client).await;
+        let made = client.create_unnamed(InodeId::ROOT, new_file()).await;
+        let file = made.unwrap().inode;
+        map.late.store(true, Ordering::Relaxed);
+        let linked = client.link(file, InodeId::ROOT, name("f")).await;
+        assert_eq!(linked.unwrap_err().kind(), ErrorKind::Unknown);
+        map.late.store(false, Ordering::Relaxed);
+        client.write(file, 0, b"new").await.unwrap();
+        client.release(file).await;
+        assert_eq!(rig::read(client, file, 0, 3).await, b"new");
+        node.check_and_close().await;
+    });
+}
