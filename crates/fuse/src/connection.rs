@@ -94,10 +94,20 @@ impl AbortFile {
     /// connection is gone. Doesn't wait for the daemon.
     #[must_use]
     pub fn requests(&self) -> usize {
-        // It tells its number once for each time that it is opened.
-        let again = format!("/proc/self/fd/{}", self.waiting.as_raw_fd());
-        let text = std::fs::read_to_string(again).unwrap_or_default();
+        let text = self.told().unwrap_or_default();
         text.trim().parse().unwrap_or(0)
+    }
+
+    /// Whether the kernel has unmounted it everywhere: its numbers are or will be another mount's. An abort alone doesn't
+    /// do that. False while the system doesn't tell.
+    pub(crate) fn is_unmounted(&self) -> bool {
+        self.told().is_ok_and(|text| text.is_empty())
+    }
+
+    /// What the kernel tells of the requests; nothing once the connection is gone.
+    fn told(&self) -> io::Result<String> {
+        // It tells its number once for each time that it is opened.
+        std::fs::read_to_string(format!("/proc/self/fd/{}", self.waiting.as_raw_fd()))
     }
 }
 
@@ -242,7 +252,10 @@ mod tests {
             let number = mounted.line.number.minor.to_string();
             let in_its_place = Path::new(CONNECTIONS).join(number);
             assert_eq!(in_its_place.exists(), is_there, "{in_its_place:?}");
-            is_ended_by_its_abort_file(&mounted);
+            let abort = is_ended_by_its_abort_file(&mounted);
+            // No other mount namespace has it.
+            drop(mounted);
+            assert!(abort.is_unmounted());
         }
     }
 
@@ -251,7 +264,7 @@ mod tests {
         is_ended_by_its_abort_file(&Mounted::new());
     }
 
-    fn is_ended_by_its_abort_file(mounted: &Mounted) {
+    fn is_ended_by_its_abort_file(mounted: &Mounted) -> AbortFile {
         let abort = AbortFile::of_mount(mounted.line.id, Path::new(SOURCE)).unwrap();
         assert_eq!(abort.mountpoint(), mounted.path);
         // It waits for the answer to a request that nobody reads.
@@ -270,6 +283,8 @@ mod tests {
         assert!(!abort.has_requests());
         assert!(table::mount_on(&mounted.path).is_some_and(|line| line.is_shale()));
         abort.abort().unwrap();
+        assert!(!abort.is_unmounted(), "it is still in its place");
+        abort
     }
 
     #[test]

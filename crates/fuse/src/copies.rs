@@ -9,19 +9,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Most other mount namespaces reported.
 const NAMESPACES_MAX: usize = 8;
 
 /// Identifies a mount in the mount table.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) number: DeviceNumber,
     /// Bind mounts and copies have other ids.
     pub(crate) id: u64,
-    /// Another mount may get the numbers of one that ended at once, but is unlikely to have the
-    /// same source too.
     source: PathBuf,
+    /// Its connection, if the system lets this user see it: once that is gone, another mount may have all of the
+    /// above. The kernel gives the lowest numbers that are free, and the next mount is often the same node's.
+    pub(crate) connection: Option<Arc<AbortFile>>,
 }
 
 impl Identity {
@@ -30,11 +32,19 @@ impl Identity {
             number: line.number,
             id: line.id,
             source: line.source.clone(),
+            connection: None,
         }
     }
 
     fn shows(&self, line: &TableLine) -> bool {
-        line.is_shale() && line.number == self.number && line.source == self.source
+        let is_like = line.is_shale() && line.number == self.number && line.source == self.source;
+        // Looked at only if the line is like it: then it is another mount's.
+        is_like && !self.is_unmounted()
+    }
+
+    fn is_unmounted(&self) -> bool {
+        let connection = self.connection.as_ref();
+        connection.is_some_and(|connection| connection.is_unmounted())
     }
 
     /// What ends its connection.

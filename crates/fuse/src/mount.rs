@@ -34,9 +34,6 @@ pub struct Mount {
     mountpoint: PathBuf,
     /// None without /proc.
     identity: Option<Identity>,
-    /// What ends its connection, opened while no other one could have its number: that is another's when the
-    /// kernel has unmounted it, while operations of it may still run. `None` if the system doesn't let this user.
-    connection: Option<Arc<AbortFile>>,
     /// The kernel's ids of dead mounts below it, which come to light when it ends.
     covers: Vec<u64>,
     /// The one that it was to replace had gone before.
@@ -246,11 +243,13 @@ impl Mount {
         self.identity.as_ref().and_then(Identity::line)
     }
 
-    /// What ends its connection, and no other one.
+    /// What ends its connection, and no other one: it was opened while no other one could have its number. That is
+    /// another's when the kernel has unmounted it, while operations of it may still run.
     fn connection(&self) -> Option<Arc<AbortFile>> {
+        let identity = self.identity.as_ref()?;
         // fusectl may have been mounted since it began.
-        let now = || self.identity.as_ref()?.abort_file().ok().map(Arc::new);
-        self.connection.clone().or_else(now)
+        let now = || identity.abort_file().ok().map(Arc::new);
+        identity.connection.clone().or_else(now)
     }
 
     /// The kernel's id of this mount; `None` without /proc.
@@ -338,7 +337,8 @@ impl Mount {
         let is_attached = self.is_attached();
         let result = self.world.blocking(move || {
             // umount(2) takes the topmost mount of a place.
-            let top = mount_on(&mountpoint).filter(|line| Some(line.id) != id);
+            let is_other = |line: &TableLine| !is_attached || Some(line.id) != id;
+            let top = mount_on(&mountpoint).filter(is_other);
             match top {
                 Some(_) if how == Unmount::Lazy && !is_attached => Ok(()),
                 Some(other) if how != Unmount::Forced => Err(Error::new(
@@ -393,7 +393,8 @@ impl Drop for Mount {
         }
         let (place, connection) = (self.place(), self.connection());
         let connection = connection.as_deref();
-        if mount_on(&place).is_some_and(|top| Some(top.id) != self.id()) {
+        let is_attached = self.line().is_some();
+        if mount_on(&place).is_some_and(|top| !is_attached || Some(top.id) != self.id()) {
             // Somebody has unmounted it, or mounted something else over it.
             let _ = connection.map(AbortFile::abort);
         } else if let Err(error) = mounting::unmount(&place, Unmount::Forced, connection) {
@@ -430,13 +431,16 @@ fn begin<F: FileSystem>(
     };
     let (agreement, offered_minor) = first_request(device, options, rings.is_ok())?;
     let line = mount_on(mountpoint).filter(TableLine::is_shale);
-    let identity = line.as_ref().map(Identity::of);
+    let mut identity = line.as_ref().map(Identity::of);
     let device_number = line.as_ref().map(|line| line.number);
     let opened = line.map(AbortFile::of_line);
     if let Some(Err(error)) = &opened {
         tracing::debug!(%error, "its connection can't be ended from outside");
     }
     let connection = opened.and_then(Result::ok).map(Arc::new);
+    if let Some(identity) = &mut identity {
+        identity.connection.clone_from(&connection);
+    }
     let (ended_sender, ended) = watch::channel(false);
     let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
     let ending = Arc::new(Ending {
@@ -496,7 +500,6 @@ fn begin<F: FileSystem>(
     Ok(Mount {
         mountpoint: mountpoint.to_owned(),
         identity,
-        connection,
         covers: Vec::new(),
         comes_too_late: false,
         is_let_go: AtomicBool::new(false),

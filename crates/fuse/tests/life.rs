@@ -630,15 +630,13 @@ async fn ends_as_operations_go(go: &Notify, ended: impl Future<Output = ()>) {
 
 /// Would be broken if a mount were ended by the number of its connection: that is another's as soon as the kernel has
 /// unmounted it, while operations of it may run for long.
-fn a_mount_that_has_ended_does_not_end_another_one_that_got_its_number(
-    transport: TransportChoice,
-) {
+fn a_mount_that_has_ended_does_not_end_another_one_that_got_its_number(transport: TransportChoice) {
     let number = |place: &std::path::Path| fs::metadata(place).unwrap().dev();
     let go = Arc::new(Notify::new());
     // The lowest free number is given, so another test's mount can only rarely be in between.
     let both = (0..100).find_map(|_| {
         let fs_go = Arc::clone(&go);
-        let first = Mounted::with(transport, |_| Waits { go: fs_go }, |_| {});
+        let first = Mounted::with(transport, |_| Waits::new(fs_go), |_| {});
         let asks = statfs(&first.path("f"));
         eventually("it waits", || first.mount.waiting().len() == 1);
         let of_first = number(first.directory.path());
@@ -655,9 +653,14 @@ fn a_mount_that_has_ended_does_not_end_another_one_that_got_its_number(
         None
     });
     let (first, second) = both.expect("numbers are used again");
+    let of_second = number(second.directory.path());
+    // Also if its id and its name are the same.
+    assert!(!first.mount.is_attached());
+    assert!(second.mount.is_attached());
     let Mounted { mount, runtime, .. } = first;
     let dead = mount.dead().unwrap();
     drop(mount);
+    assert_eq!(number(second.directory.path()), of_second, "it is there");
     fs::write(second.path("g"), b"served").unwrap();
     assert!(!second.mount.is_ended());
     runtime.block_on(ends_as_operations_go(&go, dead.ended()));
