@@ -6,7 +6,7 @@ use crate::daemon::events::Events;
 use model::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio, read, write};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -69,8 +69,9 @@ struct State {
     lines: Lines,
     /// It doesn't read what it is told.
     is_deaf: bool,
-    /// The mounts that are served.
-    watched: BTreeSet<u64>,
+    /// The mounts that are served, and how many have the id: the kernel gives that of one that it has unmounted to the
+    /// next one, while operations of the first may still run.
+    watched: BTreeMap<u64, usize>,
     /// The mounts that it has aborted, and why.
     aborted: BTreeMap<u64, String>,
 }
@@ -126,19 +127,12 @@ impl Watchdog {
 
     /// The daemon serves one more mount, by the kernel's id.
     pub fn watch(&self, mount: u64) {
-        let mut state = self.shared.lock();
-        state.watched.insert(mount);
-        state.say(&Said::Watch(mount));
+        self.shared.lock().watch(mount);
     }
 
     /// A mount has ended. Returns why, if the watchdog has aborted it.
     pub fn forget(&self, mount: u64) -> Option<String> {
-        let mut state = self.shared.lock();
-        state.watched.remove(&mount);
-        state.say(&Said::Forget(mount));
-        // It says so before it does it.
-        state.hear();
-        state.aborted.remove(&mount)
+        self.shared.lock().forget(mount)
     }
 }
 
@@ -189,7 +183,7 @@ impl Shared {
         state.from = Some(Arc::new(from));
         state.lines = Lines::default();
         state.is_deaf = false;
-        for mount in state.watched.clone() {
+        for mount in state.watched.clone().into_keys() {
             state.say(&Said::Watch(mount));
         }
         Ok(child)
@@ -257,6 +251,23 @@ impl Shared {
 }
 
 impl State {
+    fn watch(&mut self, mount: u64) {
+        *self.watched.entry(mount).or_default() += 1;
+        self.say(&Said::Watch(mount));
+    }
+
+    fn forget(&mut self, mount: u64) -> Option<String> {
+        let have_it = self.watched.remove(&mount).unwrap_or_default();
+        if have_it > 1 {
+            self.watched.insert(mount, have_it - 1);
+        } else {
+            self.say(&Said::Forget(mount));
+        }
+        // It says so before it does it.
+        self.hear();
+        self.aborted.remove(&mount)
+    }
+
     fn say(&mut self, said: &Said) {
         let Some(to) = &self.to else {
             return;
@@ -290,5 +301,41 @@ impl State {
                 Err(error) => return error == Errno::AGAIN,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    /// Would be broken if a mount went unwatched because one that had its id before, and was unmounted while operations of
+    /// it waited, has ended at last.
+    #[test]
+    fn a_mount_is_watched_as_long_as_one_with_its_id_is_served() {
+        let (to, mut told) = UnixStream::pair().unwrap();
+        let mut state = State {
+            to: Some(to.into()),
+            ..State::default()
+        };
+        state.watch(7);
+        state.watch(7);
+        assert_eq!(state.forget(7), None);
+        assert!(state.watched.contains_key(&7));
+        state.watch(8);
+        assert_eq!(state.forget(7), None);
+        assert!(!state.watched.contains_key(&7));
+        drop(state);
+        let mut bytes = Vec::new();
+        told.read_to_end(&mut bytes).unwrap();
+        let said: Vec<Said> = Lines::default().add(&bytes);
+        let all = [
+            Said::Watch(7),
+            Said::Watch(7),
+            Said::Watch(8),
+            Said::Forget(7),
+        ];
+        assert_eq!(said, all);
     }
 }
