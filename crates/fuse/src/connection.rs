@@ -1,7 +1,7 @@
 //! Ends the connection between the kernel and a daemon from outside: the file `abort` of fusectl.
 
 use crate::options::effective_user;
-use crate::table::{self, TableLine};
+use crate::table::{self, DeviceNumber, TableLine};
 use model::{Error, ErrorKind, Result};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -48,23 +48,30 @@ impl AbortFile {
     /// # Errors
     /// As [`AbortFile::of_mount`].
     pub(crate) fn of_line(line: TableLine) -> Result<Self> {
-        let opened = |name, flags| {
-            open(line.number.minor, name, flags).map_err(|error| {
-                let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
-                let doing = doing(line.id, &line.source);
-                Error::new(ErrorKind::NotSupported, text).while_doing(doing)
-            })
-        };
-        let file = opened(ABORT, OFlags::WRONLY)?;
-        let waiting = opened("waiting", OFlags::RDONLY)?;
+        let opened = Self::of_number(line.number, &line.mountpoint)
+            .map_err(|error| error.while_doing(doing(line.id, &line.source)))?;
         // Had it ended meanwhile, its number could have been another's.
         if !table::lines().contains(&line) {
             return Err(missing(line.id, &line.source));
         }
+        Ok(opened)
+    }
+
+    /// Opens that of the mount which has this number now. The caller sees to it that it still is the one meant.
+    ///
+    /// # Errors
+    /// `NotSupported`, as [`AbortFile::of_mount`].
+    pub(crate) fn of_number(number: DeviceNumber, mountpoint: &Path) -> Result<Self> {
+        let opened = |name, flags| {
+            open(number.minor, name, flags).map_err(|error| {
+                let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
+                Error::new(ErrorKind::NotSupported, text)
+            })
+        };
         Ok(Self {
-            file,
-            waiting,
-            mountpoint: line.mountpoint,
+            file: opened(ABORT, OFlags::WRONLY)?,
+            waiting: opened("waiting", OFlags::RDONLY)?,
+            mountpoint: mountpoint.to_owned(),
         })
     }
 

@@ -28,10 +28,15 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn of(line: &TableLine) -> Self {
+        Self::new(line.id, line.number, line.source.clone())
+    }
+
+    /// That of a mount whose connection isn't known, or may not be seen.
+    pub(crate) fn new(id: u64, number: DeviceNumber, source: PathBuf) -> Self {
         Self {
-            number: line.number,
-            id: line.id,
-            source: line.source.clone(),
+            number,
+            id,
+            source,
             connection: None,
         }
     }

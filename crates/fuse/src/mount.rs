@@ -8,10 +8,10 @@ use crate::dead::DeadMount;
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
-use crate::mounting::{self, Place};
+use crate::mounting;
 use crate::notifier::Notifier;
 use crate::options::{MountOptions, Unmount};
-use crate::replacing;
+use crate::replacing::{self, Numbers, Unattached};
 use crate::reply::Reply;
 use crate::request::{Incoming, Request};
 use crate::ring_crew::RingCrew;
@@ -83,20 +83,32 @@ impl Mount {
             .map_err(|error| error.while_doing(doing()))?;
         let mountpoint = &place.path;
         let made = match place.dead.is_empty() {
-            true => mounting::mount(mountpoint, options),
-            false => replacing::mount(mountpoint, options),
+            true => mounting::mount(mountpoint, options).map(|device| (device, None)),
+            false => Unattached::make(options).map(|(device, new)| (device, Some(new))),
         };
-        let device = Arc::new(made.map_err(|error| error.while_doing(doing()))?);
-        let begin = || begin(world, fs.clone(), &device, mountpoint, options);
+        let (device, new) = made.map_err(|error| error.while_doing(doing()))?;
+        let device = Arc::new(device);
+        let begin = || {
+            begin(
+                world,
+                fs.clone(),
+                &device,
+                options,
+                mountpoint,
+                new.as_ref(),
+            )
+        };
         let mut mount = begin().map_err(|error| {
-            // The first error counts; the rest of the mount ends with the descriptor.
-            match place.dead.is_empty() {
-                true => drop(mounting::unmount(mountpoint, Unmount::Forced, None)),
-                // The place stays dead.
-                false => abort_new(&place),
+            // The first error counts; the rest of the mount ends with the descriptors. Where one is dead it isn't yet.
+            if new.is_none() {
+                drop(mounting::unmount(mountpoint, Unmount::Forced, None));
             }
             error.while_doing(doing())
         })?;
+        if let Some(new) = &new {
+            new.attach(mountpoint)
+                .map_err(|error| error.while_doing(doing()))?;
+        }
         mount.covers = replacing::uncover(mountpoint, place.dead);
         let not_taken_away = options.replaces.filter(|id| mount.covers.contains(id));
         mount.comes_too_late = not_taken_away.is_some_and(mounting::has_gone);
@@ -404,43 +416,47 @@ impl Drop for Mount {
     }
 }
 
-/// Ends the connection of a mount that couldn't be served, and that was made where others are dead.
-fn abort_new(place: &Place) {
-    let is_new = |line: &TableLine| line.is_shale() && !place.dead.contains(&line.id);
-    let Some(new) = mount_on(&place.path).filter(is_new) else {
-        return;
+/// What identifies a new mount, and what ends its connection, if the system lets this user; nothing without /proc. `new`:
+/// it, if it isn't in the tree of files yet.
+fn identity_of(mountpoint: &Path, name: &str, new: Option<&Unattached>) -> Option<Identity> {
+    let (mut identity, opened) = match new {
+        Some(new) => {
+            let Numbers { id, device } = new.numbers().ok()?;
+            let identity = Identity::new(id, device, PathBuf::from(name));
+            // It has its number as long as it can be asked for it.
+            (identity, AbortFile::of_number(device, mountpoint))
+        }
+        None => {
+            let line = mount_on(mountpoint).filter(TableLine::is_shale)?;
+            (Identity::of(&line), AbortFile::of_line(line))
+        }
     };
-    let id = new.id;
-    // Without fusectl it ends with its last thread.
-    let _ = AbortFile::of_line(new).map(|connection| connection.abort());
-    // Before Linux 6.5 it is on top of what was dead before, which nobody would make again.
-    let _ = mounting::detach_from(&place.path, id);
+    identity.connection = match opened {
+        Ok(connection) => Some(Arc::new(connection)),
+        Err(error) => {
+            tracing::debug!(%error, "its connection can't be ended from outside");
+            None
+        }
+    };
+    Some(identity)
 }
 
-/// Serves a new mount.
+/// Serves a new mount. `new`: it, if it isn't in the tree of files yet.
 fn begin<F: FileSystem>(
     world: &World,
     fs: Arc<F>,
     device: &Arc<Device>,
-    mountpoint: &Path,
     options: &MountOptions,
+    mountpoint: &Path,
+    new: Option<&Unattached>,
 ) -> Result<Mount> {
     let rings = match options.transport {
         TransportChoice::Classic => Err("switched off for this mount".to_owned()),
         _ => Rings::prepare(device, options.threads_max),
     };
     let (agreement, offered_minor) = first_request(device, options, rings.is_ok())?;
-    let line = mount_on(mountpoint).filter(TableLine::is_shale);
-    let mut identity = line.as_ref().map(Identity::of);
-    let device_number = line.as_ref().map(|line| line.number);
-    let opened = line.map(AbortFile::of_line);
-    if let Some(Err(error)) = &opened {
-        tracing::debug!(%error, "its connection can't be ended from outside");
-    }
-    let connection = opened.and_then(Result::ok).map(Arc::new);
-    if let Some(identity) = &mut identity {
-        identity.connection.clone_from(&connection);
-    }
+    let identity = identity_of(mountpoint, &options.name, new);
+    let connection = identity.as_ref().and_then(|it| it.connection.clone());
     let (ended_sender, ended) = watch::channel(false);
     let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
     let ending = Arc::new(Ending {
@@ -449,7 +465,6 @@ fn begin<F: FileSystem>(
     });
     let over_io_uring = match rings {
         Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
-            let connection = connection.clone();
             let abort = Box::new(move || {
                 // Without fusectl nothing can be done; the log already has the reason.
                 let _ = connection.as_ref().map(|connection| connection.abort());
@@ -491,8 +506,8 @@ fn begin<F: FileSystem>(
     Crew::start(&ending, device, size)
         .inspect_err(|_| notifier.close())
         .map_err(no_thread)?;
-    if let Some(number) = device_number {
-        mounting::raise_read_ahead(number, options.read_ahead_bytes);
+    if let Some(identity) = &identity {
+        mounting::raise_read_ahead(identity.number, options.read_ahead_bytes);
     }
     serving.watch_programs();
     tracing::info!(mountpoint = %mountpoint.display(), protocol = agreement.minor, %transport, "mounted");

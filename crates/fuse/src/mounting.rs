@@ -338,20 +338,23 @@ pub(crate) fn detach_from(place: &Path, id: u64) -> io::Result<bool> {
         .read(true)
         .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
         .open(place)?;
-    let number = found.as_raw_fd();
-    let about = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
-    let is_at = about
-        .lines()
-        .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    if is_at != Some(id) {
+    if id_of(&found)? != Some(id) {
         return Ok(false);
     }
-    let target = CString::new(format!("/proc/self/fd/{number}")).expect("it has no NUL");
+    let target = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let target = CString::new(target).expect("it has no NUL");
     // SAFETY: the path ends with NUL and lives over the call.
     match unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) } {
         0 => Ok(true),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// The kernel's id of the mount that a descriptor is in.
+pub(crate) fn id_of(descriptor: &impl AsRawFd) -> io::Result<Option<u64>> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
+    let mut lines = about.lines();
+    Ok(lines.find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok()))
 }
 
 /// Takes a bind mount of a file or directory of Shale out of the tree of files: only it, never the

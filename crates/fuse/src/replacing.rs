@@ -5,13 +5,14 @@ use crate::device::Device;
 use crate::init::DATA_BYTES_MAX;
 use crate::mounting::{self, no_device, refused};
 use crate::options::MountOptions;
-use crate::table::FS_TYPE;
+use crate::table::{DeviceNumber, FS_TYPE};
 use model::Result;
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag,
     fsconfig_set_string, fsmount, fsopen, move_mount,
 };
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use world::World;
@@ -22,25 +23,57 @@ const ON_TOP: MoveMountFlags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
 /// 6.5 on top of it, which then stays until this one ends.
 const WAYS: [MoveMountFlags; 2] = [ON_TOP.union(MoveMountFlags::MOVE_MOUNT_BENEATH), ON_TOP];
 
-/// Mounts where a dead mount is. Programs get ENOTCONN there until [`uncover`], or until it is on top and serves.
-/// Needs root.
-pub(crate) fn mount(path: &Path, options: &MountOptions) -> Result<Device> {
-    mount_as(path, options, &WAYS)
-}
+/// A mount that is in no tree of files yet. The kernel ends it if it is dropped before it is attached: one that can't be
+/// served leaves nothing at a place.
+pub(crate) struct Unattached(OwnedFd);
 
-fn mount_as(path: &Path, options: &MountOptions, ways: &[MoveMountFlags]) -> Result<Device> {
-    let device = Device::open().map_err(|error| no_device(&error))?;
-    let mount =
-        unattached(&device, options).map_err(|error| refused(&error.into(), "fsconfig(2)"))?;
-    let put = |way: &MoveMountFlags| move_mount(&mount, "", CWD, path, *way);
-    let (last, better) = ways.split_last().expect("there is a way");
-    if !better.iter().any(|way| put(way).is_ok()) {
-        put(last).map_err(|error| refused(&error.into(), "move_mount(2)"))?;
+impl Unattached {
+    /// Makes one, with the same options as one by mount(2); the kernel's first request then waits on the device. Needs root.
+    pub(crate) fn make(options: &MountOptions) -> Result<(Device, Self)> {
+        let device = Device::open().map_err(|error| no_device(&error))?;
+        let mount =
+            unattached(&device, options).map_err(|error| refused(&error.into(), "fsconfig(2)"))?;
+        Ok((device, Self(mount)))
     }
-    Ok(device)
+
+    /// Its kernel's numbers, which it keeps when it is attached. Sends it no request.
+    pub(crate) fn numbers(&self) -> io::Result<Numbers> {
+        // The kernel answers from what it has.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(&self.0, c"", flags, StatxFlags::empty())?;
+        let id = mounting::id_of(&self.0)?;
+        Ok(Numbers {
+            id: id.ok_or(io::ErrorKind::Unsupported)?,
+            device: DeviceNumber {
+                major: found.stx_dev_major,
+                minor: found.stx_dev_minor,
+            },
+        })
+    }
+
+    /// Mounts it where a dead mount is. Programs get ENOTCONN there until [`uncover`], or until it is on top.
+    pub(crate) fn attach(&self, path: &Path) -> Result<()> {
+        self.attach_as(path, &WAYS)
+    }
+
+    fn attach_as(&self, path: &Path, ways: &[MoveMountFlags]) -> Result<()> {
+        let put = |way: &MoveMountFlags| move_mount(&self.0, "", CWD, path, *way);
+        let (last, better) = ways.split_last().expect("there is a way");
+        if !better.iter().any(|way| put(way).is_ok()) {
+            put(last).map_err(|error| refused(&error.into(), "move_mount(2)"))?;
+        }
+        Ok(())
+    }
 }
 
-/// A mount that is in no tree of files yet, with the same options as one by mount(2).
+/// What the kernel calls a mount.
+pub(crate) struct Numbers {
+    /// The kernel's id of the mount.
+    pub(crate) id: u64,
+    /// Its device's.
+    pub(crate) device: DeviceNumber,
+}
+
 fn unattached(device: &Device, options: &MountOptions) -> rustix::io::Result<OwnedFd> {
     let (kind, subtype) = FS_TYPE.split_once('.').expect("it has a subtype");
     let file_system = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -103,6 +136,12 @@ mod tests {
     use crate::table::{self, mount_on};
     use std::os::unix::fs::MetadataExt;
     use std::sync::atomic::{AtomicBool, Ordering};
+
+    fn mount_as(path: &Path, options: &MountOptions, ways: &[MoveMountFlags]) -> Result<Device> {
+        let (device, new) = Unattached::make(options)?;
+        new.attach_as(path, ways)?;
+        Ok(device)
+    }
 
     /// Ends the thread that looks, also if the test fails.
     struct Over<'a>(&'a AtomicBool);
@@ -185,6 +224,32 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().dev(), bare);
     }
 
+    /// Would be broken if each attempt to make a dead mount again that fails left another dead mount there.
+    #[test]
+    fn one_that_is_never_attached_leaves_nothing_and_has_the_numbers_that_it_will_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = std::fs::canonicalize(directory.path()).unwrap();
+        let options = MountOptions::new(&path);
+        drop(mounting::mount(&path, &options).unwrap());
+        let dead = ids_at(&path);
+        for _ in 0..3 {
+            let (_device, new) = Unattached::make(&options).unwrap();
+            assert!(!dead.contains(&new.numbers().unwrap().id));
+            drop(new);
+            assert_eq!(ids_at(&path), dead);
+        }
+        let (device, new) = Unattached::make(&options).unwrap();
+        let numbers = new.numbers().unwrap();
+        new.attach(&path).unwrap();
+        let covered = uncover(&path, dead);
+        let line = mount_on(&path).unwrap();
+        assert_eq!((line.id, line.number), (numbers.id, numbers.device));
+        drop(device);
+        mounting::unmount(&path, Unmount::Lazy, None).unwrap();
+        uncover(&path, covered);
+        assert!(mount_on(&path).is_none());
+    }
+
     #[test]
     fn a_mount_that_replaces_another_has_the_options_of_a_usual_one() {
         let line_of = |path: &Path| {
@@ -206,7 +271,7 @@ mod tests {
             drop(mounting::mount(&path, &options).unwrap());
             let usual = line_of(&path);
             let dead = mounting::prepare(&path, None).unwrap().dead;
-            let device = mount(&path, &options).unwrap();
+            let device = mount_as(&path, &options, &WAYS).unwrap();
             let covered = uncover(&path, dead);
             assert_eq!(line_of(&path), usual);
             drop(device);
