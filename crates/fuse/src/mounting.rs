@@ -3,7 +3,7 @@
 use crate::connection::AbortFile;
 use crate::device::Device;
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
-use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, mount_on};
+use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, TableLine, mount_on, top_of};
 use model::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::{Errno, FdFlags};
@@ -76,8 +76,23 @@ pub(crate) struct Place {
 
 /// Checks the mountpoint. A dead mount of ours stays on it, so that nobody comes to the directory below before the new
 /// one is there; only of an ordinary user's it is removed: fusermount3 mounts nowhere else. `replaces`: the id of one that
-/// must be there.
-pub(crate) fn prepare(path: &Path, mut replaces: Option<u64>) -> Result<Place> {
+/// must be there. Fails if the mount table can't be read: what is mounted there would be covered.
+pub(crate) fn prepare(path: &Path, replaces: Option<u64>) -> Result<Place> {
+    prepare_in(path, replaces, table::read)
+}
+
+/// `read`: reads the mount table.
+fn prepare_in(
+    path: &Path,
+    mut replaces: Option<u64>,
+    read: impl Fn() -> io::Result<Vec<TableLine>>,
+) -> Result<Place> {
+    let seen = || {
+        read().map_err(|error| {
+            let text = format!("the table of mounts can't be read (/proc/self/mountinfo): {error}");
+            Error::new(ErrorKind::Unavailable, text)
+        })
+    };
     let absolute = std::path::absolute(path).map_err(|error| refused(&error, "the path"))?;
     // As the mount table names it. Only links are read, so one that doesn't answer doesn't matter.
     let absolute = fs::canonicalize(&absolute).unwrap_or(absolute);
@@ -86,7 +101,8 @@ pub(crate) fn prepare(path: &Path, mut replaces: Option<u64>) -> Result<Place> {
         .as_ref()
         .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
     {
-        let top = mount_on(&absolute).filter(|line| line.is_shale());
+        let lines = seen()?;
+        let top = top_of(&lines, &absolute).filter(|line| line.is_shale());
         let hint = format!(
             "run `fusermount3 -uz {}` (or `umount -l`), then try again",
             absolute.display()
@@ -98,7 +114,7 @@ pub(crate) fn prepare(path: &Path, mut replaces: Option<u64>) -> Result<Place> {
             ));
         };
         if is_root() {
-            let dead = of_same_source(&absolute, &top);
+            let dead = of_same_source(&lines, top);
             check_replaced(replaces, &dead)?;
             return Ok(Place {
                 dead,
@@ -132,7 +148,7 @@ pub(crate) fn prepare(path: &Path, mut replaces: Option<u64>) -> Result<Place> {
         return Err(Error::new(ErrorKind::NotDirectory, "it isn't a directory"));
     }
     let real = fs::canonicalize(&absolute).map_err(|error| refused(&error, "the path"))?;
-    if mount_on(&real).is_some_and(|line| line.is_shale()) {
+    if top_of(&seen()?, &real).is_some_and(TableLine::is_shale) {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
@@ -157,20 +173,20 @@ fn check_replaced(replaces: Option<u64>, dead: &[u64]) -> Result<()> {
     Ok(())
 }
 
-/// The mounts at a place that are one's node's. No mount is made over one that is served, so with the topmost one all are
-/// dead.
-fn of_same_source(place: &Path, top: &table::TableLine) -> Vec<u64> {
-    let is_like = |line: &table::TableLine| {
-        line.mountpoint == place && line.is_shale() && line.source == top.source
+/// The mounts at the place of the topmost one that are its node's. No mount is made over one that is served, so with that
+/// one all are dead.
+fn of_same_source(lines: &[TableLine], top: &TableLine) -> Vec<u64> {
+    let is_like = |line: &&TableLine| {
+        line.mountpoint == top.mountpoint && line.is_shale() && line.source == top.source
     };
-    let lines = table::lines().into_iter();
-    lines.filter(is_like).map(|line| line.id).collect()
+    let there = lines.iter().filter(is_like);
+    there.map(|line| line.id).collect()
 }
 
 /// stat(2) of a path on which a file system may be mounted whose daemon is stopped: a plain stat(2)
 /// would block until the daemon continues.
 fn look_at(path: &Path) -> io::Result<fs::Metadata> {
-    if mount_on(path).is_none() {
+    if table::read().is_ok_and(|lines| top_of(&lines, path).is_none()) {
         return fs::metadata(path);
     }
     let (found, wait) = std::sync::mpsc::channel();
@@ -425,7 +441,7 @@ fn unmount_now(path: &Path, how: Unmount, connection: Option<&AbortFile>) -> Res
 
 fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
     let mut command = Command::new("fusermount3");
-    command.arg("-u").arg("-q");
+    command.arg("-u");
     if how != Unmount::IfIdle {
         command.arg("-z");
     }
@@ -434,8 +450,25 @@ fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
         .arg(path)
         .output()
         .map_err(|error| no_program(&error))?;
-    if output.status.success() || mount_on(path).is_none_or(|line| !line.is_shale()) {
+    if output.status.success() {
         return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    if_unmounted(path, said.trim(), &table::read())
+}
+
+/// Whether a place that fusermount3 didn't unmount has no mount of ours, which is the goal: only a table of mounts that was
+/// read says so. `said`: why it didn't.
+fn if_unmounted(path: &Path, said: &str, table: &io::Result<Vec<TableLine>>) -> Result<()> {
+    let is_there = |line: &TableLine| line.is_shale() && line.mountpoint == path;
+    if table
+        .as_ref()
+        .is_ok_and(|lines| !lines.iter().any(is_there))
+    {
+        return Ok(());
+    }
+    if !said.contains("busy") {
+        return Err(Error::new(ErrorKind::NotPermitted, said));
     }
     Err(Error::new(
         ErrorKind::Busy,
@@ -546,6 +579,51 @@ mod tests {
         assert!(mount_on(&path).is_none());
         let refused = mount_as_user(&path.join("nowhere"), &MountOptions::new(&path)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotPermitted);
+    }
+
+    /// Would be broken if a daemon without a free descriptor mounted over a mount that is served.
+    #[test]
+    fn nothing_is_mounted_while_the_table_of_mounts_cannot_be_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let times = std::cell::Cell::new(0);
+        let read_until = |fails_at: u32| {
+            let at = times.replace(times.get() + 1);
+            match at == fails_at {
+                true => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+                false => Ok(Vec::new()),
+            }
+        };
+        prepare_in(directory.path(), None, || read_until(u32::MAX)).unwrap();
+        for fails_at in 0..times.replace(0) {
+            let refused = prepare_in(directory.path(), None, || read_until(fails_at));
+            let refused = refused.err().expect("it is refused");
+            assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+            times.set(0);
+        }
+    }
+
+    /// Would be broken if a mount counted as ended because the table of mounts couldn't be read, or because another one is
+    /// over it.
+    #[test]
+    fn what_fusermount3_refused_is_unmounted_only_if_a_table_that_was_read_says_so() {
+        const MINE: &str = "10 1 0:50 / /srv/m rw - fuse.shale /srv/node rw\n";
+        let place = Path::new("/srv/m");
+        let over = format!("{MINE}11 10 0:60 / /srv/m rw - tmpfs none rw\n");
+        let gone = MINE.replace("/srv/m ", "/srv/other ");
+        let read = |table: &str| Ok(table::parse(table.as_bytes()));
+        let kind_of = |said: &str, table: io::Result<Vec<TableLine>>| {
+            let refused = if_unmounted(place, said, &table);
+            refused.err().map(|error| error.kind())
+        };
+        let busy = "fusermount3: failed to unmount /srv/m: Device or resource busy";
+        assert_eq!(kind_of(busy, read(MINE)), Some(ErrorKind::Busy));
+        let other = "fusermount3: something else";
+        let refused = Some(ErrorKind::NotPermitted);
+        assert_eq!(kind_of(other, read(MINE)), refused);
+        assert_eq!(kind_of(other, read(&over)), refused);
+        let unreadable = Err(io::Error::from_raw_os_error(libc::EMFILE));
+        assert_eq!(kind_of(other, unreadable), refused);
+        assert_eq!(kind_of(other, read(&gone)), None);
     }
 
     #[test]

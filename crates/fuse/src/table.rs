@@ -124,6 +124,11 @@ pub(crate) fn mount_on(path: &Path) -> Option<TableLine> {
         .find(|line| line.mountpoint == path)
 }
 
+/// As [`mount_on`], in a table that was read.
+pub(crate) fn top_of<'a>(lines: &'a [TableLine], path: &Path) -> Option<&'a TableLine> {
+    lines.iter().rev().find(|line| line.mountpoint == path)
+}
+
 /// The mount table of this process; nothing if it can't be read. For those to whom a mount that isn't found only makes
 /// a message worse.
 pub(crate) fn lines() -> Vec<TableLine> {
