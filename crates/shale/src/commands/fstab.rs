@@ -213,6 +213,7 @@ fn tell_umount(dir: &Path, mountpoint: &Path, options: &str) {
 }
 
 fn bring_up(dir: &Path) -> Result<()> {
+    lock::check_readable(dir)?;
     if lock::is_held(dir) {
         return Ok(());
     }

@@ -72,6 +72,7 @@ pub fn answers(dir: &Path) -> Result<bool> {
 
 fn answer_of<A: DeserializeOwned>(dir: &Path, path: &str) -> Result<Option<A>> {
     let begun = Instant::now();
+    lock::check_readable(dir)?;
     loop {
         if !lock::is_held(dir) {
             return Ok(None);

@@ -6,7 +6,7 @@ use model::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     fs::File,
-    io::Read,
+    io::{self, Read},
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
     time::{Duration, Instant},
@@ -34,13 +34,13 @@ pub struct DirectoryLock {
 /// `Busy` if another daemon has it.
 pub fn take(dir: &Path) -> Result<DirectoryLock> {
     let path = dir.join(FILE);
-    let failed = |e: std::io::Error| {
+    let failed = |e: io::Error| {
         let (kind, hint) = match e.kind() {
-            std::io::ErrorKind::PermissionDenied => (
+            io::ErrorKind::PermissionDenied => (
                 ErrorKind::AccessDenied,
                 "; run as the user that owns the directory",
             ),
-            std::io::ErrorKind::NotFound => {
+            io::ErrorKind::NotFound => {
                 (ErrorKind::NotFound, "; create a node with `shale up`")
             }
             _ => (ErrorKind::Unavailable, ""),
@@ -72,29 +72,55 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
     Ok(DirectoryLock { _file: file })
 }
 
-/// Whether a daemon has the lock. True without the right to look: then the daemon's socket refuses
-/// the caller.
+/// Whether a daemon has the lock. True unless that can be seen: without the right to look the daemon's socket refuses the
+/// caller, and [`check_readable`] says what else is wrong.
 pub fn is_held(dir: &Path) -> bool {
-    match private::open(File::options().read(true), &dir.join(FILE)) {
+    match open(dir) {
         Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
-        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+        Err(error) => !is_absent(&error),
+    }
+}
+
+fn open(dir: &Path) -> io::Result<File> {
+    private::open(File::options().read(true), &dir.join(FILE))
+}
+
+/// Whether this says that there is no lock file, and so no daemon.
+fn is_absent(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+    kinds.contains(&error.kind())
+}
+
+/// Fails if the lock file is there and can't be opened: nobody knows then whether a daemon has it. Not for want of the
+/// right to.
+///
+/// # Errors
+/// `Unavailable`, with the system's reason.
+pub fn check_readable(dir: &Path) -> Result<()> {
+    match open(dir) {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied && !is_absent(&error) => {
+            let path = dir.join(FILE);
+            Err(Error::new(ErrorKind::Unavailable, error.to_string())
+                .while_doing(format!("looking at {}", path.display())))
+        }
+        _ => Ok(()),
     }
 }
 
 /// Refuses users who may not read the lock file; only the node's owner and root may.
 ///
 /// # Errors
-/// `NotPermitted`.
+/// `NotPermitted`; as [`check_readable`].
 pub fn check_access(dir: &Path) -> Result<()> {
-    match private::open(File::options().read(true), &dir.join(FILE)) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+    match open(dir) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let text = format!(
                 "the node in {} belongs to another user; run as its owner",
                 dir.display()
             );
             Err(Error::new(ErrorKind::NotPermitted, text))
         }
-        _ => Ok(()),
+        _ => check_readable(dir),
     }
 }
 
@@ -104,7 +130,7 @@ pub fn holder(dir: &Path) -> Option<i32> {
     if !is_held(dir) {
         return None;
     }
-    let mut file = private::open(File::options().read(true), &dir.join(FILE)).ok()?;
+    let mut file = open(dir).ok()?;
     let mut text = String::new();
     (&mut file)
         .take(HOLDER_BYTES_MAX)
@@ -166,4 +192,37 @@ pub fn silent(dir: &Path) -> Error {
     };
     let text = format!("{who}; `shale down --kill --dir {shown}` ends it; synced data is kept");
     Error::new(ErrorKind::Unavailable, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// Would be broken if a node counted as down, and its mounts were unmounted without its daemon, because its lock
+    /// couldn't be looked at.
+    #[test]
+    fn a_lock_that_cannot_be_seen_counts_as_held_and_the_reason_is_told() {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, file) = (home.path(), home.path().join("file"));
+        fs::write(&file, "words").unwrap();
+        for none in [dir, &file, &dir.join("nowhere")] {
+            assert!(!is_held(none), "{}", none.display());
+            check_access(none).unwrap();
+        }
+        symlink(&file, dir.join(FILE)).unwrap();
+        assert!(is_held(dir) && holder(dir).is_none());
+        for refused in [check_readable(dir), check_access(dir)] {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+            assert!(refused.to_string().contains(FILE), "{refused}");
+        }
+        fs::remove_file(dir.join(FILE)).unwrap();
+        let lock = take(dir).unwrap();
+        assert!(is_held(dir));
+        check_access(dir).unwrap();
+        drop(lock);
+        assert!(!is_held(dir));
+    }
 }
