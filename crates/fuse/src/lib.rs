@@ -80,7 +80,7 @@ pub use mounting::{detach, remount, unmount_bind, unmount_foreign};
 pub use notifier::{Notice, Notifier};
 pub use options::{KernelFlags, MountOptions, Unmount};
 pub use siblings::Siblings;
-pub use table::{MountedShale, mounted_below, mounted_shales, shale_on};
+pub use table::{MountedShale, mounted_below, mounted_shales, read_mounted_shales, shale_on};
 pub use transport::{Transport, TransportChoice};
 pub use umount_table::{forget_ended, is_told, tell_umount};
 pub use verbs::{

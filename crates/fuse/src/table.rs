@@ -65,11 +65,19 @@ impl From<TableLine> for MountedShale {
     }
 }
 
-/// Every mounted Shale file system, oldest first.
+/// Every mounted Shale file system, oldest first; none if the table can't be read.
 #[must_use]
 pub fn mounted_shales() -> Vec<MountedShale> {
-    let shales = lines().into_iter().filter(TableLine::is_shale);
-    shales.map(MountedShale::from).collect()
+    read_mounted_shales().unwrap_or_default()
+}
+
+/// Every mounted Shale file system, oldest first.
+///
+/// # Errors
+/// The system's error: nobody knows what is mounted.
+pub fn read_mounted_shales() -> io::Result<Vec<MountedShale>> {
+    let shales = read()?.into_iter().filter(TableLine::is_shale);
+    Ok(shales.map(MountedShale::from).collect())
 }
 
 /// The Shale file system at a place, or the part of one that is bound there; `None` if the topmost

@@ -65,7 +65,11 @@ fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
         }
     }
     lock::wait_until_free(dir, KILLED_MAX)?;
-    for mount in mounts_of(dir) {
+    // Without a daemon nobody else takes them away.
+    let mounts = mounts_of(dir).map_err(|error| {
+        error.while_doing("taking away what no daemon serves any more; run the command again")
+    })?;
+    for mount in mounts {
         fuse::detach(&mount)?;
     }
     // Lines left behind do no harm; the next start removes them.

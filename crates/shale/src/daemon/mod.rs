@@ -288,7 +288,7 @@ async fn give_root_to_maker(node: &Node) -> Result<()> {
 /// Detaches mounts left by daemons that died. One at `stays` is kept, dead, so that no program writes into the directory
 /// below it.
 fn clear_dead_mounts(dir: &Path, stays: Option<&Path>) {
-    for mount in mounts::mounts_of(dir) {
+    for mount in seen_mounts(dir) {
         let mountpoint = mount.mountpoint.display();
         if stays == Some(&*mount.mountpoint) && is_aborted(&mount) {
             tracing::warn!(%mountpoint, "the mount of a daemon that died stays until it is made again");
@@ -302,6 +302,15 @@ fn clear_dead_mounts(dir: &Path, stays: Option<&Path>) {
     }
 }
 
+/// Those of this directory; none if they can't be seen.
+fn seen_mounts(dir: &Path) -> Vec<fuse::MountedShale> {
+    mounts::mounts_of(dir).unwrap_or_else(|error| {
+        // At our mount point, mounting will say what to do.
+        tracing::warn!(%error, "mounts of a daemon that died may be left");
+        Vec::new()
+    })
+}
+
 /// Ends a mount's connection; the kernel may take a moment until it has torn down what a dead daemon had, and requests
 /// hang until then. Returns whether it could be ended.
 fn is_aborted(mount: &fuse::MountedShale) -> bool {
@@ -312,7 +321,7 @@ fn is_aborted(mount: &fuse::MountedShale) -> bool {
 
 /// Detaches all mounts of this directory, when nothing serves them: we hold its lock. Says `why`.
 fn detach_mounts(dir: &Path, why: &str) {
-    for mount in mounts::mounts_of(dir) {
+    for mount in seen_mounts(dir) {
         tracing::warn!(mountpoint = %mount.mountpoint.display(), "{why}");
         detach(&mount);
     }

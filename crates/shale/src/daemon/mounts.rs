@@ -20,6 +20,7 @@ use node::FIRST_FILE_SYSTEM;
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
+    io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{
@@ -644,12 +645,32 @@ pub fn source_of(dir: &Path) -> PathBuf {
 
 /// The mounts of a node according to the mount table, whichever process serves them, newest first.
 /// Other users' mounts don't count: they could carry this node's name.
-pub fn mounts_of(dir: &Path) -> Vec<fuse::MountedShale> {
+///
+/// # Errors
+/// `Unavailable`: the table can't be read, or the node's directory not be looked at.
+pub fn mounts_of(dir: &Path) -> Result<Vec<fuse::MountedShale>> {
+    mounts_in(fuse::read_mounted_shales(), dir)
+}
+
+fn mounts_in(
+    table: io::Result<Vec<fuse::MountedShale>>,
+    dir: &Path,
+) -> Result<Vec<fuse::MountedShale>> {
     let source = source_of(dir);
-    let owner = std::fs::metadata(&source).map(|found| found.uid()).ok();
-    let all = fuse::mounted_shales().into_iter().rev();
-    all.filter(|mount| mount.source == source && mount.user == owner)
-        .collect()
+    let failed = |error: io::Error| {
+        Error::new(ErrorKind::Unavailable, error.to_string())
+            .while_doing(format!("looking for the mounts of {}", source.display()))
+    };
+    let mut mounts = table.map_err(failed)?;
+    let owner = match std::fs::metadata(&source) {
+        Ok(found) => found.uid(),
+        // Nobody's.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    mounts.retain(|mount| mount.source == source && mount.user == Some(owner));
+    mounts.reverse();
+    Ok(mounts)
 }
 
 /// The path as the mount table shows it, without symbolic links. Sends no request to a file system

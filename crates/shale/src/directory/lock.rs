@@ -40,9 +40,7 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
                 ErrorKind::AccessDenied,
                 "; run as the user that owns the directory",
             ),
-            io::ErrorKind::NotFound => {
-                (ErrorKind::NotFound, "; create a node with `shale up`")
-            }
+            io::ErrorKind::NotFound => (ErrorKind::NotFound, "; create a node with `shale up`"),
             _ => (ErrorKind::Unavailable, ""),
         };
         Error::new(kind, format!("{e}{hint}")).while_doing(format!("locking {}", path.display()))

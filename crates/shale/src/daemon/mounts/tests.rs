@@ -178,3 +178,18 @@ fn an_owner_that_has_gone_holds_up_no_other_mount_nor_their_end() {
     });
     run.finished();
 }
+
+/// Would be broken if `shale down --kill` left a dead mount, and said nothing of it, because the table of mounts couldn't be
+/// read.
+#[test]
+fn mounts_that_cannot_be_seen_are_not_none() {
+    let home = tempfile::tempdir().unwrap();
+    let unreadable = Err(io::Error::from_raw_os_error(libc::EMFILE));
+    let refused = mounts_in(unreadable, home.path()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    let nowhere = home.path().join("nowhere");
+    for dir in [home.path(), &nowhere] {
+        let none = mounts_in(Ok(Vec::new()), dir).unwrap();
+        assert!(none.is_empty(), "{none:?}");
+    }
+}
