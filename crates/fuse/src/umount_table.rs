@@ -6,7 +6,7 @@
 //! line here makes it read the table, and names the helper.
 
 use crate::options::is_root;
-use crate::table::{shale_on, unescape};
+use crate::table::{MountedShale, read_mounted_shales, unescape};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -63,8 +63,15 @@ pub fn forget_ended(source: &Path) -> io::Result<()> {
     if !is_root() {
         return Ok(());
     }
-    let is_mounted = |place: &Path| shale_on(place).is_some_and(|mount| mount.source == source);
+    let is_mounted = |place: &Path| may_be_mounted(&read_mounted_shales(), source, place);
     UmountTable::of(DIRECTORY).remove(source, is_mounted)
+}
+
+/// Whether a mount of `source` is at a place, also below another one; true if the mount table couldn't be read.
+fn may_be_mounted(table: &io::Result<Vec<MountedShale>>, source: &Path, place: &Path) -> bool {
+    let is_it = |mount: &MountedShale| mount.mountpoint == place && mount.source == source;
+    let is_gone = table.as_ref().is_ok_and(|all| !all.iter().any(is_it));
+    !is_gone
 }
 
 struct UmountTable {
@@ -246,6 +253,25 @@ mod tests {
 
     fn text(table: &UmountTable) -> String {
         fs::read_to_string(table.file()).unwrap()
+    }
+
+    /// Would be broken if umount(8) returned before everything is durable because a daemon without a free descriptor had
+    /// removed the lines of mounts that it serves.
+    #[test]
+    fn only_a_mount_table_that_was_read_says_that_a_line_has_no_mount() {
+        const TABLE: &str = "\
+10 1 0:50 / /srv/m rw - fuse.shale /srv/node rw
+11 10 0:60 / /srv/m rw - tmpfs none rw
+";
+        let lines = crate::table::parse(TABLE.as_bytes()).into_iter();
+        let lines = lines.filter(|line| line.is_shale());
+        let table = Ok(lines.map(MountedShale::from).collect());
+        let [node, place] = ["/srv/node", "/srv/m"].map(Path::new);
+        assert!(may_be_mounted(&table, node, place));
+        assert!(!may_be_mounted(&table, node, Path::new("/srv")));
+        assert!(!may_be_mounted(&table, Path::new("/srv/other"), place));
+        let unreadable = Err(io::Error::from_raw_os_error(libc::EMFILE));
+        assert!(may_be_mounted(&unreadable, node, place));
     }
 
     #[test]
