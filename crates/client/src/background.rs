@@ -11,7 +11,7 @@ use world::{Task, World};
 
 /// How often dirty inodes are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Pause before failed batches are tried again; memory is tidied as often.
+/// Pause before failed batches are tried again; the page pool makes room as often.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often access times are recorded.
 const ATIMES_EVERY: Duration = Duration::from_secs(30);
@@ -59,6 +59,7 @@ impl Background {
 
 async fn run(background: Weak<Background>, world: World) {
     let mut last_retry = world.now();
+    let mut last_given_back = world.now();
     let mut last_atimes = world.now();
     let mut last_numbers = world.now();
     loop {
@@ -79,6 +80,10 @@ async fn run(background: Weak<Background>, world: World) {
             last_retry = now;
             it.pages.tidy();
             it.session.report_low_water();
+        }
+        if now - last_given_back >= world::GIVE_BACK_EVERY {
+            last_given_back = now;
+            it.pages.give_back_idle();
         }
         if now - last_atimes >= ATIMES_EVERY {
             last_atimes = now;

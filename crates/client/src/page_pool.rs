@@ -402,7 +402,7 @@ impl PagePool {
 
     /// Whether `bytes` more would exceed the budget.
     pub(crate) fn lacks_memory(&self, bytes: u64) -> bool {
-        self.blocks.held_for_data() + bytes > self.blocks.budget()
+        self.blocks.in_use_for_data() + bytes > self.blocks.budget()
     }
 
     /// All memory held, and its budget.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 /// Alignment of disk offsets, lengths and memory in bytes.
 pub const DISK_ALIGNMENT: usize = 4096;
@@ -147,6 +148,11 @@ pub fn recycled_buffer_bytes() -> (u64, u64) {
         (waiting + bytes(now, list), most + bytes(list.most, list))
     })
 }
+
+/// How often memory is returned to the system that nothing has needed since the last time. Programs write and read in bursts,
+/// and fresh memory can cost a burst more than all else: on a virtual machine that tells its host of free memory, 4 to 8 ms
+/// for 4 MiB.
+pub const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
 
 /// Gives the system back what no buffer has needed since this was called before. Called again and again it leaves an idle
 /// node nothing, and a busy one what its peaks need. Takes some milliseconds at most.

@@ -33,7 +33,8 @@ mod waiters;
 mod waits;
 
 pub use buffer::{
-    AlignedBuffer, DISK_ALIGNMENT, is_aligned, recycled_buffer_bytes, release_unused_buffers,
+    AlignedBuffer, DISK_ALIGNMENT, GIVE_BACK_EVERY, is_aligned, recycled_buffer_bytes,
+    release_unused_buffers,
 };
 pub use call::Deadline;
 pub use debt::Debt;

@@ -29,7 +29,7 @@ impl PagePool {
     /// Whether clean bytes must be evicted.
     pub(super) fn is_over_budget(&self) -> bool {
         let budget = self.blocks.budget();
-        self.blocks.held() > budget - budget / SLACK_PART || self.ring.lock().len() > PIECES_MAX
+        self.blocks.in_use() > budget - budget / SLACK_PART || self.ring.lock().len() > PIECES_MAX
     }
 
     /// Makes room for `bytes` of a write, as far as evicting clean bytes can.
@@ -39,10 +39,14 @@ impl PagePool {
         self.evict(most, || !self.lacks_memory(bytes));
     }
 
-    /// Once a second: returns unused memory. Known extents are dropped when nothing else is left to
+    /// Returns block buffers to the system that nothing has needed since the last call.
+    pub(crate) fn give_back_idle(&self) {
+        self.blocks.give_back_idle();
+    }
+
+    /// Once a second: evicts what is over the budget. Known extents are dropped when nothing else is left to
     /// evict.
     pub(crate) fn tidy(&self) {
-        self.blocks.give_back_idle();
         self.evict(EVICTIONS_TIDY_MAX, || !self.is_over_budget());
         self.limit_extents();
         if self.is_over_budget() && self.ring.lock().is_empty() {
@@ -82,9 +86,6 @@ impl PagePool {
         for _ in 0..most {
             if is_enough() {
                 return;
-            }
-            if self.blocks.give_back() {
-                continue;
             }
             let Some((inode, offset, stamp)) = self.ring.lock().pop_front() else {
                 return;

@@ -9,9 +9,9 @@ use world::AlignedBuffer;
 
 /// Block buffers kept for the next block instead of being returned to the system, whose fresh pages
 /// would cost a quarter of a stream's time: at most this many, and at most this fraction of the
-/// budget.
-const RECYCLED_MAX: usize = 24;
-const RECYCLED_PART: u64 = 8;
+/// budget, which is as much as may be dirty. They give way to whatever else needs memory.
+const RECYCLED_MAX: usize = 32;
+const RECYCLED_PART: u64 = 2;
 
 /// Cost of a piece besides its bytes: entries in maps and lists, and the allocator's overhead.
 pub(super) const PIECE_BYTES: u64 = 256;
@@ -71,10 +71,16 @@ impl Blocks {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Memory that storing, reading or evicting data can free.
-    pub(crate) fn held_for_data(&self) -> u64 {
+    /// All but free block buffers.
+    pub(crate) fn in_use(&self) -> u64 {
+        let free = self.free.lock().buffers.len() as u64 * self.block_bytes();
+        self.held().saturating_sub(free)
+    }
+
+    /// Memory in use that storing, reading or evicting data can free.
+    pub(crate) fn in_use_for_data(&self) -> u64 {
         let states = self.states.load(Ordering::Relaxed);
-        self.held().saturating_sub(states)
+        self.in_use().saturating_sub(states)
     }
 
     /// Memory of known extents.
@@ -89,6 +95,7 @@ impl Blocks {
 
     fn take(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::Relaxed);
+        while self.held() > self.budget && self.give_back() {}
     }
 
     fn give(&self, bytes: u64) {
@@ -115,7 +122,7 @@ impl Blocks {
     }
 
     /// Returns a free block buffer to the system; false if there is none.
-    pub(crate) fn give_back(&self) -> bool {
+    pub(super) fn give_back(&self) -> bool {
         let buffer = {
             let mut free = self.free.lock();
             let buffer = free.buffers.pop();
@@ -392,12 +399,28 @@ mod tests {
         assert_eq!(blocks.held(), 0);
     }
 
+    /// Would be broken if free buffers took memory from data, or the budget didn't hold.
+    #[test]
+    fn free_block_buffers_give_way_to_what_is_in_use() {
+        let blocks = Blocks::new(1 << 20, 16 << 20);
+        let several: Vec<_> = (0..8).map(|_| blocks.block()).collect();
+        drop(several);
+        assert_eq!((blocks.held(), blocks.in_use()), (8 << 20, 0));
+        let again = blocks.block();
+        assert_eq!((blocks.held(), blocks.in_use()), (8 << 20, 1 << 20));
+        let pieces = Charge::new(&blocks, 10 << 20);
+        assert_eq!((blocks.held(), blocks.in_use()), (16 << 20, 11 << 20));
+        drop((pieces, again));
+        assert_eq!((blocks.held(), blocks.in_use()), (6 << 20, 0));
+    }
+
     #[test]
     fn unneeded_block_buffers_are_given_back() {
         let blocks = Blocks::new(1 << 16, 16 << 20);
-        let several: Vec<_> = (0..30).map(|_| blocks.block()).collect();
-        assert_eq!(blocks.held(), 30 << 16);
+        let several: Vec<_> = (0..40).map(|_| blocks.block()).collect();
+        assert_eq!(blocks.held(), 40 << 16);
         drop(several);
+        assert_eq!(blocks.in_use(), 0);
         assert_eq!(blocks.held(), (RECYCLED_MAX as u64) << 16);
         blocks.give_back_idle();
         // One is needed, the others aren't.

@@ -304,8 +304,10 @@ impl Serving {
     /// Looks after the node while it runs: takes returned NSDs back into use, notes facts for
     /// `shale health`, gives back memory that isn't used.
     pub async fn watch(&self) {
+        let clock = self.running.world();
+        let mut given_back = clock.now();
         loop {
-            self.running.world().sleep(LOOK_EVERY).await;
+            clock.sleep(LOOK_EVERY).await;
             let health = self.history.judge(&self.facts());
             let wrong = health.events.into_iter().filter(|it| it.severity != "hint");
             let wrong = wrong.map(|it| {
@@ -318,7 +320,10 @@ impl Serving {
             self.events.compare(wrong.collect());
             self.mounts.remind_umount().await;
             self.running.look_for_returned().await;
-            world::release_unused_buffers();
+            if clock.now() - given_back >= world::GIVE_BACK_EVERY {
+                given_back = clock.now();
+                world::release_unused_buffers();
+            }
         }
     }
 
