@@ -26,6 +26,10 @@ pub const HEARD: Method = Method(0x0304);
 /// Asks a member whether it reaches the node that asks, too: it calls that one, and answers with a bool.
 pub const REACHES_BACK: Method = Method(0x0305);
 
+/// Asks a member whether the run that asks has ended for the cluster; answered with a [`KnownEnd`], if the member can be sure
+/// of it.
+pub const HAS_ENDED: Method = Method(0x0306);
+
 /// How long a node may serve after it sent the heartbeat that was answered last.
 pub const NODE_LEASE: Duration = Duration::from_secs(6);
 /// How often a node sends a heartbeat.
@@ -170,6 +174,20 @@ impl Membership {
         })
     }
 
+    /// How the run has ended for the cluster, if it has.
+    #[must_use]
+    pub fn end_of(&self, run: NodeRun) -> Option<KnownEnd> {
+        if !self.has_ended(run) {
+            return None;
+        }
+        let member = self.members.get(&run.node)?;
+        let has_left = member.run == run && member.standing == Standing::Left;
+        Some(KnownEnd {
+            term: self.term,
+            has_left,
+        })
+    }
+
     /// The nodes whose NSDs can't be expected to answer.
     #[must_use]
     pub fn away(&self) -> BTreeSet<NodeId> {
@@ -250,6 +268,15 @@ pub struct KnownManager {
     pub term: Term,
     /// Its run.
     pub run: NodeRun,
+}
+
+/// A run has ended for the cluster, as the membership says ([`Membership::has_ended`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct KnownEnd {
+    /// Of the manager that wrote that membership.
+    pub term: Term,
+    /// It has left, as it wanted to; otherwise it was expelled, or a newer run of its node has joined.
+    pub has_left: bool,
 }
 
 /// The members that a node needs, as owners of shards or as servers of NSDs, and has asked in vain for long.

@@ -7,7 +7,7 @@ use model::jobs::{JobsReply, JobsRequest};
 use model::join::{
     AuthorityKey, AuthorityKeyRequest, JoinReply, JoinRequest, RenewReply, RenewRequest,
 };
-use model::member::{Attend, Heard, Heartbeat, HeartbeatReply, KnownManager, Unreached};
+use model::member::{Attend, Heard, Heartbeat, HeartbeatReply, KnownEnd, KnownManager, Unreached};
 use model::nsd::{AddressedRequest, NsdAnswer};
 use model::owner::{OwnerCall, OwnerReply};
 use model::space::{Statement, Told};
@@ -58,6 +58,7 @@ targets! {
     fn any_bytes_are_refused_or_ask_what_is_heard_of_a_manager() for NodeRun, ROUNDS;
     fn any_bytes_are_refused_or_say_what_is_heard_of_a_manager() for Result<Heard>, ROUNDS;
     fn any_bytes_are_refused_or_say_whether_a_node_is_reached() for Result<bool>, ROUNDS;
+    fn any_bytes_are_refused_or_say_how_a_run_has_ended() for Result<Option<KnownEnd>>, ROUNDS;
     fn any_bytes_are_refused_or_say_that_it_is_done() for Result<()>, ROUNDS;
     fn any_bytes_are_refused_or_are_a_statement_of_a_holder_of_space() for Statement, ROUNDS;
     fn any_bytes_are_refused_or_are_an_entry_of_a_ledger() for Told, ROUNDS;

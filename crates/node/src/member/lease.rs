@@ -132,6 +132,13 @@ impl RunLease {
         hold_ups.since(since, is_held_up.then_some(now))
     }
 
+    /// Whether this run has its lease, from the manager of that term.
+    pub(super) fn is_of(&self, term: Term) -> bool {
+        let state = self.state.lock();
+        let standing = state.standing(self.moment(self.world.now()));
+        standing == Standing::Serving && state.term() == term
+    }
+
     /// A time of this machine, as the rules count it.
     pub(super) fn moment(&self, time: Instant) -> Moment {
         Moment(time.since(self.began))

@@ -16,8 +16,8 @@ use model::call::{Call, Class, Reply};
 use model::jobs::JOBS;
 use model::join::{AUTHORITY_KEY, RENEW};
 use model::member::{
-    ATTEND, ATTEND_MAX, Attend, HEARD, HEARTBEAT, Heard, Heartbeat, HeartbeatReply, KnownManager,
-    REACHES_BACK, UNREACHED, Unreached, WHO_MANAGES,
+    ATTEND, ATTEND_MAX, Attend, HAS_ENDED, HEARD, HEARTBEAT, Heard, Heartbeat, HeartbeatReply,
+    KnownEnd, KnownManager, REACHES_BACK, UNREACHED, Unreached, WHO_MANAGES,
 };
 use model::nsd::NSD_METHOD;
 use model::owner::{OWNER, OwnerCall, OwnerReply};
@@ -226,6 +226,16 @@ impl Services {
         self.commands.serve(from, call).await
     }
 
+    /// How a run has ended for the cluster, if it has as coordination has shown it. Only whoever has a lease may say so, and of
+    /// the manager that wrote what it has read: otherwise it may have missed something, even that the cluster's facts are those
+    /// of an earlier time again, with other runs of the same numbers.
+    pub(super) fn known_end(&self, run: NodeRun) -> Option<KnownEnd> {
+        let roster = self.roster.borrow().clone();
+        let membership = &roster.membership.as_ref()?.value;
+        let end = membership.end_of(run)?;
+        self.lease.is_of(membership.term).then_some(end)
+    }
+
     /// Whether a node answers something that it answers at once.
     async fn reaches(&self, node: NodeId) -> bool {
         let Some(peers) = self.peers.get().and_then(Weak::upgrade) else {
@@ -278,7 +288,10 @@ impl Drop for Attended<'_> {
 
 impl Service for Services {
     fn serve(&self, from: NodeRun, call: Call, deadline: Deadline) -> BoxFuture<'_, Reply> {
-        if let Err(error) = self.check_not_barred(from.node, BARRED_GRACE) {
+        // Only that its run has ended is said to a node that was expelled by hand: it may hear it from nobody else.
+        if call.method != HAS_ENDED
+            && let Err(error) = self.check_not_barred(from.node, BARRED_GRACE)
+        {
             return refuse(error);
         }
         if call.class == Class::Lease && !MEMBERS_METHODS.contains(&call.method.0) {
@@ -324,6 +337,10 @@ impl Service for Services {
                 Reply::new::<bool>(&Ok(reaches), Bytes::new())
             }
             .boxed(),
+            HAS_ENDED => {
+                let end = self.known_end(from);
+                done(Reply::new::<Option<KnownEnd>>(&Ok(end), Bytes::new()))
+            }
             ATTEND => match call.decode() {
                 Ok(attend) => self.attend(from, attend, deadline).boxed(),
                 Err(error) => refuse(error),

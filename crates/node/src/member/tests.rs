@@ -1,6 +1,7 @@
 //! Two members in one simulated process: which shards are made, and who is asked about them.
 
 mod crowded;
+mod ending;
 mod file_systems;
 mod giving_back;
 mod place;
@@ -340,6 +341,17 @@ fn a_node_that_was_expelled_by_hand_is_answered_by_nobody_and_ends() {
         };
         until(&world, "its run is expelled", is_out).await;
         second.ended().await;
+        // A daemon that doesn't hear of it from coordination would go on asking, and is told so much.
+        let knows = || first.parts.services.known_end(second.run()).is_some();
+        until(&world, "it has a lease, and knows the end", knows).await;
+        let told = ending::end_of(&world, &first, second.run()).await;
+        assert!(told.is_some_and(|end| !end.has_left));
+        let call = Call::new(model::member::WHO_MANAGES, model::call::Class::Lease, &());
+        let deadline = Deadline::after(&world, WAIT_MAX);
+        let services = &first.parts.services;
+        let reply = services.serve(second.run(), call, deadline).await;
+        let refused = reply.decode::<OwnerReply>().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NotPermitted);
         for member in [first, second] {
             member.close().await.unwrap();
         }

@@ -58,7 +58,7 @@ fn every_fuzz_target_is_found_by_its_name_and_its_crate() {
 const MESSAGES: &str = "crates/model/tests/messages.rs";
 
 /// Each method between nodes, as what its requests are read, and as what its answers. Requests for nothing aren't read.
-const METHODS: [(&str, &str, &str); 15] = [
+const METHODS: [(&str, &str, &str); 16] = [
     ("NSD_METHOD", "AddressedRequest", "NsdAnswer"),
     ("OWNER", "OwnerCall", "OwnerReply"),
     ("HEARTBEAT", "Heartbeat", "HeartbeatReply"),
@@ -67,6 +67,7 @@ const METHODS: [(&str, &str, &str); 15] = [
     ("UNREACHED", "Unreached", "()"),
     ("HEARD", "NodeRun", "Heard"),
     ("REACHES_BACK", "()", "bool"),
+    ("HAS_ENDED", "()", "Option<KnownEnd>"),
     ("SPACE_STATE", "Statement", "Told"),
     ("SPACE_TELL", "Told", "Statement"),
     ("JOBS", "JobsRequest", "JobsReply"),
