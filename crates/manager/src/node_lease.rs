@@ -1,7 +1,9 @@
 //! A node's lease as the node sees it: until when it may serve, and when it must say something.
 
 use crate::planted::Planted;
-use model::member::{HEARTBEAT_EVERY, HeartbeatReply, Membership, NODE_LEASE, Term, Verdict};
+use model::member::{
+    HEARTBEAT_EVERY, HeartbeatReply, KnownEnd, Membership, NODE_LEASE, Term, Verdict,
+};
 use model::{Moment, NodeRun};
 
 /// How a run stands with the cluster, as far as itself knows.
@@ -79,17 +81,26 @@ impl NodeLease {
 
     /// What coordination says of the members.
     pub fn learn(&mut self, membership: &Membership, own: NodeRun) {
-        if membership.has_ended(own) {
-            let known = membership.members.get(&own.node);
-            let has_left = known
-                .is_some_and(|it| it.run == own && it.standing == model::member::Standing::Left);
-            let verdict = if has_left {
-                Verdict::Left
-            } else {
-                Verdict::Ended
-            };
-            self.verdict.get_or_insert(verdict);
+        if let Some(end) = membership.end_of(own) {
+            self.end(end);
         }
+    }
+
+    /// What another member says that coordination has shown to it of this run. A run that has ended never is a member again,
+    /// so old news are true, too; but those of a manager before the one that has answered here are from another history of the
+    /// cluster's facts, if from any.
+    pub fn told(&mut self, end: KnownEnd) {
+        if end.term >= self.term {
+            self.end(end);
+        }
+    }
+
+    fn end(&mut self, end: KnownEnd) {
+        let verdict = match end.has_left {
+            true => Verdict::Left,
+            false => Verdict::Ended,
+        };
+        self.verdict.get_or_insert(verdict);
     }
 
     /// The newest manager that answered.
@@ -170,5 +181,23 @@ mod tests {
         lease.answered(reply(5, Verdict::Ended), at(8), at(8));
         lease.answered(reply(5, Verdict::Renewed), at(9), at(9));
         assert_eq!(lease.standing(at(9)), Standing::Ended);
+    }
+
+    #[test]
+    fn another_member_tells_the_end_of_a_run_unless_its_news_are_of_an_earlier_manager() {
+        let end = |term, has_left| KnownEnd {
+            term: Term(term),
+            has_left,
+        };
+        for (has_left, standing) in [(false, Standing::Ended), (true, Standing::Left)] {
+            let mut lease = NodeLease::default();
+            lease.answered(reply(4, Verdict::Renewed), at(1), at(1));
+            lease.told(end(3, has_left));
+            assert_eq!(lease.standing(at(8)), Standing::Pausing);
+            lease.told(end(4, has_left));
+            assert_eq!(lease.standing(at(8)), standing);
+            lease.told(end(5, !has_left));
+            assert_eq!(lease.standing(at(8)), standing);
+        }
     }
 }

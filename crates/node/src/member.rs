@@ -16,11 +16,12 @@
 //! sealed log.
 //!
 //! *The lease*: `lease` says to the cluster's manager every two seconds what the node does; owners here answer
-//! nothing when the manager's last answer is too old. One of the members is the manager (`managing`): it
-//! expels nodes that have died or fallen silent, and gives their shards to others. A node that can't be reached from here
-//! although the manager hears it is reported to that (`reach`), and one of both goes.
+//! nothing when the manager's last answer is too old. Then other nodes are asked whether this run has ended (`ending`). One of
+//! the members is the manager (`managing`): it expels nodes that have died or fallen silent, and gives their shards to others.
+//! A node that can't be reached from here although the manager hears it is reported to that (`reach`), and one of both goes.
 
 mod commands;
+mod ending;
 mod file_systems;
 mod follow;
 mod founding;
@@ -279,6 +280,9 @@ impl Member {
             world
                 .urgent()
                 .spawn("looks whom it reaches", reach::look(parts.clone())),
+            world
+                .urgent()
+                .spawn("asks whether it has ended", ending::ask(parts.clone())),
         ]);
         let managing = world.spawn("manages the cluster", managing::manage(parts.clone()));
         tasks.extend([

@@ -21,7 +21,8 @@ const FIVE: ClusterScenario = ClusterScenario {
 const BYTES: usize = 4_096;
 /// How soon programs go on that somebody else's link held up.
 const GO_ON_MAX: Duration = Duration::from_secs(30);
-/// How soon a manager is expelled that hears all others and can't call them, or that they can't call.
+/// How soon a manager is expelled that hears all others and can't call them, or that they can't call; or a node that knows no
+/// manager that lives.
 const PART_MAX: Duration = Duration::from_secs(40);
 /// By then programs go on after somebody was expelled.
 const LATER: Duration = Duration::from_secs(10);
@@ -440,6 +441,51 @@ fn manager_goes(refuse: fn(&Stage, usize, [usize; 4])) {
             assert_eq!(runs_of(&stage, others).await, before, "seed {seed}");
             stage.heal();
             stage.settled().await;
+        });
+    });
+}
+
+/// Would be broken if a node that is expelled, and hears neither of coordination nor of the manager, took itself for held up
+/// although it reaches nodes that know: its programs would wait without end.
+#[test]
+fn an_expelled_node_without_a_way_to_coordination_and_the_manager_is_told_by_others() {
+    told_by_others(|stage, [manager, _, apart, ..]| stage.cut(manager, apart));
+}
+
+/// Would be broken if that needed the manager that the node knows, which is dead: it believes another one only for a while.
+#[test]
+fn an_expelled_node_without_a_way_to_coordination_is_told_by_others_whoever_is_the_manager() {
+    told_by_others(|stage, [manager, ..]| stage.kill(manager));
+}
+
+/// A node doesn't reach coordination, nor the manager.
+fn told_by_others(strike: fn(&Stage, [usize; 5])) {
+    each_seed(0..by_suite(1, 20), |seed| {
+        Stage::play(seed, &FIVE, None, async move |stage| {
+            let nodes = begin(&stage).await;
+            let [manager, owner, apart, ..] = nodes;
+            let before = runs_of(&stage, [apart]).await[0];
+            stage.sleep(Duration::from_millis(seed * 331 % 2_000)).await;
+            stage.cut_off_coordination(apart);
+            strike(&stage, nodes);
+            let since = stage.now();
+            until_expelled_within(PART_MAX, &stage, (apart, owner), since, seed).await;
+            let expelled = stage.now();
+            while stage.is_up(apart) {
+                let time = stage.now() - expelled;
+                assert!(time < GO_ON_MAX, "seed {seed}: it isn't told");
+                stage.sleep(Duration::from_millis(100)).await;
+            }
+            // Its next run can't begin before coordination is reached.
+            stage.sleep(LATER).await;
+            assert!(!stage.is_up(apart), "seed {seed}");
+            stage.heal();
+            if !stage.is_up(manager) {
+                stage.start(manager).await;
+            }
+            stage.settled().await;
+            let after = runs_of(&stage, [apart]).await[0];
+            assert!(after > before, "seed {seed}: the run was expelled");
         });
     });
 }

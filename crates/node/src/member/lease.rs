@@ -7,8 +7,9 @@
 //! may not be reached from here alone, and this node must know its successor then.
 //! *The manager's connection breaks*: a heartbeat is due at once, so that its death is found. *No answer*: its place is
 //! doubted (`managing/place.rs`), the lease runs out, and the owners here answer nothing until there is one again. *The run
-//! has ended*, as the manager or the membership says: nothing here is answered any more, and
-//! [`Member::ended`](super::Member::ended) tells the process, which closes the member and starts another run.
+//! has ended*, as the manager or the membership says, or another member that has read the membership (`ending`): nothing here
+//! is answered any more, and [`Member::ended`](super::Member::ended) tells the process, which closes the member and starts
+//! another run.
 //!
 //! All of it is on the urgent thread (`World::urgent`), as are the connections that carry heartbeats and those who
 //! answer them: threads that wait for a slow disk cost the node its speed, not its lease.
@@ -21,8 +22,8 @@ use manager::{Moment, NodeLease, Standing, UNHEARD_AFTER};
 use metanode::OwnerLease;
 use model::call::{Call, Class};
 use model::member::{
-    HEARTBEAT, HEARTBEAT_EVERY, Heard, Heartbeat, HeartbeatReply, KnownManager, NODE_LEASE, Role,
-    Term, Verdict, WHO_MANAGES, Weight,
+    HEARTBEAT, HEARTBEAT_EVERY, Heard, Heartbeat, HeartbeatReply, KnownEnd, KnownManager,
+    NODE_LEASE, Role, Term, Verdict, WHO_MANAGES, Weight,
 };
 use model::{NodeRun, ShardId};
 use parking_lot::Mutex;
@@ -75,6 +76,8 @@ pub(super) struct RunLease {
     news: Notify,
     /// The manager doesn't answer, or takes long.
     doubt: Notify,
+    /// There is no lease, and whoever keeps it doesn't know why.
+    held_up: Notify,
     has_ended: watch::Sender<bool>,
 }
 
@@ -106,6 +109,7 @@ impl RunLease {
             is_leaving: AtomicBool::new(false),
             news: Notify::new(),
             doubt: Notify::new(),
+            held_up: Notify::new(),
             has_ended: watch::Sender::new(false),
         }
     }
@@ -122,7 +126,7 @@ impl RunLease {
     }
 
     /// How this node was held up since then: it is up, had no lease, and nobody had said that its run is expelled. Without a
-    /// quorum of coordination nobody renews leases, and cut off from coordination or from all others this node can't know more.
+    /// quorum of coordination nobody renews leases, and cut off from all others this node can't know more.
     /// `None`: it wasn't.
     pub(super) fn held_up_since(&self, since: Instant) -> Option<HoldUp> {
         let state = self.state.lock();
@@ -132,11 +136,36 @@ impl RunLease {
         hold_ups.since(since, is_held_up.then_some(now))
     }
 
+    /// Whether it is held up now.
+    pub(super) fn is_held_up(&self) -> bool {
+        let state = self.state.lock();
+        state.standing(self.moment(self.world.now())) == Standing::Pausing
+    }
+
+    /// Returns when it is held up, or was since this returned last: more than once while it lasts.
+    pub(super) async fn held_up(&self) {
+        self.held_up.notified().await;
+    }
+
     /// Whether this run has its lease, from the manager of that term.
     pub(super) fn is_of(&self, term: Term) -> bool {
         let state = self.state.lock();
         let standing = state.standing(self.moment(self.world.now()));
         standing == Standing::Serving && state.term() == term
+    }
+
+    /// Another member says that this run has ended. Nothing of it counts while there is a lease, which nobody has who has ended,
+    /// or if it is of an earlier manager than coordination has shown here. Returns whether the run has ended.
+    pub(super) fn hear_end(&self, end: KnownEnd) -> bool {
+        let known = self.known_manager();
+        let is_old = known.is_some_and(|known| end.term < known.term);
+        let mut state = self.state.lock();
+        let standing = state.standing(self.moment(self.world.now()));
+        if standing == Standing::Pausing && !is_old {
+            state.told(end);
+        }
+        drop(state);
+        self.stop_if_over()
     }
 
     /// A time of this machine, as the rules count it.
@@ -362,6 +391,9 @@ pub(super) async fn keep(parts: Arc<Parts>) {
         lease.learn(&known);
         if lease.stop_if_over() {
             return;
+        }
+        if lease.is_held_up() {
+            lease.held_up.notify_one();
         }
         let before = news_of(&known, parts.run);
         // The first heartbeat asks to join.
@@ -624,6 +656,39 @@ mod tests {
             said(Verdict::Ended);
             world.sleep(second).await;
             assert_eq!(lease.held_up_since(start), all, "it is over");
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if programs waited without end on a node that only hears from others that its run is expelled, or if
+    /// a run ended for news that can't be right.
+    #[test]
+    fn a_run_without_a_lease_believes_others_that_it_has_ended_unless_they_know_less() {
+        let simulation = Simulation::new(5);
+        let ran = simulation.run(async |world: World| {
+            let lease = RunLease::new(&world, run(1));
+            let end = |term| KnownEnd {
+                term: Term(term),
+                has_left: false,
+            };
+            lease.answered(run(2), reply(Verdict::Renewed), world.now());
+            assert!(!lease.hear_end(end(9)), "it has its lease");
+            assert!(!lease.is_held_up());
+            assert!(lease.is_of(Term(1)) && !lease.is_of(Term(2)));
+            world.sleep(NODE_LEASE * 20).await;
+            assert!(lease.is_held_up() && !lease.is_of(Term(1)));
+            assert!(!lease.hear_end(end(0)), "its manager has answered here");
+            *lease.manager.lock() = Some(KnownManager {
+                term: Term(2),
+                run: run(3),
+            });
+            assert!(!lease.hear_end(end(1)), "a later one is known");
+            assert!(lease.held_up_since(world.now()).is_some());
+            assert!(lease.hear_end(end(2)));
+            assert!(lease.has_ended() && !lease.is_held_up());
+            lease.owners().check(&world).unwrap_err();
+            world.sleep(NODE_LEASE).await;
+            assert_eq!(lease.held_up_since(world.now()), None);
         });
         ran.finished();
     }

@@ -136,6 +136,12 @@ impl Stage {
         self.machine(node).is_up(&self.judge).await;
     }
 
+    /// Whether a daemon runs there that has begun a run of the node, and whose run hasn't ended.
+    #[must_use]
+    pub fn is_up(&self, node: usize) -> bool {
+        self.machine(node).member().is_some()
+    }
+
     /// The daemon stands still, as by SIGSTOP.
     pub fn pause(&self, node: usize) {
         self.machine(node).pause();
