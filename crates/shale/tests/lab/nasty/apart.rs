@@ -1,5 +1,5 @@
 //! The owner and one other node don't reach each other; both reach everybody else, coordination and the manager too, unless
-//! the owner itself is the manager.
+//! the owner itself is the manager. Or a node reaches one other node only, and hears from it that it was expelled.
 
 use super::{
     Lab, Told,
@@ -8,7 +8,7 @@ use super::{
     load::Load,
     roles::{Role, Roles},
 };
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, fs, time::Duration};
 
 /// For longer than the owner waits for a node whose tokens others want.
 const APART: Duration = Duration::from_secs(12);
@@ -36,4 +36,48 @@ pub(super) fn others_go_on_without_a_node_that_the_owner_alone_cannot_reach(lab:
     let told = Told::of(under_load(lab, &[apart], strike, mend));
     told.within(Fault::Partition.aim())
         .with(format!("the owner was {}", roles.names(owner)))
+}
+
+/// Its programs are told errors although it hears neither of etcd nor of the manager, and it comes back by itself.
+pub(super) fn an_expelled_node_is_told_by_the_only_one_that_it_reaches(lab: &Lab) -> Told {
+    let roles = Roles::of(lab);
+    let (nodes, is) = (lab.nodes(), |node: u32, role| roles.has(node, role));
+    let mut others = nodes.iter().copied();
+    let reached = others.find(|node| !is(*node, Role::EtcdMember) && !is(*node, Role::Manager));
+    let reached = reached.expect("two nodes have no member of etcd");
+    // One without a member of etcd, if there is another one: those have the last numbers.
+    let mut others = nodes.iter().copied().rev();
+    let victim = others.find(|node| *node != reached && !is(*node, Role::Manager));
+    let victim = victim.expect("a lab has more than two nodes");
+    let before = expulsions(lab, victim);
+    let lost = RefCell::new(Vec::new());
+    let strike = |load: &mut Load| {
+        load.mark();
+        for other in lab.nodes() {
+            if ![victim, reached].contains(&other) {
+                let between = [(other, victim), (victim, other)];
+                let cut = between.map(|(from, to)| Lost::between(lab, from, to));
+                lost.borrow_mut().extend(cut);
+            }
+        }
+        lab.until("it is told", || match expulsions(lab, victim) > before {
+            true => Ok(()),
+            false => Err(format!("n{victim} isn't expelled, as far as it knows")),
+        });
+    };
+    let mend = || {
+        lost.borrow_mut().clear();
+        until_whole(lab);
+    };
+    let told = Told::of(under_load(lab, &[victim], strike, mend));
+    told.within(Fault::Partition.aim())
+        .with(format!("the node was {}", roles.names(victim)))
+}
+
+/// How often a node's people were told that it was expelled.
+fn expulsions(lab: &Lab, node: u32) -> usize {
+    // Until it has joined again, its daemon answers nothing that is asked for them.
+    let events = fs::read_to_string(lab.node(node).join("events.jsonl"));
+    let told = events.unwrap_or_default();
+    told.matches("\"node-expelled\"").count()
 }

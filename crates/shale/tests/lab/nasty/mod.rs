@@ -166,6 +166,11 @@ fn nodes_that_die_together_or_are_cut_off_or_drained_take_nothing_along() {
             When::Long,
         ),
         Story(
+            "an expelled node reaches one other node",
+            apart::an_expelled_node_is_told_by_the_only_one_that_it_reaches,
+            When::Long,
+        ),
+        Story(
             "the owner's disk hangs",
             hanging::all_go_on_around_an_owner_whose_disk_hangs,
             When::Long,
