@@ -165,7 +165,7 @@ async fn live_in(
     let watchdog = Arc::new(Watchdog::start(dir)?);
     let (mut left, mut unmounted) = (Vec::new(), Vec::new());
     loop {
-        front.waits("it joins");
+        front.waits(patience.says("it joins"));
         let joined = tokio::select! {
             biased;
             () = front.told_to_end() => None,
@@ -356,6 +356,14 @@ impl Patience {
         }
     }
 
+    /// What people are told that the node waits for. Why its mounts are dead can't be looked up in its events meanwhile.
+    fn says(self, what: &str) -> String {
+        match self {
+            Self::Until(_) => what.into(),
+            Self::Endless => format!("the cluster has expelled it; {what}"),
+        }
+    }
+
     /// The pause after one of that length.
     fn pause_after(self, pause: Duration) -> Duration {
         match self {
@@ -397,10 +405,10 @@ async fn join(
             Ok(Err(error)) if patience.ends_with(&error) => return Err(error),
             Ok(Err(error)) => {
                 tracing::warn!(%error, "the node can't join yet");
-                front.waits(format!("it can't join yet: {error}"));
+                front.waits(patience.says(&format!("it can't join yet: {error}")));
                 last = Some(error);
             }
-            Err(_) => front.waits(NO_ANSWER),
+            Err(_) => front.waits(patience.says(NO_ANSWER)),
         }
         world.sleep(pause).await;
         pause = patience.pause_after(pause);
@@ -644,6 +652,11 @@ mod tests {
         for kind in [ErrorKind::NotPermitted, ErrorKind::NotFound] {
             assert!(Patience::Endless.ends_with(&error(kind)), "{kind:?}");
         }
+        let told = Patience::Endless.says(NO_ANSWER);
+        assert!(
+            told.contains("expelled") && told.contains(NO_ANSWER),
+            "{told}"
+        );
         let mut pauses = vec![AGAIN_AFTER];
         for _ in 0..8 {
             let last = *pauses.last().unwrap();
