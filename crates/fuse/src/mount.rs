@@ -51,12 +51,12 @@ pub struct Mount {
     world: World,
 }
 
-/// Requests that the kernel keeps because all threads of a mount wait.
+/// Requests that the kernel keeps because as many of a mount wait as may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldBack {
     /// How many there are.
     pub requests: usize,
-    /// For how long all threads have waited.
+    /// For how long as many have waited.
     pub since: Duration,
 }
 

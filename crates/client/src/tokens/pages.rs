@@ -43,7 +43,8 @@ const LOCKED_MAX: Duration = Duration::from_millis(20);
 /// Most requests for several pages that wait here: each has one of the 64 places that a kernel has for what no program
 /// asks for, and what it writes back needs one, too.
 const WAITING_MAX: usize = 32;
-/// Most requests for pages that wait for a drop: each has a thread of the door, and what is written back needs one, too.
+/// Most requests for pages that wait for a drop: a mount has 256 places for requests that wait, and what is written back
+/// needs some, too.
 const HELD_MAX: usize = 128;
 /// The cause by which waits for kernels are listed.
 const DROP_WAIT: &str = "kernels that drop mapped pages";

@@ -607,7 +607,7 @@ impl Mounts {
         list.iter().flat_map(|one| one.mount.waiting()).collect()
     }
 
-    /// Requests that the kernel keeps because all threads of a mount wait, and where that is.
+    /// Requests that the kernel keeps because as many of a mount wait as may, and where that is.
     pub fn held_back(&self) -> Vec<(PathBuf, HeldBack)> {
         let list = self.list.lock().clone();
         let held = list.iter().filter_map(|one| {

@@ -141,7 +141,7 @@ fn of_held_back(place: &Path, held: HeldBack) -> Wait {
     Wait {
         what: format!("a queue of {} more requests in the kernel", held.requests),
         cause: format!(
-            "a thread of the mount at {}: all wait for what is listed here",
+            "another request of the mount at {}: as many wait as may, for what is listed here",
             place.display()
         ),
         milliseconds: milliseconds(held.since),

@@ -1,5 +1,5 @@
 //! Programs on two nodes that make, rename, remove and map files in one directory: nobody waits for long, and no store is
-//! lost, also while waiting requests hold all threads of both mounts.
+//! lost, also while as many requests of both mounts wait as may.
 
 mod program;
 
@@ -206,7 +206,7 @@ pub(super) fn nobody_waits_for_long_in_a_crowd(lab: &Lab) {
     all_show_the_same(lab, "crowd");
 }
 
-/// A crowd in which waiting requests hold all threads of both mounts, so that others wait in the kernel for one.
+/// A crowd in which as many requests of both mounts wait as may, so that others wait in the kernel until one is answered.
 pub(super) fn nobody_waits_for_long_while_all_threads_are_busy(lab: &Lab) {
     let threads = MountOptions::new(lab.node(1)).threads_max;
     let (seconds, programs) = by_suite((12, 6), (600, 16));

@@ -152,8 +152,8 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESTALE)
 }
 
-/// Counts in a file, which is synced after each number, until the end; returns the last number. Each sync holds a thread of
-/// the mount until it is durable.
+/// Counts in a file, which is synced after each number, until the end; returns the last number. Each sync holds one of the
+/// mount's places for requests that wait until it is durable.
 fn sync_until(end: Instant, file: &File) -> u64 {
     let mut number: u64 = 0;
     loop {
