@@ -594,7 +594,9 @@ mod tests {
             }
         };
         prepare_in(directory.path(), None, || read_until(u32::MAX)).unwrap();
-        for fails_at in 0..times.replace(0) {
+        let reads = times.replace(0);
+        assert!(reads > 0, "it looks for what is mounted there");
+        for fails_at in 0..reads {
             let refused = prepare_in(directory.path(), None, || read_until(fails_at));
             let refused = refused.err().expect("it is refused");
             assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
