@@ -93,7 +93,7 @@ impl<F: FileSystem> Serving<F> {
         let _ = self.notifier.set(notifier.clone());
     }
 
-    /// Has it looked again and again whether programs were killed whose requests wait, as long as the mount is served.
+    /// Looks again and again whether programs whose requests wait were killed, as long as the mount is served.
     pub(crate) fn watch_programs(self: &Arc<Self>) {
         let (world, serving) = (self.world.clone(), Arc::downgrade(self));
         let watch = async move {

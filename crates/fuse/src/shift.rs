@@ -17,7 +17,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use world::{Bell, Rounds, World, in_one_go};
 
-/// Rounds of polling after each other before the thread turns to the kernel for replies and further requests.
+/// Rounds of polling after each other before the thread turns to the kernel for replies and further requests: these don't
+/// wait as long as others can go on.
 const ROUNDS_MAX: u32 = 4;
 /// A round that has lasted so long is cut, and the thread turns to the kernel: what it has for programs, disks and other
 /// nodes doesn't wait for requests that take much. Longer than a round of others takes.

@@ -124,7 +124,7 @@ impl TableLine {
     }
 }
 
-/// The mount at `path`. The last mount on a directory covers the earlier ones.
+/// The mount at `path`; none also if the table can't be read. The last mount on a directory covers the earlier ones.
 pub(crate) fn mount_on(path: &Path) -> Option<TableLine> {
     lines()
         .into_iter()
@@ -137,8 +137,8 @@ pub(crate) fn top_of<'a>(lines: &'a [TableLine], path: &Path) -> Option<&'a Tabl
     lines.iter().rev().find(|line| line.mountpoint == path)
 }
 
-/// The mount table of this process; nothing if it can't be read. For those to whom a mount that isn't found only makes
-/// a message worse.
+/// The mount table of this process; nothing if it can't be read. Whoever mounts, or gives a mount up, because nothing is
+/// found needs [`read`].
 pub(crate) fn lines() -> Vec<TableLine> {
     read().unwrap_or_default()
 }

@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use world::Bell;
 use zerocopy::IntoBytes;
 
-/// Most entries of a ring.
+/// Most entries of a ring: so many requests can share a wake-up and a system call. With two threads for each CPU, eight
+/// CPUs then have as many entries as requests of a mount may wait.
 pub(crate) const ENTRIES_MAX: usize = 16;
 /// Memory of large requests and replies is given back to the system when a thread has had none for so long.
 const REST: Duration = Duration::from_secs(10);

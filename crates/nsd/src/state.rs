@@ -17,7 +17,7 @@ const ENTRIES_CACHE_BYTES: usize = 32 << 20;
 /// Bytes of large blobs' checksum tables kept in memory.
 const TABLES_CACHE_BYTES: usize = 96 << 20;
 
-/// Weight of the knowledge that there is no entry.
+/// Weight of the knowledge that there is no entry: about what its key takes in the cache.
 const ABSENT_BYTES: usize = 64;
 
 /// The highest number that an entry of each log has had here since the region was opened, or had then.

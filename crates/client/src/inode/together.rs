@@ -20,7 +20,7 @@ use super::batch::{Batch, Batches};
 use model::{Extent, ExtentKind, limits};
 use std::collections::BTreeMap;
 
-/// So many batches wait for no further one.
+/// So many batches wait for no further one: a commit costs little beside 16 MiB.
 const GATHERED: usize = 4;
 
 /// The ranges of the extents that are published together: start and end.

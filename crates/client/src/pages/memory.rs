@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use world::AlignedBuffer;
 
 /// Block buffers kept for the next block instead of being returned to the system, whose fresh pages
-/// would cost a quarter of a stream's time: at most this many, and at most this fraction of the
-/// budget, which is as much as may be dirty. They give way to whatever else needs memory.
+/// would cost a quarter of a stream's time: at most this fraction of the budget, which is as much as
+/// may be dirty, and at most this many, which is that of a pool of the default size in blocks of
+/// 4 MiB. They give way to whatever else needs memory.
 const RECYCLED_MAX: usize = 32;
 const RECYCLED_PART: u64 = 2;
 

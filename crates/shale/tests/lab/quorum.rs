@@ -168,7 +168,8 @@ impl Signalled {
 }
 
 /// Two of three members get no more time, until nobody has a lease and all programs wait, and for so long at least; then they
-/// go on. Programs that are killed meanwhile end. Returns for how long most members were away, and how soon each program had made a file after that.
+/// go on. Programs that are killed meanwhile end. Returns for how long most members were away, and how soon each program had
+/// made a file after that.
 #[track_caller]
 fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) {
     let runs = runs_of(lab, nodes);

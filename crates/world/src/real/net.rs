@@ -220,9 +220,9 @@ fn avoid_pacing(socket: &TcpSocket) {
 }
 
 /// Bounds what the kernel holds of what has come over connections within this machine, for a socket that isn't connected yet.
-/// By itself it holds ever more as long as the peer is quicker, up to 32 MiB on recent kernels: where CPUs are used up it is
-/// for milliseconds at a time, and what is taken then is in no cache any more. Over a network that is as long as packets
-/// travel, so nothing is bounded there. Who may not is served as well.
+/// By itself it holds ever more as long as the peer is quicker, up to 16 MiB on recent kernels: where CPUs are used up it is
+/// for milliseconds at a time, and what is taken then is in no cache any more. Over a network the peer must be ahead by what
+/// is on the way, so nothing is bounded there. A daemon that isn't root's may not say so, and is served as well.
 fn hold_little(socket: &TcpSocket, address: SocketAddr) {
     if !address.ip().is_loopback() {
         return;
