@@ -88,17 +88,15 @@ impl Mount {
         };
         let (device, new) = made.map_err(|error| error.while_doing(doing()))?;
         let device = Arc::new(device);
-        let begin = || {
-            begin(
-                world,
-                fs.clone(),
-                &device,
-                options,
-                mountpoint,
-                new.as_ref(),
-            )
-        };
-        let mut mount = begin().map_err(|error| {
+        let begun = begin(
+            world,
+            fs.clone(),
+            &device,
+            options,
+            mountpoint,
+            new.as_ref(),
+        );
+        let mut mount = begun.map_err(|error| {
             // The first error counts; the rest of the mount ends with the descriptors. Where one is dead it isn't yet.
             if new.is_none() {
                 drop(mounting::unmount(mountpoint, Unmount::Forced, None));
