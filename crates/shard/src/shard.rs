@@ -30,7 +30,7 @@ use world::{Deadline, Planted};
 /// directories one by one, and paths have at most 4,096 bytes.
 pub(crate) const FETCH_ROUNDS_MAX: usize = 4100;
 /// Orphans, sessions, counters or reservations of numbers read per scan when a shard is opened.
-const ORPHANS_PAGE: usize = 1024;
+const OPENING_PAGE: usize = 1024;
 /// Records of a session read per scan when it ends.
 const SESSION_PAGE: usize = 128;
 /// Longest wait of an operation for the tree.
@@ -581,7 +581,7 @@ impl Shard {
         let (mut from, to) = namespace::Table::Counters.range();
         loop {
             // Nothing is made in a fileset whose counters are damaged.
-            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
+            let page = self.scan_readable(&from, &to, OPENING_PAGE).await?;
             let Some((last, _)) = page.last() else {
                 return Ok(());
             };
@@ -607,7 +607,7 @@ impl Shard {
         let (mut from, to) = namespace::Table::Sessions.range();
         let mut known = Vec::new();
         loop {
-            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
+            let page = self.scan_readable(&from, &to, OPENING_PAGE).await?;
             let Some((last, _)) = page.last() else { break };
             from = successor(last);
             known.extend(
@@ -643,7 +643,7 @@ impl Shard {
         let (mut from, to) = namespace::Table::Reserved.range();
         loop {
             // With the numbers of a damaged record nothing is made.
-            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
+            let page = self.scan_readable(&from, &to, OPENING_PAGE).await?;
             let Some((last, _)) = page.last() else {
                 return Ok(());
             };
@@ -666,7 +666,7 @@ impl Shard {
         let (mut from, to) = namespace::Table::Orphans.range();
         loop {
             // A damaged one isn't released until it is repaired; it must not keep the shard closed.
-            let page = self.scan_readable(&from, &to, ORPHANS_PAGE).await?;
+            let page = self.scan_readable(&from, &to, OPENING_PAGE).await?;
             let mut state = self.state.lock();
             let Some((last, _)) = page.last() else {
                 state.records.orphans_offered();
