@@ -17,8 +17,10 @@ const NSD: &str = "1G";
 /// Clients that join in the end.
 const MORE: usize = 8;
 /// How long nobody does anything before memory is looked at: what was needed to start, to join or to take over has been
-/// given back to the kernel.
-const IDLE: Duration = Duration::from_secs(10);
+/// given back to the kernel. A daemon keeps what was needed since it last did that for one time more, and may look late.
+const IDLE: Duration = world::GIVE_BACK_EVERY
+    .saturating_mul(2)
+    .saturating_add(Duration::from_secs(10));
 /// Attempts to have the owner and the manager on two nodes.
 const APART_MAX: usize = 4;
 
