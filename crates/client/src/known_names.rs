@@ -21,7 +21,7 @@
 //! if nothing else it did at the same time can have come between.
 //!
 //! *A program that looks at one file after the other* in a delegated directory, as one that removes them, would ask about each:
-//! others are asked about together with it ([`KnownNames::to_ask_ahead`]).
+//! others are asked about together with it ([`KnownNames::wanted_ahead`]).
 //!
 //! A client that has everything needs none of this: asking is a function call there. Nothing is known then, and nothing is
 //! learned ([`KnownNames::rest`]); its changes are only counted, so that nothing is learned beside one that began before the
@@ -175,14 +175,14 @@ impl KnownNames {
 
     /// The owner must be asked about a file that a program looks at: that and others of its directory whose tokens are worth
     /// asking for at once ([`KnownNames::ask_to_know`]); nothing if none are.
-    pub(crate) fn to_ask_ahead(
+    pub(crate) fn wanted_ahead(
         &self,
         directory: InodeId,
         name: &FileName,
         now: Moment,
     ) -> Vec<DirectoryEntry> {
         let mut memory = self.memory.lock();
-        memory.to_ask_ahead(directory, name.as_bytes(), now)
+        memory.wanted_ahead(directory, name.as_bytes(), now)
     }
 
     /// How much has been learned, come to be held, or changed; for [`Came::new`].

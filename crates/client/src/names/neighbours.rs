@@ -13,7 +13,7 @@ use std::sync::Arc;
 impl Names {
     /// The owner must be asked about a file: that and others that are worth asking about at the same time. An owner in this
     /// process is asked by function calls, and for each when a program comes to it.
-    pub(super) fn to_ask_ahead(
+    pub(super) fn wanted_ahead(
         &self,
         known: &KnownNames,
         directory: InodeId,
@@ -23,7 +23,7 @@ impl Names {
         if owner.is_near() {
             return Vec::new();
         }
-        let mut files = known.to_ask_ahead(directory, name, self.session.standing().now());
+        let mut files = known.wanted_ahead(directory, name, self.session.standing().now());
         // Of those the owner has no attributes yet, and their tokens come with what makes them.
         files.retain(|file| !owner.is_untold(file.inode));
         files

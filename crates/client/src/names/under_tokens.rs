@@ -58,7 +58,7 @@ impl Names {
             ControlFlow::Break(found) => return Ok(found),
             ControlFlow::Continue(wanted) => wanted,
         };
-        let ahead = self.to_ask_ahead(known, directory, &name);
+        let ahead = self.wanted_ahead(known, directory, &name);
         if !ahead.is_empty() {
             // Boxed because it is rare: otherwise every lookup's future would contain it.
             Box::pin(self.learn_ahead(known, directory, ahead)).await;

@@ -9,7 +9,7 @@ impl Memory {
     /// The owner must be asked about a file that a program looks at: that and others of its directory whose tokens are to be
     /// asked for at once, in the order of their numbers from that one on. Programs mostly go on with what was made next. Nothing
     /// unless the directory is delegated: nobody else may look at its names then, and hardly anybody has anything of its files.
-    pub(in crate::known_names) fn to_ask_ahead(
+    pub(in crate::known_names) fn wanted_ahead(
         &mut self,
         directory: InodeId,
         name: &[u8],

@@ -300,7 +300,7 @@ fn who_looks_at_files_one_after_the_other_asks_about_others_with_them() {
     let ahead = |memory: &mut Memory, number: u64| {
         let name = text(number);
         memory.look(CHILD, name.as_bytes(), at(2_000));
-        let files = memory.to_ask_ahead(CHILD, name.as_bytes(), at(2_000));
+        let files = memory.wanted_ahead(CHILD, name.as_bytes(), at(2_000));
         let named = files.iter().all(|file| {
             let found = memory.leads_to(CHILD, file.name.as_bytes());
             found == Some(file.inode) && file.kind == FileKind::File
@@ -345,7 +345,7 @@ fn a_file_that_others_want_is_no_reason_to_ask_about_others() {
     let ahead = |memory: &mut Memory, number: u64| {
         let name = text(number);
         memory.look(CHILD, name.as_bytes(), at(2_010));
-        let files = memory.to_ask_ahead(CHILD, name.as_bytes(), at(2_010));
+        let files = memory.wanted_ahead(CHILD, name.as_bytes(), at(2_010));
         files.len()
     };
     assert!((0..100).all(|_| ahead(&mut memory, 0) == 0));
