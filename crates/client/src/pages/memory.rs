@@ -336,7 +336,10 @@ impl Drop for Block {
         };
         {
             let mut free = self.home.free.lock();
-            if free.buffers.len() < self.home.recycled_max {
+            // Above the budget nothing would return it before more is taken, or before half a minute has passed.
+            let is_wanted = free.buffers.len() < self.home.recycled_max
+                && self.home.held() <= self.home.budget;
+            if is_wanted {
                 free.buffers.push(buffer);
                 return;
             }
@@ -413,6 +416,20 @@ mod tests {
         assert_eq!((blocks.held(), blocks.in_use()), (16 << 20, 11 << 20));
         drop((pieces, again));
         assert_eq!((blocks.held(), blocks.in_use()), (6 << 20, 0));
+    }
+
+    /// Would be broken if memory beyond the budget, which one large write or readers can take, stayed held after its use.
+    #[test]
+    fn no_block_buffer_is_kept_above_the_budget() {
+        let blocks = Blocks::new(1 << 20, 4 << 20);
+        let pieces = Charge::new(&blocks, 4 << 20);
+        let several: Vec<_> = (0..2).map(|_| blocks.block()).collect();
+        assert_eq!(blocks.held(), 6 << 20);
+        drop(several);
+        assert_eq!((blocks.held(), blocks.in_use()), (4 << 20, 4 << 20));
+        drop(pieces);
+        drop(blocks.block());
+        assert_eq!((blocks.held(), blocks.in_use()), (1 << 20, 0));
     }
 
     #[test]
