@@ -74,8 +74,10 @@ impl Blocks {
 
     /// All but free block buffers.
     pub(crate) fn in_use(&self) -> u64 {
-        let free = self.free.lock().buffers.len() as u64 * self.block_bytes();
-        self.held().saturating_sub(free)
+        let free = self.free.lock();
+        // With the list locked: what has left it to be returned isn't held any more.
+        let bytes = free.buffers.len() as u64 * self.block_bytes();
+        self.held().saturating_sub(bytes)
     }
 
     /// Memory in use that storing, reading or evicting data can free.
@@ -128,13 +130,13 @@ impl Blocks {
             let mut free = self.free.lock();
             let buffer = free.buffers.pop();
             free.lowest = free.lowest.min(free.buffers.len());
+            if buffer.is_some() {
+                self.give(self.block_bytes());
+            }
             buffer
         };
-        let is_one = buffer.is_some();
-        if is_one {
-            self.give(self.block_bytes());
-        }
-        is_one
+        // Dropped without the lock: the system needs time for it.
+        buffer.is_some()
     }
 
     /// Returns the block buffers to the system that weren't needed since the last call.
@@ -144,9 +146,11 @@ impl Blocks {
             let keep = free.buffers.len() - free.lowest;
             let idle = free.buffers.split_off(keep);
             free.lowest = free.buffers.len();
+            self.give(idle.len() as u64 * self.block_bytes());
             idle
         };
-        self.give(idle.len() as u64 * self.block_bytes());
+        // Without the lock: the system needs time for it.
+        drop(idle);
     }
 
     /// Counts bytes from the NSDs until they are freed; also returns how much memory they hold.
@@ -337,8 +341,8 @@ impl Drop for Block {
         {
             let mut free = self.home.free.lock();
             // Above the budget nothing would return it before more is taken, or before half a minute has passed.
-            let is_wanted = free.buffers.len() < self.home.recycled_max
-                && self.home.held() <= self.home.budget;
+            let is_wanted =
+                free.buffers.len() < self.home.recycled_max && self.home.held() <= self.home.budget;
             if is_wanted {
                 free.buffers.push(buffer);
                 return;
