@@ -8,13 +8,14 @@ use crate::changes::{Assignment, Doing, Situation, is_behind};
 use crate::facts::Facts;
 use crate::leases::{LEASE_BY_ANY_CLOCK, Leases};
 use crate::planted::Planted;
+use crate::unheard::{Poll, jury};
 use model::limits::SHARDS_OF_PROCESS_MAX;
 use model::member::{
     Cause, Change, HEARTBEAT_EVERY, Heartbeat, HeartbeatReply, Membership, NODE_LEASE, NODES_MAX,
     Role, Standing, Term, Verdict,
 };
-use model::{Moment, NodeRun, ShardId};
-use std::collections::BTreeMap;
+use model::{Moment, NodeId, NodeRun, ShardId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Pause before something is asked of coordination again whose outcome is unknown.
@@ -304,6 +305,25 @@ impl Manager {
     pub fn lease_ends(&self) -> impl Iterator<Item = (NodeRun, Moment)> {
         self.attended()
             .filter_map(move |run| Some((run, self.leases.end(run)?)))
+    }
+
+    /// Whether this manager has heard so many of a jury since then that most of it can't say that they don't hear this run
+    /// ([`Poll`]). One that has resigned hears nobody.
+    #[must_use]
+    pub fn has_heard_most(&self, quorum: &BTreeSet<NodeId>, since: Moment) -> bool {
+        if self.since.is_none() || self.has_resigned {
+            return false;
+        }
+        let jury = jury(&self.record, quorum);
+        let mut poll = Poll::of(&jury);
+        let renewed = since.plus(self.lease());
+        for run in jury {
+            let end = self.leases.end(run);
+            let is_heard =
+                self.facts.heard.contains_key(&run) && end.is_some_and(|end| end >= renewed);
+            poll.says(run != self.own && !is_heard);
+        }
+        poll.outcome() == Some(false)
     }
 
     /// Takes an event and says what is to be done.

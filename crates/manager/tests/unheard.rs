@@ -6,6 +6,7 @@ use super::judged;
 use manager::{Action, Event, Manager, Moment, Resigned, Roles, Start};
 use model::member::{Cause, Heartbeat, Member, Membership, Role, Standing, Term};
 use model::{NodeId, NodeRun};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// From a cut on, until all shards are served by those that hear each other.
@@ -317,6 +318,23 @@ fn one_of_several_is_expelled_for_silence_as_soon_as_its_lease_is_over() {
     assert!(actions.is_empty(), "{actions:?}");
     let actions = manager.on(Event::Tick, at(8_400));
     assert_eq!(expelled(&actions), [(2, Cause::Silent)]);
+}
+
+/// Would be broken if a manager that no other node reaches took its own heartbeats, or old ones, for a sign that it is heard.
+#[test]
+fn a_manager_has_heard_most_when_so_many_spoke_since_that_the_others_can_not_outvote_it() {
+    let mut manager = established();
+    let quorum = BTreeSet::new();
+    hear(&mut manager, 2, at(1_500));
+    hear(&mut manager, 3, at(1_500));
+    assert!(manager.has_heard_most(&quorum, at(1_500)));
+    hear(&mut manager, 1, at(2_500));
+    assert!(!manager.has_heard_most(&quorum, at(2_000)), "only itself");
+    hear(&mut manager, 3, at(3_000));
+    assert!(manager.has_heard_most(&quorum, at(2_000)), "two of three");
+    assert!(!manager.has_heard_most(&quorum, at(3_100)));
+    manager.on(Event::Unheard, at(3_200));
+    assert!(!manager.has_heard_most(&quorum, at(2_000)), "it resigned");
 }
 
 #[test]

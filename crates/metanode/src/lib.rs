@@ -72,4 +72,4 @@ pub use crate::report::{
     BackgroundReport, CheckOptions, CheckReport, Counters, Fault, FaultKind, InUse, Moves,
     RepairStatus, ScrubOutcome, ShardStatus, UnreadableData,
 };
-pub use shard::{MemoryUse, ShardMemory};
+pub use shard::{Contact, MemoryUse, ShardMemory, Touch, Whole};

@@ -33,7 +33,7 @@ use model::{
 };
 use parking_lot::Mutex;
 use pool::Pool;
-use shard::{Shard, ShardMemory, within};
+use shard::{Shard, ShardMemory, Touch, within};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -60,6 +60,8 @@ pub struct Opening {
     pub lease: OwnerLease,
     /// Who looks through the pool's groups.
     pub surveys: Surveys,
+    /// Whether the cluster hears this node.
+    pub touch: Arc<dyn Touch>,
 }
 
 /// One file system's metadata service in this process.
@@ -312,6 +314,7 @@ fn of_shard(opening: &Opening) -> shard::Opening {
         pool: opening.pool.clone(),
         memory: opening.memory.clone(),
         run: opening.run,
+        touch: opening.touch.clone(),
     }
 }
 

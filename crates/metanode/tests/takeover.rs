@@ -129,6 +129,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 memory: ShardMemory::of_machine(&world),
                 lease: metanode::OwnerLease::endless(),
                 surveys: metanode::Surveys::Own,
+                touch: Arc::new(metanode::Whole),
             };
             let new = Metanode::open(opening).await.unwrap();
             let session = old.source.session();
@@ -187,6 +188,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 memory: ShardMemory::of_machine(&world),
                 lease: metanode::OwnerLease::endless(),
                 surveys: metanode::Surveys::Own,
+                touch: Arc::new(metanode::Whole),
             };
             let anew = Metanode::open(opening).await.unwrap();
             assert!(anew.tenure() > tenure);
@@ -377,6 +379,7 @@ fn an_opening_ends_within_the_sum_of_its_budgets_whatever_hangs() {
                     memory: ShardMemory::of_machine(&world),
                     lease: metanode::OwnerLease::endless(),
                     surveys: metanode::Surveys::Own,
+                    touch: Arc::new(metanode::Whole),
                 };
                 let hang = world.spawn("hang", {
                     let world = world.clone();

@@ -174,6 +174,7 @@ impl Node {
             // This process is the whole cluster.
             lease: metanode::OwnerLease::endless(),
             surveys: metanode::Surveys::Own,
+            touch: Arc::new(metanode::Whole),
         });
         let metanode = opened
             .await

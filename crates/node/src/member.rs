@@ -41,6 +41,7 @@ mod storage;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
+mod touch;
 
 pub use commands::Commands;
 pub use file_systems::FIRST_FILE_SYSTEM;
@@ -73,6 +74,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use touch::NodeTouch;
 use world::call::Remote;
 use world::{Deadline, Instant, Task, World};
 
@@ -589,6 +591,8 @@ impl Member {
     /// # Errors
     /// The first NSD that couldn't be closed.
     pub async fn close(&self) -> Result<()> {
+        // Before nobody keeps it any more.
+        self.parts.lease.closes();
         let tasks = std::mem::take(&mut *self.tasks.lock());
         let duties = std::mem::take(&mut *self.duties.lock());
         let managing = self.managing.lock().take();
@@ -637,6 +641,11 @@ impl Parts {
             memory: self.memory.clone(),
             lease: self.lease.owners().clone(),
             surveys: metanode::Surveys::ByServers(self.jobs.servers.clone()),
+            touch: Arc::new(NodeTouch {
+                lease: self.lease.clone(),
+                office: self.office.clone(),
+                roster: self.roster.subscribe(),
+            }),
         }
     }
 }

@@ -27,6 +27,7 @@ mod snapshot;
 mod state;
 mod store;
 mod takeover;
+mod touch;
 mod tree;
 
 pub use catalog::{Catalog, CatalogUsage};
@@ -40,4 +41,5 @@ pub use snapshot::{Page, Snapshot, Walk};
 pub use state::{Holders, Shard};
 pub use takeover::budgets::{OPEN_MAX, within};
 pub use takeover::{Opened, Opening};
+pub use touch::{Contact, Touch, Whole};
 pub use tree::Tree;

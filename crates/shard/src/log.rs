@@ -2,7 +2,8 @@
 //!
 //! An entry is acknowledged once all members of the view have it durably and all earlier entries
 //! are acknowledged. A member that fails or is late is first replaced by compare-and-set in
-//! coordination ([`view`]); then every unacknowledged entry is put again, to the new view.
+//! coordination ([`view`]); then every unacknowledged entry is put again, to the new view. That is on NSDs
+//! of this node alone only if the cluster hears this node ([`crate::touch`]).
 
 mod append;
 mod clock;
@@ -22,6 +23,7 @@ mod tests_by_call;
 pub(crate) use clock::Clock;
 
 use crate::frame::{CommitFrame, EntryKind, HEADER_BYTES, Header, PART_BYTES_MAX, seal_entry};
+use crate::touch::Touch;
 use append::Append;
 use bytes::{Bytes, BytesMut};
 use coordination::{Coordination, ShardRecord, Versioned};
@@ -59,6 +61,7 @@ pub(crate) struct Start {
     pub(crate) world: World,
     pub(crate) coordination: Coordination,
     pub(crate) pool: Arc<Pool>,
+    pub(crate) touch: Arc<dyn Touch>,
     pub(crate) record: Versioned<ShardRecord>,
     pub(crate) members: Vec<Arc<Handle>>,
     pub(crate) end: EntryNumber,
@@ -80,6 +83,7 @@ struct Shared {
     world: World,
     coordination: Coordination,
     pool: Arc<Pool>,
+    touch: Arc<dyn Touch>,
     shard: ShardId,
     epoch: ShardEpoch,
     clock: Arc<Clock>,
@@ -97,6 +101,8 @@ struct LogState {
     /// Set while the view changes: nothing is acknowledged, because the new view starts after the
     /// newest acknowledged entry.
     view_changing: bool,
+    /// When it was last found that a failed member can't be left yet.
+    kept: Option<Instant>,
     next: EntryNumber,
     acknowledged: EntryNumber,
     /// Durable on the view of this generation, but an earlier entry isn't.
@@ -156,6 +162,7 @@ impl Log {
             members: start.members.into(),
             generation: 0,
             view_changing: false,
+            kept: None,
             next: start.end.next(),
             acknowledged: start.end,
             done: BTreeSet::new(),
@@ -171,6 +178,7 @@ impl Log {
             world: start.world,
             coordination: start.coordination,
             pool: start.pool,
+            touch: start.touch,
             shard: start.record.value.shard,
             epoch: start.record.value.epoch,
             clock: start.clock,

@@ -4,6 +4,7 @@
 use crate::frame::CommitFrame;
 use crate::memory::{HOT_RECORDS_BYTES_DEFAULT, ShardMemory};
 use crate::takeover::{self, Lineage, Opened, Opening};
+use crate::touch::Whole;
 use bytes::Bytes;
 use coordination::{Coordination, EMBEDDED_REGION_BYTES};
 use model::map::{Generation, PoolMap};
@@ -60,6 +61,17 @@ pub(crate) fn machine(seed: u64, scheme: Scheme, nsds: u32) -> Simulation {
 
 /// A daemon's start, without the NSDs in `without`.
 pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
+    let thread = std::thread::current();
+    let is_far = thread.name().is_some_and(|test| test.contains("by_call"));
+    switch_on(world, without, |_| !is_far).await
+}
+
+/// The start of a daemon that has one of the NSDs; the others are of another node.
+pub(crate) async fn power_on_beside(world: &World, own: NsdId) -> Opening {
+    switch_on(world, &[], |nsd| nsd == own).await
+}
+
+async fn switch_on(world: &World, without: &[u32], is_own: impl Fn(NsdId) -> bool) -> Opening {
     let disk = world.open_disk(Path::new(COORDINATION)).unwrap();
     let coordination = Coordination::embedded(world, disk).await.unwrap();
     let map = coordination.pool_map(POOL).await.unwrap().unwrap().value;
@@ -74,23 +86,26 @@ pub(crate) async fn power_on(world: &World, without: &[u32]) -> Opening {
         shard: SHARD,
         family: FamilyId(0),
         coordination,
-        pool: connect(world, map, nsds).await,
+        pool: connect(world, map, nsds, is_own).await,
         memory: ShardMemory::new(HOT_RECORDS_BYTES_DEFAULT, 8 << 20),
         run: RUN,
+        touch: Arc::new(Whole),
     }
 }
 
-/// A pool of these NSDs, in tests with "by_call" in their path as NSDs of another node.
-async fn connect(world: &World, map: PoolMap, nsds: Vec<Arc<Nsd>>) -> Arc<Pool> {
+/// A pool of these NSDs; those that aren't own ones are another node's. In tests with "by_call" in their path all are.
+async fn connect(
+    world: &World,
+    map: PoolMap,
+    nsds: Vec<Arc<Nsd>>,
+    is_own: impl Fn(NsdId) -> bool,
+) -> Arc<Pool> {
     let weak = nsds.iter().map(|nsd| (nsd.id(), Arc::downgrade(nsd)));
     OPENED.set(weak.collect());
-    let thread = std::thread::current();
-    if !thread.name().is_some_and(|test| test.contains("by_call")) {
-        return Pool::new(world.clone(), map, nsds);
-    }
-    let pool = Pool::new(world.clone(), map, Vec::new());
+    let (own, far): (Vec<_>, Vec<_>) = nsds.into_iter().partition(|nsd| is_own(nsd.id()));
+    let pool = Pool::new(world.clone(), map, own);
     let server = Arc::new(NsdServer::default());
-    for nsd in nsds {
+    for nsd in far {
         let id = nsd.id();
         server.add(nsd);
         let node = Loopback::new(world, server.clone(), Duration::from_millis(1));

@@ -24,6 +24,7 @@ use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
 use crate::log::{Clock, Log, Start, Stored, view_size};
 use crate::memory::{ShardMemory, UnflushedLimit};
+use crate::touch::Touch;
 use crate::tree::{Tree, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, FileSystem, NewFileSystem, ShardRecord, Versioned};
@@ -66,6 +67,8 @@ pub struct Opening {
     pub memory: ShardMemory,
     /// This run of this node: the shard's record must name it.
     pub run: NodeRun,
+    /// Whether the cluster hears this node.
+    pub touch: Arc<dyn Touch>,
 }
 
 /// An open shard, without hot records.
@@ -310,6 +313,7 @@ async fn start(opening: &Opening, settled: Settled) -> Result<Opened> {
         world: opening.world.clone(),
         coordination: opening.coordination.clone(),
         pool: opening.pool.clone(),
+        touch: opening.touch.clone(),
         record,
         members,
         end,

@@ -162,6 +162,7 @@ impl Node {
             memory: ShardMemory::of_machine(world),
             lease: place.lease.clone(),
             surveys: metanode::Surveys::Own,
+            touch: Arc::new(metanode::Whole),
         })
         .await
         .unwrap();
@@ -193,6 +194,7 @@ impl Node {
             memory: ShardMemory::of_machine(&self.world),
             lease: OwnerLease::endless(),
             surveys: metanode::Surveys::Own,
+            touch: Arc::new(metanode::Whole),
         })
         .await
         .unwrap()

@@ -39,6 +39,7 @@ pub async fn next_owner_under(rig: &Rig, lease: OwnerLease) -> Arc<Metanode> {
         memory: ShardMemory::of_machine(&rig.world),
         lease,
         surveys: metanode::Surveys::Own,
+        touch: Arc::new(metanode::Whole),
     };
     Metanode::open(opening).await.unwrap()
 }

@@ -105,6 +105,7 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
         memory: ShardMemory::of_machine(world),
         lease: metanode::OwnerLease::endless(),
         surveys: metanode::Surveys::Own,
+        touch: Arc::new(metanode::Whole),
     };
     let metanode = Metanode::open(opening).await.unwrap();
     let session = metanode.open_session().await.unwrap();
@@ -149,6 +150,7 @@ impl Rig {
             memory: ShardMemory::of_machine(&self.world),
             lease: metanode::OwnerLease::endless(),
             surveys: metanode::Surveys::Own,
+            touch: Arc::new(metanode::Whole),
         };
         let metanode = Metanode::open(opening).await.unwrap();
         let session = metanode.open_session().await.unwrap();

@@ -68,10 +68,14 @@ pub(super) struct RunLease {
     /// Runs whose calls to learn when this node ends are under way, and how many.
     attending: Mutex<BTreeMap<NodeRun, u32>>,
     owners: OwnerLease,
+    /// When the newest heartbeat was sent by whose answer another run, as the manager, has renewed the lease.
+    heard: Mutex<Option<Instant>>,
     /// The shards that are here or being taken over; kept by who hosts them.
     hosts: Mutex<BTreeSet<ShardId>>,
     /// This run wants to leave the cluster.
     is_leaving: AtomicBool,
+    /// This node is being closed: nobody sends heartbeats any more.
+    is_closing: AtomicBool,
     /// There is something to say at once.
     news: Notify,
     /// The manager doesn't answer, or takes long.
@@ -105,8 +109,10 @@ impl RunLease {
             silent: Mutex::default(),
             attending: Mutex::default(),
             owners: OwnerLease::not_yet(),
+            heard: Mutex::default(),
             hosts: Mutex::default(),
             is_leaving: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
             news: Notify::new(),
             doubt: Notify::new(),
             held_up: Notify::new(),
@@ -194,6 +200,25 @@ impl RunLease {
     pub(super) fn leave(&self) {
         self.is_leaving.store(true, Ordering::Relaxed);
         self.news.notify_one();
+    }
+
+    /// Something is said to the manager at once.
+    pub(super) fn speak(&self) {
+        self.news.notify_one();
+    }
+
+    /// This node is being closed, and hears of nobody from now on.
+    pub(super) fn closes(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Another run, as the manager, has heard this one since then, and its answer has come. A node that is being closed knows no more
+    /// than that its lease lasts, and that counts.
+    pub(super) fn was_heard_since(&self, moment: Instant) -> bool {
+        if self.is_closing.load(Ordering::Relaxed) && self.owners.check(&self.world).is_ok() {
+            return true;
+        }
+        self.heard.lock().is_some_and(|sent| sent >= moment)
     }
 
     /// Coordination has given this run the manager's place, or kept it, as it asked then.
@@ -328,6 +353,11 @@ impl RunLease {
             return;
         };
         let was_serving = state.standing(now) == Standing::Serving;
+        let is_renewed = reply.verdict == Verdict::Renewed && reply.term >= state.term();
+        if is_renewed && manager != self.run {
+            let mut heard = self.heard.lock();
+            *heard = (*heard).max(Some(sent));
+        }
         state.answered(reply, self.moment(from), now);
         let begins = state.standing(now) == Standing::Serving && !was_serving;
         let mut hold_ups = self.hold_ups.lock();
@@ -616,6 +646,33 @@ mod tests {
             renewed(run(2), world.now());
             lease.lost_place();
             lease.owners().check(&world).unwrap();
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if an owner that no other node reaches found that it is heard: by itself, or by what was said before.
+    #[test]
+    fn another_manager_has_heard_a_node_whose_heartbeat_it_answers_by_when_that_was_sent() {
+        let simulation = Simulation::new(4);
+        let ran = simulation.run(async |world: World| {
+            let second = Duration::from_secs(1);
+            let lease = RunLease::new(&world, run(1));
+            world.sleep(second).await;
+            lease.kept_place(world.now());
+            let began = world.now();
+            lease.answered(run(1), reply(Verdict::Renewed), began);
+            assert!(!lease.was_heard_since(began), "by itself");
+            lease.answered(run(2), reply(Verdict::Wait), began);
+            assert!(!lease.was_heard_since(began), "not as a member");
+            world.sleep(second).await;
+            lease.answered(run(2), reply(Verdict::Renewed), began);
+            assert!(lease.was_heard_since(began));
+            let later = world.now();
+            assert!(!lease.was_heard_since(later), "it was sent before");
+            lease.closes();
+            assert!(lease.was_heard_since(later), "its lease lasts");
+            world.sleep(NODE_LEASE).await;
+            assert!(!lease.was_heard_since(later));
         });
         ran.finished();
     }

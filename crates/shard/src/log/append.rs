@@ -19,6 +19,8 @@ use world::call::Deadline;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time limit of the only member before the log is given up.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
+/// Pause before an entry is put again to members of which one has failed and can't be left yet.
+const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// An entry (or all parts of one payload) in flight. Dropping it doesn't stop it.
 pub(super) struct Append {
@@ -147,11 +149,15 @@ impl Shared {
                     self.fail(error.clone());
                     return Err(error);
                 }
-                Some((nsd, Fault::Member(why))) => self.replace(generation, nsd, why).await?,
-                Some((nsd, Fault::Late(why))) => {
-                    self.replace(generation, nsd, why).await?;
-                    self.state.lock().lateness.note_replaced(generation);
+                Some((nsd, Fault::Member(why))) => {
+                    if !self.replace(generation, nsd, why).await? {
+                        self.world.sleep(AGAIN_AFTER).await;
+                    }
                 }
+                Some((nsd, Fault::Late(why))) => match self.replace(generation, nsd, why).await? {
+                    true => self.state.lock().lateness.note_replaced(generation),
+                    false => self.world.sleep(AGAIN_AFTER).await,
+                },
             }
         }
     }

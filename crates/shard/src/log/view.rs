@@ -1,13 +1,14 @@
 //! Changes of the view, and trimming: all that needs a compare-and-set of the shard's record.
 
 use super::{Log, Shared};
+use crate::touch::{self, HEARD_MAX};
 use coordination::{ClosedFragment, RootOwner, ShardRecord, Versioned};
 use model::{EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result};
 use nsd::Handle;
 use std::sync::Arc;
 use std::time::Duration;
-use world::Point;
 use world::call::Deadline;
+use world::{Instant, Point};
 
 /// Most NSDs tried for one place in the view.
 const CANDIDATES_MAX: usize = 4;
@@ -43,7 +44,8 @@ impl Log {
         }
         self.shared
             .change_view_in_task(generation, Cause::Missing)
-            .await
+            .await?;
+        Ok(())
     }
 
     /// The view and its generation; a change applies only to that generation.
@@ -71,7 +73,8 @@ impl Log {
         }
         self.shared
             .change_view_in_task(generation, Cause::Leaving { leaving, is_spare })
-            .await
+            .await?;
+        Ok(())
     }
 
     /// The last entry held by an earlier view. Entries up to it lose copies when NSDs of that view
@@ -169,19 +172,20 @@ impl Log {
 const NO_NSD: NsdId = NsdId(u32::MAX);
 
 impl Shared {
-    /// Replaces a member, if the view hasn't changed since it failed.
+    /// Replaces a member, if the view hasn't changed since it failed. False: it stays for now, because the log would be on this
+    /// node alone and nobody is known to hear this node; to be tried again.
     pub(super) async fn replace(
         self: &Arc<Self>,
         generation: u64,
         faulty: NsdId,
         why: Error,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         self.change_view_in_task(generation, Cause::Faulty(faulty, why))
             .await
     }
 
     /// Runs in its own task: a dropped caller must not leave the view half changed.
-    async fn change_view_in_task(self: &Arc<Self>, generation: u64, cause: Cause) -> Result<()> {
+    async fn change_view_in_task(self: &Arc<Self>, generation: u64, cause: Cause) -> Result<bool> {
         let shared = self.clone();
         let (answer, wait) = tokio::sync::oneshot::channel();
         self.world
@@ -198,7 +202,9 @@ impl Shared {
         })?
     }
 
-    async fn change_view(&self, generation: u64, cause: Cause) -> Result<()> {
+    /// False: the view stays as it is for now ([`Self::replace`]).
+    async fn change_view(&self, generation: u64, cause: Cause) -> Result<bool> {
+        let found = self.world.now();
         let mut record = self.record.lock().await;
         let first = {
             let mut state = self.state.lock();
@@ -206,29 +212,37 @@ impl Shared {
                 return Err(error.clone());
             }
             if state.generation != generation {
-                return Ok(());
+                return Ok(true);
+            }
+            // Found for another entry while this one waited.
+            if matches!(cause, Cause::Faulty(..)) && state.kept.is_some_and(|kept| kept >= found) {
+                return Ok(false);
             }
             state.view_changing = true;
             state.acknowledged.next()
         };
-        let result = self.write_view(&mut record, &cause, first).await;
+        let result = self.write_view(&mut record, &cause, first, found).await;
         let result = {
             let mut state = self.state.lock();
             state.view_changing = false;
             match result {
-                Ok(members) => {
+                Ok(Some(members)) => {
                     state.members = members.into();
                     state.generation += 1;
                     state.done.clear();
-                    Ok(())
+                    Ok(true)
+                }
+                Ok(None) => {
+                    state.kept = Some(self.world.now());
+                    Ok(false)
                 }
                 Err(error) => Err(error),
             }
         };
         match (result, cause) {
-            (Ok(()), _) => {
+            (Ok(is_other), _) => {
                 self.moved.notify_waiters();
-                Ok(())
+                Ok(is_other)
             }
             // Nothing was lost: the old view stays.
             (Err(error), Cause::Missing | Cause::Leaving { .. })
@@ -244,12 +258,14 @@ impl Shared {
         }
     }
 
+    /// `None`: a member that was found to have failed at `found` can't be left yet.
     async fn write_view(
         &self,
         record: &mut Versioned<ShardRecord>,
         cause: &Cause,
         first: EntryNumber,
-    ) -> Result<Vec<Arc<Handle>>> {
+        found: Instant,
+    ) -> Result<Option<Vec<Arc<Handle>>>> {
         let old = record.value.view.clone();
         let faulty = match cause {
             Cause::Faulty(nsd, _) | Cause::Leaving { leaving: nsd, .. } => *nsd,
@@ -298,6 +314,10 @@ impl Shared {
                 "no NSD is ready to join the view",
             ));
         }
+        if matches!(cause, Cause::Faulty(..)) && !self.may_go_on(&old, &view, found).await? {
+            tracing::info!(shard = %self.shard, ?old, ?view, "the log stays on an NSD that doesn't answer: nobody is known to hear this node");
+            return Ok(None);
+        }
         match cause {
             Cause::Faulty(_, why) => {
                 tracing::warn!(shard = %self.shard, ?old, ?view, %first, %why, "a member of the log's view is replaced");
@@ -340,7 +360,21 @@ impl Shared {
                 };
                 self.pool.handle(nsd).ok_or_else(missing)
             })
-            .collect()
+            .collect::<Result<Vec<_>>>()
+            .map(Some)
+    }
+
+    /// Whether the log may go on with these NSDs because one has failed, as was found then: others can take the shard over
+    /// from them, or the cluster has heard this node since.
+    async fn may_go_on(&self, old: &[NsdId], new: &[NsdId], found: Instant) -> Result<bool> {
+        if !touch::is_alone(old, new, |nsd| touch::is_own(&self.pool, nsd)) {
+            return Ok(true);
+        }
+        let heard = touch::heard(&self.world, &*self.touch, found);
+        match self.world.timeout(HEARD_MAX, heard).await {
+            Ok(heard) => heard.map(|()| true),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Makes an NSD ready to be a member: it must refuse older owners and hold nothing from `first`

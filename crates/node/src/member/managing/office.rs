@@ -113,6 +113,18 @@ impl Office {
         seat.as_ref().is_some_and(|seat| seat.lease.is_some())
     }
 
+    /// Whether the manager that is here, and has its place, has heard so many since then that most can't say that they don't hear
+    /// it.
+    pub(in crate::member) fn was_heard_since(
+        &self,
+        quorum: &BTreeSet<NodeId>,
+        since: Moment,
+    ) -> bool {
+        let seat = self.seat.lock();
+        let in_place = seat.as_ref().filter(|seat| seat.lease.is_some());
+        in_place.is_some_and(|seat| seat.manager.has_heard_most(quorum, since))
+    }
+
     /// Term and members of the manager that is here, with the membership's version, once its term is stored.
     pub(in crate::member) fn established(&self) -> Option<(Term, BTreeSet<NodeRun>, u64)> {
         let seat = self.seat.lock();

@@ -1,0 +1,172 @@
+//! Whether the cluster still hears this node: asked before a log is on this node's NSDs alone.
+//!
+//! Coordination may take the change of a view from a node that no other node reaches. If the log were on that node alone then,
+//! nobody could take the shard over: the node is expelled, and all that the next owner needs is where nobody comes to. So an owner
+//! that reaches no NSD of other nodes any more first finds out whether it is the one that can't be reached, and waits until then.
+
+use model::member::HEARTBEAT_EVERY;
+use model::{Error, ErrorKind, NsdId, Result};
+use pool::Pool;
+use std::time::Duration;
+use world::{Instant, World};
+
+/// How long it may take to find that out: everybody says something once in [`HEARTBEAT_EVERY`].
+pub(crate) const HEARD_MAX: Duration = HEARTBEAT_EVERY.saturating_add(Duration::from_secs(1));
+/// How often it is looked whether it is known.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How this node stands with the cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Contact {
+    /// The cluster has heard it.
+    Heard,
+    /// Nobody is known to have heard it.
+    NotYet,
+    /// Its run has ended: others have its shards.
+    Over,
+}
+
+/// What a node knows of whether the others hear it.
+pub trait Touch: Send + Sync {
+    /// Somebody wants to know it soon.
+    fn ask(&self);
+
+    /// Whether the cluster has heard this node since then. What was under way at that moment proves nothing.
+    fn since(&self, moment: Instant) -> Contact;
+}
+
+/// A process that is the whole cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole;
+
+impl Touch for Whole {
+    fn ask(&self) {}
+
+    fn since(&self, _: Instant) -> Contact {
+        Contact::Heard
+    }
+}
+
+/// Returns when the cluster has heard this node since then.
+///
+/// # Errors
+/// `OldEpoch`: the node's run has ended.
+pub(crate) async fn heard(world: &World, touch: &dyn Touch, since: Instant) -> Result<()> {
+    touch.ask();
+    loop {
+        match touch.since(since) {
+            Contact::Heard => return Ok(()),
+            Contact::NotYet => world.sleep(LOOK_EVERY).await,
+            Contact::Over => {
+                let text = "this node's run has ended: another node may own the shard by now";
+                return Err(Error::new(ErrorKind::OldEpoch, text));
+            }
+        }
+    }
+}
+
+/// Whether a log that was on `old` is on NSDs of this node alone if it goes on with `new`, and was on another node's before.
+pub(crate) fn is_alone(old: &[NsdId], new: &[NsdId], is_own: impl Fn(NsdId) -> bool) -> bool {
+    new.iter().all(|nsd| is_own(*nsd)) && old.iter().any(|nsd| !is_own(*nsd))
+}
+
+/// Whether an NSD is of this process, as far as it could be opened.
+pub(crate) fn is_own(pool: &Pool, nsd: NsdId) -> bool {
+    let handle = pool.handle(nsd);
+    handle.is_some_and(|handle| handle.opened().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::{commit, loopback, machine, open, power_on_beside, value};
+    use crate::takeover::Opening;
+    use model::Scheme;
+    use parking_lot::Mutex;
+    use std::pin::pin;
+    use std::sync::Arc;
+
+    const OWN: NsdId = NsdId(1);
+    const FAR: NsdId = NsdId(2);
+
+    #[test]
+    fn a_log_is_alone_if_it_leaves_the_nsds_of_all_other_nodes() {
+        let is_own = |nsd: NsdId| nsd.0 <= 2;
+        let alone = |old: &[u32], new: &[u32]| {
+            let ids = |nsds: &[u32]| nsds.iter().copied().map(NsdId).collect::<Vec<_>>();
+            is_alone(&ids(old), &ids(new), is_own)
+        };
+        assert!(alone(&[1, 3], &[1]));
+        assert!(alone(&[1, 3], &[1, 2]), "another NSD of this node");
+        assert!(alone(&[3], &[1]));
+        assert!(!alone(&[1, 3], &[1, 4]), "another node's NSD");
+        assert!(!alone(&[1, 3], &[3]));
+        assert!(!alone(&[1, 2], &[1]), "it was alone before");
+    }
+
+    /// A node that is told how it stands.
+    struct Told(Mutex<Contact>);
+
+    impl Touch for Told {
+        fn ask(&self) {}
+
+        fn since(&self, _: Instant) -> Contact {
+            *self.0.lock()
+        }
+    }
+
+    /// What happens at last to an owner that reaches only its own NSD.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    enum Then {
+        Told(Contact),
+        /// The NSD of the other node answers again.
+        Answers,
+    }
+
+    /// Would be broken if a node that nobody reaches took the log to itself, where no other owner could follow.
+    #[test]
+    fn an_owner_leaves_the_nsds_of_other_nodes_only_if_the_cluster_hears_it() {
+        for then in [
+            Then::Told(Contact::Heard),
+            Then::Told(Contact::Over),
+            Then::Answers,
+        ] {
+            let machine = machine(37, Scheme::Replicate(2), 2);
+            let ran = machine.run(move |world| async move {
+                let told = Arc::new(Told(Mutex::new(Contact::NotYet)));
+                let opening = Opening {
+                    touch: told.clone(),
+                    ..power_on_beside(&world, OWN).await
+                };
+                let opened = open(opening).await.unwrap();
+                commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+                let before = opened.log.view();
+                assert_eq!(before.len(), 2);
+                let held = loopback(FAR).hold(|_| true);
+                let rows = [("b", Some("2"))];
+                let mut second = pin!(commit(&opened, 2, &rows));
+                let waited = world.timeout(Duration::from_secs(30), second.as_mut());
+                assert!(waited.await.is_err(), "{then:?}: it waits");
+                assert_eq!(opened.log.view(), before);
+                assert_eq!(opened.log.failed(), None);
+                match then {
+                    Then::Told(contact) => *told.0.lock() = contact,
+                    Then::Answers => drop(held),
+                }
+                let ended = second.await;
+                if then == Then::Told(Contact::Over) {
+                    assert_eq!(ended.unwrap_err().kind(), ErrorKind::OldEpoch);
+                    assert_eq!(opened.log.view(), before);
+                    return;
+                }
+                ended.unwrap();
+                assert_eq!(value(&opened, "b").await.as_deref(), Some("2"));
+                match then {
+                    Then::Answers => assert_eq!(opened.log.view(), before),
+                    Then::Told(_) => assert_eq!(opened.log.view(), [OWN]),
+                }
+            });
+            ran.finished();
+        }
+    }
+}
