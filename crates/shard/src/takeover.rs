@@ -15,7 +15,7 @@ mod tests;
 mod tests_by_call;
 
 use budgets::{
-    COPY_BUDGET, DISCARD_BUDGET, JOIN_BUDGET, OPEN_BUDGET, RAISE_BUDGET, READ_BUDGET,
+    COPY_BUDGET, DISCARD_BUDGET, HEARD_BUDGET, JOIN_BUDGET, OPEN_BUDGET, RAISE_BUDGET, READ_BUDGET,
     RECORD_BUDGET, SEAL_BUDGET, SEAL_GRACE, within,
 };
 use replay::Replayed;
@@ -24,7 +24,7 @@ use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
 use crate::log::{Clock, Log, Start, Stored, view_size};
 use crate::memory::{ShardMemory, UnflushedLimit};
-use crate::touch::Touch;
+use crate::touch::{self, Touch};
 use crate::tree::{Tree, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, FileSystem, NewFileSystem, ShardRecord, Versioned};
@@ -41,9 +41,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use steps::{Steps, Watch};
 use tail::Tail;
-use world::Point;
-use world::World;
 use world::call::Deadline;
+use world::{Instant, Point, World};
 
 /// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
@@ -218,6 +217,7 @@ struct Settled {
 }
 
 async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
+    let began = opening.world.now();
     let mut watch = Watch::new(&opening.world);
     let raise = raise_epoch(opening, lineage);
     let (session, previous, record) =
@@ -239,6 +239,7 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
     let members = make_whole(opening, &record.value, answering, &tail).await?;
     let copy = watch.step();
     opening.world.at(Point::TailCopied).await;
+    be_heard(opening, &record.value.view, &members, began).await?;
     let record = record_end(opening, record, &members, tail.end);
     let record = within(&opening.world, RECORD_BUDGET, "record its end", record).await?;
     let steps = Steps {
@@ -256,6 +257,28 @@ async fn settle(opening: &Opening, lineage: &mut Lineage) -> Result<Settled> {
         tail,
         steps,
     })
+}
+
+/// A log that was on another node's NSDs goes on with those of this node alone only if the cluster has heard this node since
+/// then: nobody could take the shard over from a node that nobody reaches.
+async fn be_heard(
+    opening: &Opening,
+    old: &[NsdId],
+    members: &[Arc<Handle>],
+    since: Instant,
+) -> Result<()> {
+    let new: Vec<NsdId> = members.iter().map(|member| member.id()).collect();
+    if !touch::is_alone(old, &new, |nsd| touch::is_own(&opening.pool, nsd)) {
+        return Ok(());
+    }
+    let heard = touch::heard(&opening.world, &*opening.touch, since);
+    within(
+        &opening.world,
+        HEARD_BUDGET,
+        "be heard by the cluster",
+        heard,
+    )
+    .await
 }
 
 /// Removes the entries after the end from the view. A newer owner may have written there meanwhile:

@@ -3,6 +3,7 @@
 //! Coordination may take the change of a view from a node that no other node reaches. If the log were on that node alone then,
 //! nobody could take the shard over: the node is expelled, and all that the next owner needs is where nobody comes to. So an owner
 //! that reaches no NSD of other nodes any more first finds out whether it is the one that can't be reached, and waits until then.
+//! So does whoever takes a shard over.
 
 use model::member::HEARTBEAT_EVERY;
 use model::{Error, ErrorKind, NsdId, Result};
@@ -79,7 +80,7 @@ pub(crate) fn is_own(pool: &Pool, nsd: NsdId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rig::{commit, loopback, machine, open, power_on_beside, value};
+    use crate::rig::{SHARD, commit, loopback, machine, open, power_on_beside, value};
     use crate::takeover::Opening;
     use model::Scheme;
     use parking_lot::Mutex;
@@ -168,5 +169,30 @@ mod tests {
             });
             ran.finished();
         }
+    }
+
+    /// Would be broken if a node that nobody reaches took the log to itself when it opens the shard again.
+    #[test]
+    fn a_take_over_leaves_the_nsds_of_other_nodes_only_if_the_cluster_hears_the_node() {
+        let machine = machine(39, Scheme::Replicate(2), 2);
+        let ran = machine.run(|world| async move {
+            let told = Arc::new(Told(Mutex::new(Contact::NotYet)));
+            let opening = Opening {
+                touch: told.clone(),
+                ..power_on_beside(&world, OWN).await
+            };
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let _held = loopback(FAR).hold(|_| true);
+            let refused = open(opening.clone()).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+            let record = opening.coordination.shard(SHARD).await.unwrap().unwrap();
+            assert_eq!(record.value.view.len(), 2);
+            *told.0.lock() = Contact::Heard;
+            let opened = open(opening).await.unwrap();
+            assert_eq!(opened.log.view(), [OWN]);
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
+        });
+        ran.finished();
     }
 }

@@ -3,6 +3,7 @@
 //! They are for disks so slow that a step needs most of its budget: a healthy take-over needs a small
 //! part of a second. A step that exceeds its budget ends the attempt.
 
+use crate::touch::HEARD_MAX;
 use futures::FutureExt;
 use model::{Error, ErrorKind, Result};
 use std::time::Duration;
@@ -25,6 +26,8 @@ pub(super) const READ_BUDGET: Duration = Duration::from_secs(180);
 pub(super) const COPY_BUDGET: Duration = Duration::from_secs(30);
 /// ... and then for replacements, one after the other.
 pub(super) const JOIN_BUDGET: Duration = Duration::from_secs(30);
+/// A heartbeat, and its answer, if the log is on this node's NSDs alone from now on.
+pub(super) const HEARD_BUDGET: Duration = HEARD_MAX;
 /// One change in coordination.
 pub(super) const RECORD_BUDGET: Duration = Duration::from_secs(10);
 /// One request to each member, all at once.
@@ -44,6 +47,7 @@ pub(super) const TAKE_MAX: Duration = sum(&[
     READ_BUDGET,
     COPY_BUDGET,
     JOIN_BUDGET,
+    HEARD_BUDGET,
     RECORD_BUDGET,
     DISCARD_BUDGET,
     OPEN_BUDGET,
