@@ -57,7 +57,6 @@ impl Drop for GivenUp {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::errand;
     use crate::sim::Simulation;
     use model::NodeId;
