@@ -135,17 +135,19 @@ impl Rings {
         // The request owns the place from here on; it is given back when the kernel answers.
         place.forget();
         let (request, completion) = Request::new(file, memory, under_way);
-        if IS_DRIVING.get() {
+        let submit_to = |ring: &Arc<Ring>| ring.submit_unless_left(&entry, &request);
+        let is_submitted = if IS_DRIVING.get() {
             OWN.with_borrow_mut(|own| {
                 if own.is_none() {
                     *own = self.take_free();
                 }
-                match own.as_ref().filter(|ring| ring.has_room()) {
-                    Some(own) => own.submit_here(entry, request),
-                    None => self.shared.submit(entry, request),
-                }
-            });
-        } else if !of_tasks.is_some_and(|ring| ring.submit_unless_left(&entry, &request)) {
+                let with_room = own.as_ref().filter(|ring| ring.has_room());
+                with_room.is_some_and(submit_to)
+            })
+        } else {
+            of_tasks.is_some_and(submit_to)
+        };
+        if !is_submitted {
             self.shared.submit(entry, request);
         }
         completion
@@ -191,7 +193,7 @@ impl Rings {
                     left.push(unsafe { Arc::from_raw((data & !ABANDONED) as *const Ring) });
                     continue;
                 }
-                // SAFETY: the pointer comes from `Ring::submit`, and the kernel completes it once.
+                // SAFETY: the pointer comes from `Ring::put_in`, and the kernel completes it once.
                 let request = unsafe { Arc::from_raw(data as *const Request) };
                 ring.under_way.fetch_sub(1, Ordering::Relaxed);
                 self.places.add_permits(1);
@@ -240,19 +242,12 @@ impl Ring {
     }
 
     fn submit(&self, entry: squeue::Entry, request: Arc<Request>) {
-        self.submit_in(&self.submitting.lock(), entry, request);
-    }
-
-    /// Submits to the calling thread's own ring.
-    fn submit_here(self: &Arc<Self>, entry: squeue::Entry, request: Arc<Request>) {
         let submitting = self.submitting.lock();
         self.put_in(&submitting, entry, request);
-        if !self.is_told_later() {
-            self.tell(&submitting);
-        }
+        self.tell(&submitting);
     }
 
-    /// Submits, unless nobody would collect the completion. Says whether it did.
+    /// Submits, unless nobody would collect the completion. Says whether it did. Only tasks' rings are left.
     fn submit_unless_left(self: &Arc<Self>, entry: &squeue::Entry, request: &Arc<Request>) -> bool {
         let submitting = self.submitting.lock();
         if submitting.is_left {
@@ -263,11 +258,6 @@ impl Ring {
             self.tell(&submitting);
         }
         true
-    }
-
-    fn submit_in(&self, submitting: &Submitting, entry: squeue::Entry, request: Arc<Request>) {
-        self.put_in(submitting, entry, request);
-        self.tell(submitting);
     }
 
     /// Puts a request where the kernel finds it once it is told.
