@@ -8,14 +8,13 @@
 //! `INTERRUPT` only makes the look at the program come sooner. The kernel sends it once, for the first signal, and over io_uring
 //! none for a signal that came before the request was handed over; so those that wait are looked at all the time.
 
+use crate::signals::is_killed;
 use crate::waiting::Waiting;
 use std::time::Duration;
 use world::World;
 
 /// How often it is looked whether programs were killed, and how long their requests have waited then.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// SIGKILL in a set of signals as /proc tells it.
-const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
 /// The program of a request has got a signal: ends its wait if that kills it.
 pub(crate) fn end_if_killed(waiting: &Waiting, unique: u64, world: &World) {
@@ -32,24 +31,6 @@ pub(crate) fn end_killed(waiting: &Waiting, world: &World) {
     for killed in mortals.into_iter().filter(|it| is_killed(it.pid)) {
         waiting.give_up(killed.unique, world);
     }
-}
-
-/// Whether a thread that waits in the kernel dies as soon as it gets out of there. The kernel turns each signal that ends a
-/// program without a core dump into SIGKILL of all its threads.
-fn is_killed(thread: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
-    status.is_ok_and(|status| tells_kill(&status))
-}
-
-/// Reads the lines of /proc/PID/status. What the process as a whole has got, each of its threads gets.
-fn tells_kill(status: &str) -> bool {
-    let sets = status.lines().filter_map(|line| {
-        let set = line
-            .strip_prefix("SigPnd:")
-            .or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(set.trim(), 16).ok()
-    });
-    sets.fold(0, |all, set| all | set) & KILL != 0
 }
 
 #[cfg(test)]
@@ -85,20 +66,6 @@ mod tests {
             fixed: &[],
             rest: &[],
         }
-    }
-
-    #[test]
-    fn only_a_kill_counts() {
-        let status = |thread: u64, shared: u64| {
-            format!("Name:\tSigPnd:\nSigQ:\t0/9\nSigPnd:\t{thread:016x}\nShdPnd:\t{shared:016x}\n")
-        };
-        let (alarm, quit, child) = (1 << 13, 1 << 2, 1 << 16);
-        assert!(!tells_kill(&status(0, 0)));
-        assert!(!tells_kill(&status(alarm | quit | child, alarm | quit)));
-        assert!(tells_kill(&status(alarm | KILL, 0)));
-        assert!(tells_kill(&status(0, KILL | child)));
-        assert!(!tells_kill(""));
-        assert!(!is_killed(std::process::id()) && !is_killed(0));
     }
 
     /// Would be broken if an `INTERRUPT` that comes early or late did something, if a request were given up twice, or if it

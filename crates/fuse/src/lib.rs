@@ -59,6 +59,7 @@ mod rings;
 mod serving;
 mod shift;
 mod siblings;
+mod signals;
 mod specials;
 mod table;
 mod thread_ring;

@@ -144,34 +144,6 @@ impl LockWaits {
     }
 }
 
-/// Whether a signal is pending for a thread that has just sent a request over io_uring. If the
-/// signal came before the request was handed over, the kernel sends no INTERRUPT (at least in Linux
-/// 6.14 to 6.18), and the thread would wait until the lock is granted. A thread without a pending
-/// signal must not get EINTR: its program would see errno 512.
-pub(crate) fn has_signal(thread: u32) -> bool {
-    if thread == 0 {
-        // The thread belongs to another process id namespace.
-        return false;
-    }
-    std::fs::read_to_string(format!("/proc/{thread}/status"))
-        .is_ok_and(|status| tells_signal(&status))
-}
-
-/// Reads the lines of /proc/PID/status.
-fn tells_signal(status: &str) -> bool {
-    let line = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        Some(line.trim())
-    };
-    let set = |name| line(name).map_or(0, |bits| u64::from_str_radix(bits, 16).unwrap_or(0));
-    let mut pending = set("SigPnd:");
-    // With several threads, a signal of the process may go to another one.
-    if line("Threads:") == Some("1") {
-        pending |= set("ShdPnd:");
-    }
-    pending & !set("SigBlk:") & !set("SigIgn:") != 0
-}
-
 /// The `F_*` number of a kind; `None` is `F_UNLCK`.
 pub(crate) fn number_of(kind: Option<LockKind>) -> u32 {
     (match kind {
@@ -227,23 +199,5 @@ mod tests {
         assert!(has_ended(&mut two));
         assert_eq!(waits.begin(4, 0, 10).err(), Some(NoWait::Interrupted));
         waits.end(2);
-    }
-
-    #[test]
-    fn a_signal_that_waits_for_the_thread_is_seen() {
-        let status = |threads, thread, shared, blocked, ignored| {
-            format!(
-                "Name:\tx\nThreads:\t{threads}\nSigQ:\t0/9\nSigPnd:\t{thread:016x}\n\
-                 ShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\nSigIgn:\t{ignored:016x}\n"
-            )
-        };
-        let alarm = 1 << 13;
-        assert!(!tells_signal(&status(1, 0, 0, 0, 0)));
-        assert!(tells_signal(&status(1, 0, alarm, 0, 0)));
-        assert!(!tells_signal(&status(2, 0, alarm, 0, 0)));
-        assert!(tells_signal(&status(2, alarm, 0, 0, 0)));
-        assert!(!tells_signal(&status(1, alarm, alarm, alarm, 0)));
-        assert!(!tells_signal(&status(1, alarm, alarm, 0, alarm)));
-        assert!(!has_signal(std::process::id()) && !has_signal(0));
     }
 }

@@ -4,8 +4,9 @@
 use super::{ReplyTo, Serving};
 use crate::abi;
 use crate::file_system::FileSystem;
-use crate::locks::{Interrupted, NoWait, WAITS_MAX, has_signal, number_of};
+use crate::locks::{Interrupted, NoWait, WAITS_MAX, number_of};
 use crate::reply::Reply;
+use crate::signals::has_signal;
 use crate::verbs::{Caller, Lock};
 use model::{ErrorKind, Result};
 use std::sync::Arc;
