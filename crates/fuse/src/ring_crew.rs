@@ -33,7 +33,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Limit of all entries, including free ones, as a multiple of requests that may wait at once:
 /// entries that a burst left on one CPU can't serve another.
 const SURPLUS_MAX: usize = 4;
-/// Entries that each queue may have, however many the others have.
+/// A queue with fewer entries may get another thread, however many the others have.
 const QUEUE_SHARE: usize = 9;
 /// If the kernel refuses all of a new thread's entries, the thread tries again after this long.
 const REGISTER_PAUSE: Duration = Duration::from_millis(100);
@@ -71,6 +71,35 @@ struct Queue {
     free: usize,
 }
 
+impl RingCrewState {
+    /// That of so many queues with their first threads, of so many entries each.
+    fn new(queues: usize, each: usize) -> Self {
+        let queue = Queue {
+            entries: READY * each,
+            free: READY * each,
+        };
+        Self {
+            queues: vec![queue; queues],
+            entries: queues * READY * each,
+            waiting: 0,
+            ending: false,
+        }
+    }
+
+    /// Whether a queue may get a thread with so many entries more.
+    fn has_room(&self, queue: usize, each: usize, threads_max: usize) -> bool {
+        let all_max = self.queues.len() * READY * each + SURPLUS_MAX * threads_max;
+        self.entries + each <= all_max || self.queues[queue].entries < QUEUE_SHARE
+    }
+
+    /// A queue has got a thread with so many entries.
+    fn add(&mut self, queue: usize, each: usize) {
+        self.entries += each;
+        self.queues[queue].entries += each;
+        self.queues[queue].free += each;
+    }
+}
+
 /// Why a thread starts.
 enum Start {
     /// With the mount.
@@ -95,16 +124,7 @@ impl<F: FileSystem> RingCrew<F> {
         let Rings { rings, refusal } = rings;
         let threads = rings.len();
         let entries_each = rings.first().map_or(1, ThreadRing::entries);
-        let queue = Queue {
-            entries: READY * entries_each,
-            free: READY * entries_each,
-        };
-        let state = RingCrewState {
-            queues: vec![queue; threads / READY],
-            entries: threads * entries_each,
-            waiting: 0,
-            ending: false,
-        };
+        let state = RingCrewState::new(threads / READY, entries_each);
         let crew = Arc::new(Self {
             serving: Arc::clone(&ending.serving),
             device: Arc::clone(device),
@@ -332,9 +352,7 @@ impl<F: FileSystem> RingPlace<'_, F> {
             return true;
         }
         let each = self.crew.entries_each;
-        let all_max = state.queues.len() * READY * each + SURPLUS_MAX * threads_max;
-        let has_room = state.entries < all_max || queue.entries < QUEUE_SHARE;
-        if state.waiting > threads_max || !has_room {
+        if state.waiting > threads_max || !state.has_room(at, each, threads_max) {
             tracing::debug!(entries = state.entries, "no further request may wait");
             return queue.free > 0;
         }
@@ -347,9 +365,7 @@ impl<F: FileSystem> RingPlace<'_, F> {
             tracing::warn!(%error, entries = state.entries, "couldn't start another FUSE thread");
             return queue.free > 0;
         }
-        state.entries += each;
-        state.queues[at].entries += each;
-        state.queues[at].free += each;
+        state.add(at, each);
         true
     }
 }
@@ -389,5 +405,40 @@ impl<F: FileSystem> Drop for RingPlace<'_, F> {
             state.queues[usize::from(self.queue)].free += 1;
             state.waiting -= 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rings::entries_each;
+
+    /// Would be broken if the limit were compared with what there is, without what a thread brings.
+    #[test]
+    fn no_thread_brings_more_entries_than_all_may_be() {
+        let threads_max = 70;
+        let each = entries_each(2, threads_max);
+        let mut state = RingCrewState::new(2, each);
+        let all_max = state.entries + SURPLUS_MAX * threads_max;
+        while state.has_room(0, each, threads_max) {
+            state.add(0, each);
+        }
+        assert!(state.entries <= all_max, "{}", state.entries);
+        assert!(state.entries + each > all_max, "{}", state.entries);
+        assert!(!state.has_room(1, each, threads_max));
+    }
+
+    #[test]
+    fn a_queue_gets_its_share_however_many_entries_others_have() {
+        let (queues, threads_max) = (64, 8);
+        let each = entries_each(queues, threads_max);
+        let mut state = RingCrewState::new(queues, each);
+        while state.has_room(0, each, threads_max) {
+            state.add(0, each);
+        }
+        while state.has_room(1, each, threads_max) {
+            state.add(1, each);
+        }
+        assert_eq!(state.queues[1].entries, QUEUE_SHARE);
     }
 }
