@@ -341,16 +341,14 @@ impl Mount {
                 .while_doing(format!("unmount {}", self.mountpoint.display()))
             });
         }
-        let (mountpoint, id) = (self.place(), self.id());
+        let mountpoint = self.place();
         let is_forced = how == Unmount::Forced;
         let connection = is_forced.then(|| self.connection()).flatten();
-        let is_attached = self.is_attached();
+        let own = self.id().filter(|_| self.is_attached());
         let result = self.world.blocking(move || {
-            // umount(2) takes the topmost mount of a place.
-            let is_other = |line: &TableLine| !is_attached || Some(line.id) != id;
-            let top = mount_on(&mountpoint).filter(is_other);
-            match top {
-                Some(_) if how == Unmount::Lazy && !is_attached => Ok(()),
+            let other = other_on(&mountpoint, own);
+            match other {
+                Some(_) if how == Unmount::Lazy && own.is_none() => Ok(()),
                 Some(other) if how != Unmount::Forced => Err(Error::new(
                     ErrorKind::Busy,
                     format!(
@@ -403,8 +401,8 @@ impl Drop for Mount {
         }
         let (place, connection) = (self.place(), self.connection());
         let connection = connection.as_deref();
-        let is_attached = self.line().is_some();
-        if mount_on(&place).is_some_and(|top| !is_attached || Some(top.id) != self.id()) {
+        let own = self.line().map(|line| line.id);
+        if other_on(&place, own).is_some() {
             // Somebody has unmounted it, or mounted something else over it.
             let _ = connection.map(AbortFile::abort);
         } else if let Err(error) = mounting::unmount(&place, Unmount::Forced, connection) {
@@ -412,6 +410,12 @@ impl Drop for Mount {
         }
         replacing::uncover(&self.mountpoint, std::mem::take(&mut self.covers));
     }
+}
+
+/// The mount that umount(2) would take at a place, the topmost one, if that isn't the one with this id. `None`: the one meant
+/// isn't attached.
+fn other_on(place: &Path, own: Option<u64>) -> Option<TableLine> {
+    mount_on(place).filter(|top| Some(top.id) != own)
 }
 
 /// What identifies a new mount, and what ends its connection, if the system lets this user; nothing without /proc. `new`:
