@@ -52,6 +52,20 @@ async fn fill(world: &World, disk: &Disk) {
     core.close().await.unwrap();
 }
 
+/// A machine with the disk of an NSD.
+fn machine() -> Simulation {
+    let simulation = Simulation::new(1);
+    simulation.disk("nsd", BYTES);
+    simulation
+}
+
+/// The machine's NSD, opened after [`fill`].
+async fn open_filled(world: &World) -> Arc<Core> {
+    let disk = world.open_disk("nsd".as_ref()).unwrap();
+    fill(world, &disk).await;
+    open(world, disk).await.unwrap()
+}
+
 /// Whether a future waits at its first poll.
 fn waits(future: std::pin::Pin<&mut impl Future>) -> bool {
     let mut context = Context::from_waker(Waker::noop());
@@ -120,12 +134,8 @@ fn a_lookup_whose_disk_hangs_holds_up_no_thread() {
 /// what was known not to be there stayed unknown once it is.
 #[test]
 fn what_a_log_does_not_have_yet_is_known_without_a_look() {
-    let simulation = Simulation::new(1);
-    simulation.disk("nsd", BYTES);
-    let ran = simulation.run(async |world: World| {
-        let disk = world.open_disk("nsd".as_ref()).unwrap();
-        fill(&world, &disk).await;
-        let core = open(&world, disk).await.unwrap();
+    let ran = machine().run(async |world: World| {
+        let core = open_filled(&world).await;
         assert!(!core.is_at_hand(&key(ENTRIES)));
         assert!(core.is_at_hand(&key(ENTRIES + 1)));
         assert!(core.is_at_hand(&Key::log(ShardId(4), EntryNumber(0))));
@@ -161,12 +171,8 @@ fn what_a_log_does_not_have_yet_is_known_without_a_look() {
 /// need: an fsync then lasted as long as the queue of these.
 #[test]
 fn who_writes_the_journal_waits_for_no_turn_among_lookups() {
-    let simulation = Simulation::new(1);
-    simulation.disk("nsd", BYTES);
-    let ran = simulation.run(async |world: World| {
-        let disk = world.open_disk("nsd".as_ref()).unwrap();
-        fill(&world, &disk).await;
-        let core = open(&world, disk).await.unwrap();
+    let ran = machine().run(async |world: World| {
+        let core = open_filled(&world).await;
         let all = u32::try_from(core.lookups.available_permits()).unwrap();
         let reads = core.lookups.clone().acquire_many_owned(all).await.unwrap();
         // What it removes isn't in memory.
