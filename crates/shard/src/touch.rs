@@ -13,6 +13,9 @@ use world::{Instant, World};
 
 /// How long it may take to find that out: everybody says something once in [`HEARTBEAT_EVERY`].
 pub(crate) const HEARD_MAX: Duration = HEARTBEAT_EVERY.saturating_add(Duration::from_secs(1));
+/// The cause by which an append's wait until the log is on other NSDs is listed.
+pub(crate) const VIEW_WAIT: &str =
+    "coordination, or to be heard by others, before the log leaves an NSD";
 /// How often it is looked whether it is known.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -84,8 +87,10 @@ mod tests {
     use crate::takeover::Opening;
     use model::Scheme;
     use parking_lot::Mutex;
+    use std::collections::BTreeSet;
     use std::pin::pin;
     use std::sync::Arc;
+    use world::errand;
 
     const OWN: NsdId = NsdId(1);
     const FAR: NsdId = NsdId(2);
@@ -145,9 +150,14 @@ mod tests {
                 assert_eq!(before.len(), 2);
                 let held = loopback(FAR).hold(|_| true);
                 let rows = [("b", Some("2"))];
-                let mut second = pin!(commit(&opened, 2, &rows));
-                let waited = world.timeout(Duration::from_secs(30), second.as_mut());
-                assert!(waited.await.is_err(), "{then:?}: it waits");
+                let mut second = pin!(errand::begin(commit(&opened, 2, &rows)));
+                let mut causes = BTreeSet::new();
+                for _ in 0..30 {
+                    let waited = world.timeout(Duration::from_secs(1), second.as_mut());
+                    assert!(waited.await.is_err(), "{then:?}: it waits");
+                    causes.extend(world.waits().0.iter().map(|wait| wait.cause));
+                }
+                assert!(causes.contains(VIEW_WAIT), "{then:?}: {causes:?}");
                 assert_eq!(opened.log.view(), before);
                 assert_eq!(opened.log.failed(), None);
                 match then {

@@ -1,14 +1,14 @@
 //! Changes of the view, and trimming: all that needs a compare-and-set of the shard's record.
 
 use super::{Log, Shared};
-use crate::touch::{self, HEARD_MAX};
+use crate::touch::{self, HEARD_MAX, VIEW_WAIT};
 use coordination::{ClosedFragment, RootOwner, ShardRecord, Versioned};
 use model::{EntryNumber, Error, ErrorKind, FamilyId, NsdId, Result};
 use nsd::Handle;
 use std::sync::Arc;
 use std::time::Duration;
 use world::call::Deadline;
-use world::{Instant, Point};
+use world::{Instant, Part, Point};
 
 /// Most NSDs tried for one place in the view.
 const CANDIDATES_MAX: usize = 4;
@@ -194,7 +194,9 @@ impl Shared {
                 let _gone = answer.send(result);
             })
             .detach();
-        wait.await.map_err(|_| {
+        // Here: the task is on nobody's errand.
+        let changed = self.world.listed(VIEW_WAIT, Part::Wait, wait).await;
+        changed.map_err(|_| {
             Error::new(
                 ErrorKind::ShuttingDown,
                 "the log ended while its view changed",
