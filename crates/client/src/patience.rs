@@ -88,6 +88,7 @@ pub(crate) async fn bound<F: Future>(
 mod tests {
     use super::*;
     use futures::future::join;
+    use testkit::errands::killed_after;
     use world::errand;
     use world::sim::Simulation;
 
@@ -158,22 +159,7 @@ mod tests {
                 world.now()
             };
             let begun = world.now();
-            let killed = async {
-                let errand = world.errand();
-                let killing = async {
-                    world.sleep(SECOND * 5).await;
-                    let given_up = world.give_up(errand);
-                    poll_fn(|context| {
-                        context.waker().wake_by_ref();
-                        Poll::Ready(())
-                    })
-                    .await;
-                    given_up
-                };
-                let (ended, _given_up) = join(wait(), killing).await;
-                ended
-            };
-            let killed = errand::begin(killed);
+            let killed = killed_after(&world, SECOND * 5, wait());
             let other = errand::begin(wait());
             let (killed, other) = join(killed, other).await;
             assert_eq!((killed - begun, other - begun), (SECOND * 5, SECOND * 60));

@@ -11,7 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use world::{World, errand};
+use testkit::errands::killed_after;
+use world::World;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -103,19 +104,11 @@ fn mode(mode: u32) -> SetAttributes {
 fn who_waits_for_what_a_killed_program_was_publishing_hears_no_error() {
     run(9_569, |world, node| async move {
         let (way, far, file) = cut_off(&node).await;
-        let killed = errand::begin(async {
-            let errand = world.errand();
-            let killing = async {
-                world.sleep(MS).await;
-                let given_up = world.give_up(errand);
-                // When this is over, what waits is looked at again.
-                world.sleep(MS).await;
-                given_up
-            };
-            let (synced, _given_up) = join(far.fsync(file, false), killing).await;
+        let killed = async {
+            let synced = killed_after(&world, MS * 2, far.fsync(file, false)).await;
             way.no_publishes.store(false, Ordering::Relaxed);
             synced.unwrap_err().kind()
-        });
+        };
         let (killed, other) = join(killed, far.fsync(file, false)).await;
         assert_eq!(killed, ErrorKind::Interrupted);
         other.unwrap();

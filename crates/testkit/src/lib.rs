@@ -7,6 +7,7 @@
 
 pub mod content;
 pub mod disks;
+pub mod errands;
 pub mod forge;
 pub mod inodes;
 pub mod memory;

@@ -3,11 +3,11 @@
 
 use super::*;
 use bytes::Bytes;
-use futures::future::{join, ready};
+use futures::future::ready;
 use model::call::{Answer, Call};
 use model::{NodeId, NodeRun, Operation, SetAttributes};
+use testkit::errands::killed_after;
 use world::call::Remote;
-use world::errand;
 use world::sim::Simulation;
 
 pub(super) const SESSION: SessionId = SessionId(1);
@@ -160,20 +160,8 @@ fn a_session_that_is_closed_leaves_nothing_undecided() {
 /// What a program is told that is killed while it waits for the answer to a request, and after how long.
 async fn killed(world: &World, calls: &Calls, request: &OwnerRequest) -> (Error, Duration) {
     let begun = world.now();
-    let asking = async {
-        let errand = world.errand();
-        let killing = async {
-            world.sleep(SECOND * 5).await;
-            let given_up = world.give_up(errand);
-            // When this is over, what waits is looked at again.
-            world.sleep(SECOND).await;
-            given_up
-        };
-        let (answer, _given_up) = join(calls.ask(request), killing).await;
-        answer.unwrap_err()
-    };
-    let error = errand::begin(asking).await;
-    (error, world.now() - begun)
+    let answer = killed_after(world, SECOND * 5, calls.ask(request)).await;
+    (answer.unwrap_err(), world.now() - begun)
 }
 
 /// Would be broken if a killed program waited until its patience ends, or if nobody cared what became of what it asked.
@@ -182,7 +170,7 @@ fn a_killed_program_waits_no_longer_and_what_it_asked_is_decided() {
     let ran = Simulation::new(11).run(|world| async move {
         let calls = unanswered(&world);
         let (error, waited) = killed(&world, &calls, &truncate(&world, INODE)).await;
-        assert_eq!((error.kind(), waited), (ErrorKind::Unknown, SECOND * 6));
+        assert_eq!((error.kind(), waited), (ErrorKind::Unknown, SECOND * 5));
         let decided = calls.undecided(INODE, &[Late::Bytes]).unwrap();
         calls.close();
         decided.await;
@@ -198,12 +186,12 @@ fn what_was_not_sent_before_its_program_was_killed_never_is() {
         let late = {
             let world = world.clone();
             let owner: Arc<dyn Remote> = Arc::new(Silent(world.clone()));
-            move || (world.now() - begun >= SECOND * 6).then(|| owner.clone())
+            move || (world.now() - begun >= SECOND * 5).then(|| owner.clone())
         };
         let calls = session_of(&world, late);
         let (error, waited) = killed(&world, &calls, &truncate(&world, INODE)).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert_eq!(waited, SECOND * 6);
+        assert_eq!(waited, SECOND * 5);
         assert!(calls.undecided(INODE, &[Late::Bytes]).is_none());
     });
     ran.finished();
@@ -221,7 +209,7 @@ fn what_waited_to_be_sent_when_its_program_was_killed_never_is() {
         };
         let (error, waited) = killed(&world, &calls, &hold).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert_eq!(waited, SECOND * 6);
+        assert_eq!(waited, SECOND * 5);
         drop(reclaiming);
         // Nobody asks for it, or its slot wouldn't be free.
         let taken = (0..model::limits::SESSION_SLOTS).map(|_| calls.slots.take(true));
