@@ -506,8 +506,8 @@ impl Calls {
             return self.send(way, call, until).await;
         }
         // Here, too: a killed program's request that waits for this wasn't sent.
-        let alone = pin!(until.bound(&self.world, self.reclaiming.read()));
-        let Some(Ok(_sharing)) = while_wanted(&self.world, alone).await else {
+        let alone = patience::bound(&self.world, until, || until, self.reclaiming.read());
+        let Ok(_sharing) = alone.await else {
             return Err(NoAnswer::not_run("what is held is being reclaimed"));
         };
         let mut wanted = self.wanted.subscribe();

@@ -1,10 +1,9 @@
 //! How many requests that wait for others may be under way to an owner on another node: never so many that what others
 //! wait for finds no room on the connection, as unlocking a file, publishing, or giving back a token.
 
-use crate::patience::while_wanted;
+use crate::patience;
 use model::call::NoAnswer;
 use model::owner::{LockCall, OwnerRequest};
-use std::pin::pin;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use world::{Deadline, World};
 
@@ -49,10 +48,9 @@ impl UnderWay {
         if let Ok(room) = rooms.try_acquire() {
             return Ok(Some(room));
         }
-        let room = pin!(until.bound(world, rooms.acquire()));
-        match while_wanted(world, room).await {
-            Some(Ok(room)) => Ok(Some(room.expect("the semaphore is never closed"))),
-            Some(Err(_)) | None => {
+        match patience::bound(world, until, || until, rooms.acquire()).await {
+            Ok(room) => Ok(Some(room.expect("the semaphore is never closed"))),
+            Err(_) => {
                 let text = "as many requests of its kind as may be are under way";
                 Err(NoAnswer::not_run(text))
             }
