@@ -45,19 +45,19 @@ impl Batches {
 
     /// Whether what is published next may wait until the one after it is stored, to go together with it.
     pub(crate) fn may_gather(&self) -> bool {
-        let together = self.together();
-        let next = self.iter().nth(together.len());
-        let (Some(front), Some(next)) = (together.first(), next) else {
+        let Some(front) = self.iter().next() else {
             return false;
         };
-        if together.len() >= GATHERED || self.is_apart(front) {
-            return false;
-        }
         let mut taken = Taken::default();
-        let mut ready = together.iter();
-        let are_blocks = ready.all(|batch| batch.runs().len() <= 1 && taken.take(batch));
+        let fits =
+            |batch: &&Batch| batch.runs().len() <= 1 && is_like(batch, front) && taken.take(batch);
+        let ready = self.iter().take(GATHERED).take_while(fits).count();
+        let Some(next) = self.iter().nth(ready) else {
+            return false;
+        };
         let mut runs = next.runs().iter();
-        are_blocks
+        (1..GATHERED).contains(&ready)
+            && !self.is_apart(front)
             && next.is_being_stored()
             && is_like(next, front)
             && runs.all(|run| taken.is_free(run.offset, run.end()))
