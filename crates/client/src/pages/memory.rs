@@ -48,6 +48,15 @@ struct Free {
     lowest: usize,
 }
 
+impl Free {
+    /// Takes one, if there is any.
+    fn pop(&mut self) -> Option<AlignedBuffer> {
+        let buffer = self.buffers.pop();
+        self.lowest = self.lowest.min(self.buffers.len());
+        buffer
+    }
+}
+
 impl Blocks {
     pub(crate) fn new(block_bytes: u32, budget: u64) -> Arc<Self> {
         let recycled = budget / RECYCLED_PART / u64::from(block_bytes);
@@ -107,12 +116,7 @@ impl Blocks {
 
     /// A block buffer with arbitrary content.
     pub(crate) fn block(self: &Arc<Self>) -> Block {
-        let recycled = {
-            let mut free = self.free.lock();
-            let recycled = free.buffers.pop();
-            free.lowest = free.lowest.min(free.buffers.len());
-            recycled
-        };
+        let recycled = self.free.lock().pop();
         let buffer = recycled.unwrap_or_else(|| {
             self.take(self.block_bytes());
             AlignedBuffer::with_any_content(self.block_bytes)
@@ -128,8 +132,7 @@ impl Blocks {
     pub(super) fn give_back(&self) -> bool {
         let buffer = {
             let mut free = self.free.lock();
-            let buffer = free.buffers.pop();
-            free.lowest = free.lowest.min(free.buffers.len());
+            let buffer = free.pop();
             if buffer.is_some() {
                 self.give(self.block_bytes());
             }
