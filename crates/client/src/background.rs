@@ -7,7 +7,7 @@ use crate::write_behind::WriteBehind;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use world::{Task, World};
+use world::{Instant, Task, World};
 
 /// How often dirty inodes are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -57,11 +57,34 @@ impl Background {
     }
 }
 
+/// What is done once in a while.
+struct Every {
+    pause: Duration,
+    last: Instant,
+}
+
+impl Every {
+    /// Due for the first time after a pause.
+    fn new(pause: Duration, now: Instant) -> Self {
+        Self { pause, last: now }
+    }
+
+    /// Whether it is due. If so, it is again after a pause.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now - self.last >= self.pause;
+        if is_due {
+            self.last = now;
+        }
+        is_due
+    }
+}
+
 async fn run(background: Weak<Background>, world: World) {
-    let mut last_retry = world.now();
-    let mut last_given_back = world.now();
-    let mut last_atimes = world.now();
-    let mut last_numbers = world.now();
+    let begun = world.now();
+    let mut retries = Every::new(RETRY_AFTER, begun);
+    let mut giving_back = Every::new(world::GIVE_BACK_EVERY, begun);
+    let mut atimes = Every::new(ATIMES_EVERY, begun);
+    let mut numbers = Every::new(NUMBERS_EVERY, begun);
     loop {
         {
             let Some(it) = background.upgrade() else {
@@ -74,23 +97,19 @@ async fn run(background: Weak<Background>, world: World) {
             return;
         };
         let now = world.now();
-        let retry = now - last_retry >= RETRY_AFTER;
+        let retry = retries.is_due(now);
         it.write_behind.write_due(now, retry);
         if retry {
-            last_retry = now;
             it.pages.tidy();
             it.session.report_low_water();
         }
-        if now - last_given_back >= world::GIVE_BACK_EVERY {
-            last_given_back = now;
+        if giving_back.is_due(now) {
             it.pages.give_back_idle();
         }
-        if now - last_atimes >= ATIMES_EVERY {
-            last_atimes = now;
+        if atimes.is_due(now) {
             it.accesses.record_later();
         }
-        if now - last_numbers >= NUMBERS_EVERY {
-            last_numbers = now;
+        if numbers.is_due(now) {
             let session = it.session.clone();
             let giving = async move { session.owner().give_numbers_back().await };
             it.session.spawn("gives unused numbers back", giving);
