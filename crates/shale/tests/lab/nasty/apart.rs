@@ -22,8 +22,7 @@ pub(super) fn others_go_on_without_a_node_that_the_owner_alone_cannot_reach(lab:
     let lost = RefCell::new(Vec::new());
     let strike = |load: &mut Load| {
         load.mark();
-        let between = [(owner, apart), (apart, owner)];
-        let cut = between.map(|(from, to)| Lost::between(lab, from, to));
+        let cut = Lost::both_ways(lab, owner, apart);
         lost.borrow_mut().extend(cut);
         lab.until("its programs wait", || load.none_gets_on(&[apart], APART));
     };
@@ -53,10 +52,9 @@ pub(super) fn an_expelled_node_is_told_by_the_only_one_that_it_reaches(lab: &Lab
     let lost = RefCell::new(Vec::new());
     let strike = |load: &mut Load| {
         load.mark();
-        for other in lab.nodes() {
-            if ![victim, reached].contains(&other) {
-                let between = [(other, victim), (victim, other)];
-                let cut = between.map(|(from, to)| Lost::between(lab, from, to));
+        for other in &nodes {
+            if ![victim, reached].contains(other) {
+                let cut = Lost::both_ways(lab, *other, victim);
                 lost.borrow_mut().extend(cut);
             }
         }

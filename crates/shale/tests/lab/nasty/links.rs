@@ -28,6 +28,15 @@ impl Lost {
         lost
     }
 
+    /// From now on, in both directions: neither hears the other.
+    #[track_caller]
+    pub(super) fn both_ways(lab: &Lab, one: u32, other: u32) -> [Self; 2] {
+        [
+            Self::between(lab, one, other),
+            Self::between(lab, other, one),
+        ]
+    }
+
     /// Each node knows the others' hardware addresses in advance. Returns whether the kernel takes this one.
     fn lead_to(&self, hardware_address: &str) -> bool {
         let address = format!("10.83.0.{}", self.to);
