@@ -76,22 +76,26 @@ fn owner_of(lab: &Lab, asked: u32) -> u64 {
     })
 }
 
+/// Whether a node shows such a way, from a wait of its own to the end of that one's chain.
+fn shows(lab: &Lab, node: u32, is_told: impl Fn(&[chains::Link]) -> bool) -> Result<(), String> {
+    let waiters = lab.ask(node, &["waiters", "--all"]);
+    let ways = chains::from(&waiters, node.into());
+    ways.iter()
+        .any(|way| is_told(way))
+        .then_some(())
+        .ok_or_else(|| format!("n{node}: {waiters}"))
+}
+
 /// Whether a node shows that a program there waits because nobody may serve without a quorum, and what helps.
 fn shows_waiters(lab: &Lab, node: u32) -> Result<(), String> {
-    let waiters = lab.ask(node, &["waiters", "--all"]);
-    let is_told = |way: &Vec<chains::Link>| {
+    shows(lab, node, |way| {
         let (first, last) = (&way[0], &way[way.len() - 1]);
         let causes = ["it has no lease: ", "the cluster has no manager: "];
         let helps = last.remedy.as_deref().unwrap_or_default();
         first.text.contains(" of process ")
             && causes.iter().any(|cause| last.text.starts_with(cause))
             && helps.starts_with("see that most of the quorum nodes run")
-    };
-    let ways = chains::from(&waiters, node.into());
-    ways.iter()
-        .any(is_told)
-        .then_some(())
-        .ok_or_else(|| format!("n{node}: {waiters}"))
+    })
 }
 
 /// Programs of a node that wait in a system call, and get signals there.
@@ -130,10 +134,7 @@ impl Signalled {
         for pid in [stopped, killed, goes_on] {
             let request = format!(" of process {pid} ");
             lab.until("a program waits", || {
-                let waiters = lab.ask(node, &["waiters", "--all"]);
-                let ways = chains::from(&waiters, node.into());
-                let waits = ways.iter().any(|way| way[0].text.contains(&request));
-                waits.then_some(()).ok_or_else(|| waiters.to_string())
+                shows(lab, node, |way| way[0].text.contains(&request))
             });
         }
         signal(goes_on, Signal::USR1);
