@@ -98,23 +98,28 @@ fn shows_waiters(lab: &Lab, node: u32) -> Result<(), String> {
     })
 }
 
-/// Programs of a node that wait in a system call, and get signals there.
+/// A program of a node that waits in a system call, and has got a signal there that it handles.
 struct Signalled {
-    /// Is told to end.
-    stopped: Child,
-    /// Handles a signal, and is killed afterwards: the kernel tells the daemon of the first signal only.
-    killed: Child,
-    /// Handles a signal.
-    goes_on: Child,
-    /// What that one makes.
+    program: Child,
+    /// What it makes.
     made: PathBuf,
 }
 
 /// Opens a file, without another process, and says what it has heard and done.
 const OPENS: &str = r#"trap 'echo heard' USR1; : > "$1" && echo made"#;
 
+/// Waits until a program has ended, however.
+#[track_caller]
+fn until_ended(lab: &Lab, what: &str, program: &mut Child) {
+    lab.until(what, || match program.try_wait() {
+        Ok(Some(_)) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+}
+
 impl Signalled {
-    /// All of them wait on a node, and one of them does after this: the others end.
+    /// Three programs wait on a node, and this one does afterwards: the others end, of which one is told to, and one handles a
+    /// signal and is killed then.
     #[track_caller]
     fn all_but_one_end(lab: &Lab, node: u32) -> Self {
         let start = |name: &str| {
@@ -123,44 +128,45 @@ impl Signalled {
             command.args(["-c", OPENS, "sh"]).arg(path);
             command.stdout(Stdio::piped()).spawn().unwrap()
         };
-        let mut programs = Self {
-            stopped: start("stopped"),
-            killed: start("killed"),
-            goes_on: start("goes-on"),
-            made: lab.path(node, "goes-on"),
-        };
-        let pids = [&programs.stopped, &programs.killed, &programs.goes_on];
-        let [stopped, killed, goes_on] = pids.map(|it| i32::try_from(it.id()).unwrap());
-        for pid in [stopped, killed, goes_on] {
+        let programs = ["stopped", "killed", "goes-on"].map(start);
+        let pids = programs
+            .each_ref()
+            .map(|it| i32::try_from(it.id()).unwrap());
+        for pid in pids {
             let request = format!(" of process {pid} ");
             lab.until("a program waits", || {
                 shows(lab, node, |way| way[0].text.contains(&request))
             });
         }
+        let [to_stop, to_kill, goes_on] = pids;
         signal(goes_on, Signal::USR1);
-        signal(killed, Signal::USR1);
-        signal(killed, Signal::KILL);
-        signal(stopped, Signal::TERM);
-        for program in [&mut programs.stopped, &mut programs.killed] {
-            lab.until("a killed program ends", || match program.try_wait() {
-                Ok(Some(_)) => Ok(()),
-                other => Err(format!("{other:?}")),
-            });
+        // The kernel tells the daemon of a program's first signal only.
+        signal(to_kill, Signal::USR1);
+        signal(to_kill, Signal::KILL);
+        signal(to_stop, Signal::TERM);
+        let [mut stopped, mut killed, program] = programs;
+        for ended in [&mut stopped, &mut killed] {
+            until_ended(lab, "a killed program ends", ended);
         }
-        programs
+        Self {
+            program,
+            made: lab.path(node, "goes-on"),
+        }
     }
 
-    /// Whether the one that handles its signal still waits.
+    /// It still waits.
     #[track_caller]
-    fn one_waits(&mut self) {
-        let ended = self.goes_on.try_wait().unwrap();
+    fn must_wait(&mut self) {
+        let ended = self.program.try_wait().unwrap();
         assert!(ended.is_none(), "a signal that it handles ended its wait");
     }
 
-    /// That one has gone on.
+    /// It has heard its signal and gone on.
     #[track_caller]
-    fn one_has_gone_on(self) {
-        let output = self.goes_on.wait_with_output().unwrap();
+    fn must_go_on(mut self, lab: &Lab) {
+        // Before what it has said is read, for which nothing sets a limit. It says so little that the pipe has room for it.
+        until_ended(lab, "a program goes on", &mut self.program);
+        let output = self.program.wait_with_output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{output:?}");
         assert!(said.contains("heard") && said.contains("made"), "{said}");
@@ -214,7 +220,7 @@ fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) 
         answered,
         "nobody answers without a lease, and nobody is told an error"
     );
-    signalled.one_waits();
+    signalled.must_wait();
 
     let away = begun.elapsed();
     let back = Instant::now();
@@ -224,7 +230,7 @@ fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) 
     load.gets_on(nodes, 1);
     let waited = back.elapsed();
     load.gets_on(nodes, FILES_AFTERWARDS);
-    signalled.one_has_gone_on();
+    signalled.must_go_on(lab);
     load.end(nodes);
     load.must_be_seen(lab, nodes);
     load.remove(lab, nodes[0]);
