@@ -208,7 +208,7 @@ impl Sending {
             }
             return Poll::Ready(Ok(true));
         }
-        // Payloads are sent from where they lie.
+        // Parts are sent from where they lie.
         let mut slices = [IoSlice::new(&[]); PARTS * TOGETHER_MAX];
         let count = self.together.slices(&mut slices);
         self.is_flushed = false;

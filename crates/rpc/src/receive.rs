@@ -2,7 +2,7 @@
 
 use crate::Fault;
 use crate::frame::{Frame, HEADER_BYTES, Header};
-use crate::seal::{Opener, SEALED_HEADER_BYTES, TAG_BYTES};
+use crate::seal::{Opener, SEALED_HEADER_BYTES};
 use bytes::Bytes;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -47,7 +47,7 @@ pub(crate) struct Receiver {
 /// A frame that hasn't come whole.
 struct Partial {
     header: Header,
-    /// The encoded part, with its tag if the frame is sealed.
+    /// The encoded part, with the tags of parts if the frame is sealed.
     body: Vec<u8>,
     body_filled: usize,
     payload: Option<AlignedBuffer>,
@@ -55,12 +55,13 @@ struct Partial {
 }
 
 impl Partial {
-    fn new(header: Header, is_sealed: bool) -> Self {
-        let has_tag = is_sealed && header.body_bytes + header.payload_bytes > 0;
-        let tag_bytes = if has_tag { TAG_BYTES } else { 0 };
+    fn new(header: Header, opener: Option<&Opener>) -> Self {
+        let body_bytes = opener.map_or(header.body_bytes, |opener| {
+            opener.rest_bytes(header.body_bytes, header.payload_bytes)
+        });
         Self {
             header,
-            body: vec![0; header.body_bytes + tag_bytes],
+            body: vec![0; body_bytes],
             body_filled: 0,
             payload: (header.payload_bytes > 0)
                 .then(|| AlignedBuffer::with_any_content(header.payload_bytes)),
@@ -206,7 +207,7 @@ impl Receiver {
             };
             let header = Header::decode(&bytes)?;
             allow(&header)?;
-            self.partial = Some(Partial::new(header, self.opener.is_some()));
+            self.partial = Some(Partial::new(header, self.opener.as_ref()));
         }
         let Some(mut partial) = self.partial.take() else {
             return Ok(None);
@@ -224,19 +225,20 @@ impl Receiver {
             self.start += count;
         }
         let mut body = partial.body;
-        let payload = partial
-            .payload
-            .map_or_else(Bytes::new, AlignedBuffer::freeze);
-        match &mut self.opener {
+        let payload = match &mut self.opener {
             Some(opener) => {
                 // What opens is what was sealed: its checksums would say it once more, for as much work.
-                if !body.is_empty() {
-                    opener.open_parts(&mut body, &payload)?;
-                }
+                let payload = opener.open_parts(&mut body, partial.payload)?;
                 opener.advance();
+                payload
             }
-            None => partial.header.check_parts(&body, &payload)?,
-        }
+            None => {
+                let payload = partial.payload;
+                let payload = payload.map_or_else(Bytes::new, AlignedBuffer::freeze);
+                partial.header.check_parts(&body, &payload)?;
+                payload
+            }
+        };
         partial.header.frame(body.into(), payload).map(Some)
     }
 

@@ -4,7 +4,7 @@
 //! the authorities that it believes. [`Security`] holds those and the policy (`cipherList`), and both can
 //! be replaced while it is used. *A connection*: `Addresses` or `Gate` hand the bare stream to
 //! [`Security`], TLS proves both sides (`handshake`), and out comes a [`Channel`] whose frames go
-//! inside TLS or are sealed (`crate::seal`). *A machine that joins* has only a token (`token`, `join`).
+//! sealed (`crate::seal`), with older builds inside TLS. *A machine that joins* has only a token (`token`, `join`).
 //!
 //! Random numbers for keys, serials, secrets and TLS come from the system through aws-lc, not from
 //! `world`: no simulation uses this module. `docs/protocols/security.md` tells the whole story.

@@ -23,9 +23,9 @@ use world::World;
 /// What a connection is for. TLS agrees on it (ALPN), so nobody on the way can change it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// Frames of nodes, sealed after the handshake.
+    /// Frames of nodes, of which payloads can be read on the way.
     AuthOnly,
-    /// Frames of nodes inside TLS.
+    /// Frames of nodes, wholly encrypted.
     Encrypted,
     /// A machine joins: it has no certificate yet.
     Join,
@@ -34,21 +34,31 @@ pub(crate) enum Purpose {
 impl Purpose {
     const ALL: [Purpose; 3] = [Purpose::AuthOnly, Purpose::Encrypted, Purpose::Join];
 
-    /// Its name in TLS.
-    pub(crate) fn protocol(self) -> &'static [u8] {
+    /// Its names in TLS, the best first.
+    pub(crate) fn protocols(self) -> &'static [&'static [u8]] {
         match self {
-            Self::AuthOnly => b"shale-authonly/1",
-            Self::Encrypted => b"shale/1",
-            Self::Join => b"shale-join/1",
+            Self::AuthOnly => &[b"shale-authonly/1"],
+            Self::Encrypted => &[b"shale/2", INSIDE_TLS],
+            Self::Join => &[b"shale-join/1"],
         }
     }
 
     /// The first of the names that is one of ours.
     pub(crate) fn of<'a>(names: impl IntoIterator<Item = &'a [u8]>) -> Option<Self> {
         let mut names = names.into_iter();
-        names.find_map(|name| Self::ALL.into_iter().find(|one| one.protocol() == name))
+        names.find_map(|name| {
+            let mut all = Self::ALL.into_iter();
+            all.find(|one| one.protocols().contains(&name))
+        })
+    }
+
+    fn alpn(self) -> Vec<Vec<u8>> {
+        self.protocols().iter().map(|name| name.to_vec()).collect()
     }
 }
+
+/// The name of encrypted connections whose frames go inside TLS: builds before the one that seals them know no other.
+pub(crate) const INSIDE_TLS: &[u8] = b"shale/1";
 
 /// TLS's clock is the world's.
 #[derive(Debug)]
@@ -185,7 +195,7 @@ fn client(
 
 /// What all configurations of clients have.
 pub(crate) fn finished_client(mut config: ClientConfig, purpose: Purpose) -> ClientConfig {
-    config.alpn_protocols = vec![purpose.protocol().to_vec()];
+    config.alpn_protocols = purpose.alpn();
     config.resumption = Resumption::disabled();
     // The name is checked, but nobody on the way needs to read it.
     config.enable_sni = false;
@@ -221,7 +231,7 @@ fn server(
             .with_single_cert(credentials.chain(), credentials.key().rustls())
     };
     let mut config = config.map_err(unusable)?;
-    config.alpn_protocols = vec![purpose.protocol().to_vec()];
+    config.alpn_protocols = purpose.alpn();
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)

@@ -1,5 +1,5 @@
 //! The beginning of a protected connection: TLS's handshake, then one last word of each side, after
-//! which frames go either inside TLS or sealed over the bare stream.
+//! which frames go sealed over the bare stream, or, with an older build, inside TLS.
 //!
 //! *The last word* tells both sides that the other has taken their certificate: TLS alone lets a client
 //! go on before the server has looked at it. The client says it first, and sends nothing more before it
@@ -8,14 +8,15 @@
 //! certificate is told by TLS's alert in place of the word.
 
 use super::certificate::{Certificate, Fingerprint};
-use super::configs::{Configs, Purpose, server_name};
+use super::configs::{Configs, INSIDE_TLS, Purpose, server_name};
 use super::explain::{Side, explain};
 use super::mode::{Mode, Suite, Suites};
 use super::names::NodeName;
 use super::records::Records;
 use super::refusals::{Kind, Refusal};
 use crate::channel::{Channel, Stream};
-use crate::seal::{FrameKeys, SECRET_BYTES};
+use crate::seal::{FrameKeys, Hidden, SECRET_BYTES};
+use aws_lc_rs::aead;
 use rustls::pki_types::ServerName;
 use rustls::server::Acceptor;
 use rustls::{CipherSuite, ClientConfig, CommonState, ConnectionCommon, SideData};
@@ -29,8 +30,10 @@ use world::World;
 /// The last word of each side inside TLS.
 const LAST_WORD: [u8; 8] = *b"SHRPTLS1";
 
-/// What the secrets of sealed frames are exported for (RFC 8446, 7.5), and for which direction.
-const EXPORT_LABEL: &[u8] = b"EXPORTER-shale-frames-1";
+/// What the secrets of sealed frames are exported for (RFC 8446, 7.5): frames whose payloads can be read, those that are
+/// hidden wholly; and for which direction.
+const EXPORT_NAMES: &[u8] = b"EXPORTER-shale-frames-1";
+const EXPORT_ALL: &[u8] = b"EXPORTER-shale-frames-2";
 const TO_SERVER: &[u8] = b"to the answering node";
 const TO_CLIENT: &[u8] = b"to the asking node";
 
@@ -71,12 +74,12 @@ pub(crate) async fn connect<S: Stream + 'static>(
     name: NodeName,
 ) -> Result<Channel, Refusal> {
     let mut tls = connect_tls(stream, purpose, config, server_name(name)).await?;
-    if purpose != Purpose::AuthOnly {
+    let Some(hidden) = hidden(tls.get_ref().1, purpose)? else {
         tls.get_mut().0.open();
         return Ok(Channel::plain(tls));
-    }
+    };
     let (records, connection) = tls.into_inner();
-    let keys = keys(&connection, Side::Asking)?;
+    let keys = keys(&connection, Side::Asking, hidden)?;
     Ok(Channel::sealed(records.into_inner(), keys))
 }
 
@@ -156,7 +159,10 @@ async fn answer<S: Stream>(
     let shown = match purpose {
         Purpose::Join => None,
         Purpose::AuthOnly => Some(node_of(connection, configs, Mode::AuthOnly)?),
-        Purpose::Encrypted => Some(node_of(connection, configs, mode_of(connection)?)?),
+        Purpose::Encrypted => {
+            let mode = Mode::Encrypted(Suites::only(suite_of(connection)?));
+            Some(node_of(connection, configs, mode)?)
+        }
     };
     hear_last_word(tls, Side::Answering).await?;
     let (records, connection) = tls.get_mut();
@@ -166,19 +172,32 @@ async fn answer<S: Stream>(
     Ok((purpose, shown))
 }
 
-/// With which suite TLS protects an encrypted connection.
-fn mode_of(connection: &CommonState) -> Result<Mode, Refusal> {
+/// With which suite an encrypted connection is protected.
+fn suite_of(connection: &CommonState) -> Result<Suite, Refusal> {
     let suite = connection.negotiated_cipher_suite().map(|it| it.suite());
-    let suite = match suite {
-        Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Suite::Aes128Gcm,
-        Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => Suite::Aes256Gcm,
-        Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Suite::ChaCha20Poly1305,
+    match suite {
+        Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => Ok(Suite::Aes128Gcm),
+        Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => Ok(Suite::Aes256Gcm),
+        Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => Ok(Suite::ChaCha20Poly1305),
         other => {
             let text = format!("TLS has agreed on a suite that wasn't offered: {other:?}");
-            return Err(Refusal::new(Kind::Mode, text));
+            Err(Refusal::new(Kind::Mode, text))
         }
-    };
-    Ok(Mode::Encrypted(Suites::only(suite)))
+    }
+}
+
+/// What sealed frames hide on a connection that is for this; none: frames go inside TLS.
+fn hidden(connection: &CommonState, purpose: Purpose) -> Result<Option<Hidden>, Refusal> {
+    Ok(match purpose {
+        Purpose::Join => None,
+        Purpose::AuthOnly => Some(Hidden::Names),
+        Purpose::Encrypted if connection.alpn_protocol() == Some(INSIDE_TLS) => None,
+        Purpose::Encrypted => Some(Hidden::All(match suite_of(connection)? {
+            Suite::Aes128Gcm => &aead::AES_128_GCM,
+            Suite::Aes256Gcm => &aead::AES_256_GCM,
+            Suite::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+        })),
+    })
 }
 
 /// What comes behind the last words.
@@ -186,9 +205,9 @@ fn leave<S: Stream + 'static>(
     mut tls: server::TlsStream<Records<S>>,
     (purpose, shown): (Purpose, Option<Shown>),
 ) -> Result<Arrival, Refusal> {
-    if let (Purpose::AuthOnly, Some(shown)) = (purpose, shown) {
+    if let (Some(hidden), Some(shown)) = (hidden(tls.get_ref().1, purpose)?, shown) {
         let (records, connection) = tls.into_inner();
-        let keys = keys(&connection, Side::Answering)?;
+        let keys = keys(&connection, Side::Answering, hidden)?;
         let channel = Channel::sealed(records.into_inner(), keys);
         return Ok(Arrival::Node(channel, shown));
     }
@@ -201,7 +220,8 @@ fn leave<S: Stream + 'static>(
 
 /// TLS lets a side go on that names no purpose at all.
 fn check_purpose(connection: &CommonState, purpose: Purpose) -> Result<(), Refusal> {
-    if connection.alpn_protocol() != Some(purpose.protocol()) {
+    let agreed = connection.alpn_protocol();
+    if !agreed.is_some_and(|agreed| purpose.protocols().contains(&agreed)) {
         let text = "the other side didn't agree on what the connection is for";
         return Err(Refusal::new(Kind::Mode, text));
     }
@@ -262,10 +282,18 @@ fn check_end<S, D: SideData>(
 }
 
 /// Secrets of both directions that only the two ends of the TLS connection can know.
-fn keys<D: SideData>(connection: &ConnectionCommon<D>, side: Side) -> Result<FrameKeys, Refusal> {
+fn keys<D: SideData>(
+    connection: &ConnectionCommon<D>,
+    side: Side,
+    hidden: Hidden,
+) -> Result<FrameKeys, Refusal> {
+    let label = match hidden {
+        Hidden::Names => EXPORT_NAMES,
+        Hidden::All(_) => EXPORT_ALL,
+    };
     let secret = |direction: &[u8]| {
         let secret = [0; SECRET_BYTES];
-        let exported = connection.export_keying_material(secret, EXPORT_LABEL, Some(direction));
+        let exported = connection.export_keying_material(secret, label, Some(direction));
         exported.map_err(|error| {
             let text = format!("TLS gave no keys for frames: {error}");
             Refusal::new(Kind::Garbage, text)
@@ -276,10 +304,12 @@ fn keys<D: SideData>(connection: &ConnectionCommon<D>, side: Side) -> Result<Fra
         Side::Asking => FrameKeys {
             sending: to_server,
             receiving: to_client,
+            hidden,
         },
         Side::Answering => FrameKeys {
             sending: to_client,
             receiving: to_server,
+            hidden,
         },
     })
 }

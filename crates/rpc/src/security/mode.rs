@@ -79,7 +79,7 @@ pub enum Mode {
     /// `AUTHONLY`: both sides prove who they are, requests and names are encrypted, file data can be
     /// read on the way but not changed.
     AuthOnly,
-    /// Everything is encrypted by TLS, with one of these suites.
+    /// Everything is encrypted, with one of these suites of TLS.
     Encrypted(Suites),
 }
 

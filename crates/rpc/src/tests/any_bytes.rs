@@ -9,7 +9,7 @@ use super::sides::{NO_LANES, bytes_of, few, hello_from_to};
 use crate::frame::{Ending, Frame, HEADER_BYTES};
 use crate::hello::{Credit, Credits, Hello, Lanes};
 use crate::receive::Receiver;
-use crate::seal::{FrameKeys, SECRET_BYTES, Sealer};
+use crate::seal::{FrameKeys, Hidden, SECRET_BYTES, Sealer};
 use fuzzing::{Memory, Source};
 use model::call::{BODY_BYTES_MAX, Call, Class, Method, Reply};
 use model::checksum::crc32c;
@@ -168,9 +168,14 @@ struct Stream {
 impl Stream {
     /// `first`: the hello that lets the stream go on. `is_of_answerer`: of the side that replies.
     fn new(source: &mut Source<'_>, first: Hello, is_of_answerer: bool) -> Self {
+        let hidden = match source.chance() {
+            true => Hidden::Names,
+            false => Hidden::All(&aws_lc_rs::aead::AES_256_GCM),
+        };
         let keys = |sending, receiving| FrameKeys {
             sending: [sending; SECRET_BYTES],
             receiving: [receiving; SECRET_BYTES],
+            hidden,
         };
         let is_sealed = source.below(3) == 0;
         let (mut sealer, _) = keys(1, 2).into_pair();

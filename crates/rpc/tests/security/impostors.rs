@@ -170,6 +170,7 @@ fn whoever_has_no_certificate_of_a_node_is_refused() {
                 (of(&[name(1)]), None),
                 (of(&[name(1)]), Some(b"h2")),
                 (of(&[name(1)]), Some(b"shale/1")),
+                (of(&[name(1)]), Some(b"shale/2")),
                 (of(&[name(1)]), Some(b"shale-join/1")),
             ] {
                 let answer = tls_of_others(&cluster, stranger(&server), own, purpose).await;
