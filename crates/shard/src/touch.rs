@@ -3,7 +3,7 @@
 //! Coordination may take the change of a view from a node that no other node reaches. If the log were on that node alone then,
 //! nobody could take the shard over: the node is expelled, and all that the next owner needs is where nobody comes to. So an owner
 //! that reaches no NSD of other nodes any more first finds out whether it is the one that can't be reached, and waits until then.
-//! So does whoever takes a shard over.
+//! So does whoever takes a shard over, and an owner whose log would be on this node alone because an NSD of another one is given up.
 
 use model::member::HEARTBEAT_EVERY;
 use model::{Error, ErrorKind, NsdId, Result};
@@ -85,7 +85,9 @@ mod tests {
     use super::*;
     use crate::rig::{SHARD, commit, loopback, machine, open, power_on_beside, value};
     use crate::takeover::Opening;
+    use futures::future::join;
     use model::Scheme;
+    use model::map::NsdState;
     use parking_lot::Mutex;
     use std::collections::BTreeSet;
     use std::pin::pin;
@@ -179,6 +181,84 @@ mod tests {
             });
             ran.finished();
         }
+    }
+
+    /// Begins to drain an NSD.
+    async fn give_up(pool: &Pool, nsd: NsdId) {
+        let mut map = (*pool.map()).clone();
+        map.epoch = map.epoch.next();
+        let entry = map.nsds.iter_mut().find(|entry| entry.nsd == nsd);
+        entry.unwrap().state = NsdState::Draining;
+        pool.set_map(map).await.unwrap();
+    }
+
+    /// Would be broken if a node that nobody reaches took the log to itself because the NSD of another node is given up; if
+    /// nothing were written until it is known whether somebody does; or if the NSD were kept although somebody does.
+    #[test]
+    fn a_log_leaves_an_nsd_that_is_given_up_for_its_own_node_only_if_the_cluster_hears_it() {
+        for told_at_last in [Contact::Heard, Contact::Over] {
+            let machine = machine(41, Scheme::Replicate(2), 2);
+            let ran = machine.run(move |world| async move {
+                let told = Arc::new(Told(Mutex::new(Contact::NotYet)));
+                let opening = Opening {
+                    touch: told.clone(),
+                    ..power_on_beside(&world, OWN).await
+                };
+                let opened = open(opening.clone()).await.unwrap();
+                commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+                let before = opened.log.view();
+                assert_eq!(before.len(), 2);
+                give_up(&opening.pool, FAR).await;
+                for number in 2..=4 {
+                    let begun = world.now();
+                    let writing = async {
+                        let rows = [("b", Some("2"))];
+                        commit(&opened, number, &rows).await.unwrap();
+                        world.now() - begun
+                    };
+                    // One NSD is enough for the log.
+                    let (left, took) = join(opened.log.leave_given_up(1), writing).await;
+                    left.unwrap();
+                    assert!(took < HEARD_MAX / 2, "{took:?}");
+                    assert_eq!(opened.log.view(), before);
+                    assert_eq!(opened.log.failed(), None);
+                }
+                *told.0.lock() = told_at_last;
+                let left = opened.log.leave_given_up(1).await;
+                if told_at_last == Contact::Over {
+                    assert_eq!(left.unwrap_err().kind(), ErrorKind::OldEpoch);
+                    assert_eq!(opened.log.view(), before);
+                    return;
+                }
+                left.unwrap();
+                assert_eq!(opened.log.view(), [OWN]);
+                commit(&opened, 5, &[("c", Some("3"))]).await.unwrap();
+            });
+            ran.finished();
+        }
+    }
+
+    /// Would be broken if an NSD were kept because nobody hears the node, although yet another node takes the log.
+    #[test]
+    fn a_log_goes_from_another_node_to_the_next_one_whether_the_cluster_hears_the_owner_or_not() {
+        let machine = machine(43, Scheme::Replicate(2), 3);
+        let ran = machine.run(|world| async move {
+            let opening = Opening {
+                touch: Arc::new(Told(Mutex::new(Contact::NotYet))),
+                ..power_on_beside(&world, OWN).await
+            };
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let before = opened.log.view();
+            let far = before.iter().copied().find(|nsd| *nsd != OWN).unwrap();
+            give_up(&opening.pool, far).await;
+            opened.log.leave_given_up(2).await.unwrap();
+            let after = opened.log.view();
+            assert_eq!(after.len(), 2);
+            assert!(!after.contains(&far), "{after:?}");
+            commit(&opened, 2, &[("a", Some("2"))]).await.unwrap();
+        });
+        ran.finished();
     }
 
     /// Would be broken if a node that nobody reaches took the log to itself when it opens the shard again.

@@ -30,6 +30,8 @@ enum Cause {
         leaving: NsdId,
         /// The view is large enough without it.
         is_spare: bool,
+        /// When that was seen.
+        found: Instant,
     },
     /// Members are missing and may be available again.
     Missing,
@@ -57,7 +59,8 @@ impl Log {
 
     /// Replaces members whose NSDs are given up or failed, or in the failure group of another member's, if
     /// other NSDs are available. Members that a view of `wanted` doesn't need leave without: a pool whose
-    /// scheme survives fewer losses than before may have no other NSD.
+    /// scheme survives fewer losses than before may have no other NSD. One stays for now if the log would be on this node alone
+    /// without it and nobody is known to hear this node: to be tried again.
     pub(crate) async fn leave_given_up(&self, wanted: usize) -> Result<()> {
         let (generation, view) = self.view_now();
         let takes_log = |nsd: &NsdId| self.shared.pool.takes_log(*nsd);
@@ -71,9 +74,14 @@ impl Log {
         if !is_spare && self.shared.pool.log_replacement(&view, leaving).is_none() {
             return Ok(());
         }
-        self.shared
-            .change_view_in_task(generation, Cause::Leaving { leaving, is_spare })
-            .await?;
+        let found = self.shared.world.now();
+        self.shared.be_heard_without(&view, leaving, found).await;
+        let cause = Cause::Leaving {
+            leaving,
+            is_spare,
+            found,
+        };
+        self.shared.change_view_in_task(generation, cause).await?;
         Ok(())
     }
 
@@ -206,7 +214,10 @@ impl Shared {
 
     /// False: the view stays as it is for now ([`Self::replace`]).
     async fn change_view(&self, generation: u64, cause: Cause) -> Result<bool> {
-        let found = self.world.now();
+        let found = match cause {
+            Cause::Leaving { found, .. } => found,
+            Cause::Faulty(..) | Cause::Missing => self.world.now(),
+        };
         let mut record = self.record.lock().await;
         let first = {
             let mut state = self.state.lock();
@@ -235,7 +246,10 @@ impl Shared {
                     Ok(true)
                 }
                 Ok(None) => {
-                    state.kept = Some(self.world.now());
+                    // One that is given up says nothing of another one that has failed.
+                    if matches!(cause, Cause::Faulty(..)) {
+                        state.kept = Some(self.world.now());
+                    }
                     Ok(false)
                 }
                 Err(error) => Err(error),
@@ -260,7 +274,7 @@ impl Shared {
         }
     }
 
-    /// `None`: a member that was found to have failed at `found` can't be left yet.
+    /// `None`: a member that was found to have failed, or to be given up, at `found` can't be left yet.
     async fn write_view(
         &self,
         record: &mut Versioned<ShardRecord>,
@@ -316,8 +330,15 @@ impl Shared {
                 "no NSD is ready to join the view",
             ));
         }
-        if matches!(cause, Cause::Faulty(..)) && !self.may_go_on(&old, &view, found).await? {
-            tracing::info!(shard = %self.shard, ?old, ?view, "the log stays on an NSD that doesn't answer: nobody is known to hear this node");
+        if !self.may_go_on(cause, &old, &view, found).await? {
+            match cause {
+                Cause::Leaving { .. } => {
+                    tracing::info!(shard = %self.shard, ?old, ?view, "the log stays on an NSD that is given up: nobody is known to hear this node");
+                }
+                Cause::Faulty(..) | Cause::Missing => {
+                    tracing::info!(shard = %self.shard, ?old, ?view, "the log stays on an NSD that doesn't answer: nobody is known to hear this node");
+                }
+            }
             return Ok(None);
         }
         match cause {
@@ -366,17 +387,43 @@ impl Shared {
             .map(Some)
     }
 
-    /// Whether the log may go on with these NSDs because one has failed, as was found then: others can take the shard over
-    /// from them, or the cluster has heard this node since.
-    async fn may_go_on(&self, old: &[NsdId], new: &[NsdId], found: Instant) -> Result<bool> {
-        if !touch::is_alone(old, new, |nsd| touch::is_own(&self.pool, nsd)) {
+    /// Gives the cluster time to hear this node, if the log may be on this node alone without that NSD. This is before the view
+    /// begins to change: an NSD that is given up still takes entries, and they are acknowledged meanwhile.
+    async fn be_heard_without(&self, view: &[NsdId], leaving: NsdId, since: Instant) {
+        let rest: Vec<NsdId> = view.iter().copied().filter(|nsd| *nsd != leaving).collect();
+        if self.is_alone(view, &rest) {
+            let heard = touch::heard(&self.world, &*self.touch, since);
+            // Whether it was is looked at when the new view is known.
+            let _known = self.world.timeout(HEARD_MAX, heard).await;
+        }
+    }
+
+    /// Whether the log may go on with these NSDs because one was found, then, to have failed or to be given up: others can take
+    /// the shard over from them, or the cluster has heard this node since.
+    async fn may_go_on(
+        &self,
+        cause: &Cause,
+        old: &[NsdId],
+        new: &[NsdId],
+        found: Instant,
+    ) -> Result<bool> {
+        if !self.is_alone(old, new) {
             return Ok(true);
         }
+        let patience = match cause {
+            // It had the time already.
+            Cause::Leaving { .. } => Duration::ZERO,
+            Cause::Faulty(..) | Cause::Missing => HEARD_MAX,
+        };
         let heard = touch::heard(&self.world, &*self.touch, found);
-        match self.world.timeout(HEARD_MAX, heard).await {
+        match self.world.timeout(patience, heard).await {
             Ok(heard) => heard.map(|()| true),
             Err(_) => Ok(false),
         }
+    }
+
+    fn is_alone(&self, old: &[NsdId], new: &[NsdId]) -> bool {
+        touch::is_alone(old, new, |nsd| touch::is_own(&self.pool, nsd))
     }
 
     /// Makes an NSD ready to be a member: it must refuse older owners and hold nothing from `first`
