@@ -24,7 +24,7 @@ use crate::catalog::{self, Catalog};
 use crate::frame::EntryKind;
 use crate::log::{Clock, Log, Start, Stored, view_size};
 use crate::memory::{ShardMemory, UnflushedLimit};
-use crate::touch::{self, Touch};
+use crate::touch::{self, HEARD_WAIT, Touch};
 use crate::tree::{Tree, TreeSetup};
 use bytes::Bytes;
 use coordination::{Coordination, EndedEpoch, FileSystem, NewFileSystem, ShardRecord, Versioned};
@@ -42,8 +42,10 @@ use std::sync::Arc;
 use steps::{Steps, Watch};
 use tail::Tail;
 use world::call::Deadline;
-use world::{Instant, Point, World};
+use world::{Instant, Part, Point, Work, World};
 
+/// What a take-over is called where waits are listed.
+const TAKE_OVER: &str = "a take-over";
 /// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
 /// Requests in flight to one NSD while the tail is copied: it makes entries of all durable together.
@@ -194,7 +196,10 @@ impl Lineage {
 /// `Corrupt`: acknowledged entries are gone.
 pub(crate) async fn open(opening: Opening, lineage: &mut Lineage) -> Result<Opened> {
     let story = |error: Error| error.while_doing(format!("take over shard {}", opening.shard));
-    take(&opening, lineage).await.map_err(story)
+    let work = Work::TakeOver(opening.shard);
+    let taken = take(&opening, lineage);
+    let taken = opening.world.at_work(TAKE_OVER, work, taken);
+    taken.await.map_err(story)
 }
 
 async fn take(opening: &Opening, lineage: &mut Lineage) -> Result<Opened> {
@@ -271,14 +276,10 @@ async fn be_heard(
     if !touch::is_alone(old, &new, |nsd| touch::is_own(&opening.pool, nsd)) {
         return Ok(());
     }
-    let heard = touch::heard(&opening.world, &*opening.touch, since);
-    within(
-        &opening.world,
-        HEARD_BUDGET,
-        "be heard by the cluster",
-        heard,
-    )
-    .await
+    let (world, step) = (&opening.world, "be heard by the cluster");
+    let heard = touch::heard(world, &*opening.touch, since);
+    let heard = world.listed(HEARD_WAIT, Part::Wait, heard);
+    within(world, HEARD_BUDGET, step, heard).await
 }
 
 /// Removes the entries after the end from the view. A newer owner may have written there meanwhile:

@@ -16,6 +16,8 @@ pub(crate) const HEARD_MAX: Duration = HEARTBEAT_EVERY.saturating_add(Duration::
 /// The cause by which an append's wait until the log is on other NSDs is listed.
 pub(crate) const VIEW_WAIT: &str =
     "coordination, or to be heard by others, before the log leaves an NSD";
+/// The cause by which a take-over's wait for the same is listed.
+pub(crate) const HEARD_WAIT: &str = "others to hear this node, before the log leaves their NSDs";
 /// How often it is looked whether it is known.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -92,7 +94,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::pin::pin;
     use std::sync::Arc;
-    use world::errand;
+    use world::{Part, Waiter, Work, errand};
 
     const OWN: NsdId = NsdId(1);
     const FAR: NsdId = NsdId(2);
@@ -274,8 +276,21 @@ mod tests {
             let opened = open(opening.clone()).await.unwrap();
             commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
             let _held = loopback(FAR).hold(|_| true);
-            let refused = open(opening.clone()).await.err().unwrap();
+            let mut opens = pin!(open(opening.clone()));
+            let mut waits = Vec::new();
+            let ended = loop {
+                match world.timeout(Duration::from_secs(1), opens.as_mut()).await {
+                    Ok(ended) => break ended,
+                    Err(_) => waits.extend(world.waits().0),
+                }
+            };
+            let refused = ended.err().unwrap();
             assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+            let hearing = waits.iter().find(|wait| wait.cause == HEARD_WAIT);
+            let errand = hearing.expect("it is listed").errand;
+            let part = Part::Work(Work::TakeOver(SHARD));
+            let is_inside = |wait: &Waiter| wait.errand == errand && wait.part == part;
+            assert!(waits.iter().any(is_inside), "{waits:?}");
             let record = opening.coordination.shard(SHARD).await.unwrap().unwrap();
             assert_eq!(record.value.view.len(), 2);
             *told.0.lock() = Contact::Heard;

@@ -27,6 +27,8 @@ pub enum Work {
     Return(InodeId),
     /// Storing and publishing what was written to an inode; `None`: to several small files.
     Store(Option<InodeId>),
+    /// Taking a shard over.
+    TakeOver(ShardId),
 }
 
 /// What a listed wait is in a chain of waits.
@@ -81,7 +83,7 @@ impl Part {
             Self::ForWork(work) | Self::Work(work) => match work {
                 Work::Ask(inode) | Work::Return(inode) => Some(inode),
                 Work::Store(inode) => inode,
-                Work::Commit(_) => None,
+                Work::Commit(_) | Work::TakeOver(_) => None,
             },
             Self::ForToken { inode, .. } | Self::ForLock { inode, .. } => Some(inode),
             Self::Wait

@@ -175,6 +175,7 @@ fn key(work: Work) -> String {
         Work::Return(inode) => format!("return {inode}"),
         Work::Store(Some(inode)) => format!("store {inode}"),
         Work::Store(None) => "store".into(),
+        Work::TakeOver(shard) => format!("take-over {shard}"),
     }
 }
 

@@ -137,7 +137,7 @@ fn of_wait(known: &Known, place: Place, wait: &Wait) -> String {
             format!("waits for the lock of inode {inode} that {program}{on} has")
         }
         WaitPart::Work { work } => match work.split_once(' ') {
-            Some(("commit", shard)) => format!("{}, shard {shard}", wait.what),
+            Some(("commit" | "take-over", shard)) => format!("{}, shard {shard}", wait.what),
             Some((_, inode)) => format!("{}, inode {inode}", wait.what),
             None => wait.what.clone(),
         },
