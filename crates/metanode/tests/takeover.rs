@@ -7,10 +7,11 @@ use model::owner::Reclaimed;
 use model::{
     Error, ErrorKind, FileKind, InodeId, NodeId, NodeRun, NsdId, Operation, Scheme, ShardId,
 };
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use world::World;
 use world::sim::{Faults, Simulation};
+use world::{Part, Work, World, errand};
 
 const ROOT: InodeId = InodeId::ROOT;
 
@@ -87,8 +88,19 @@ fn a_sync_while_a_shard_is_taken_over_again_does_not_succeed_before_the_changes_
             faults.slow("nsd1", Duration::from_secs(5));
             // At some time the changes leave the given-up shard, and the next owner isn't there yet.
             let second = Duration::from_secs(1);
-            while world.timeout(second, rig.metanode.sync()).await.is_err() {}
+            let mut parts = Vec::new();
+            loop {
+                let mut syncing = pin!(errand::begin(rig.metanode.sync()));
+                if world.timeout(second, syncing.as_mut()).await.is_ok() {
+                    break;
+                }
+                parts.extend(world.waits().0.iter().map(|wait| wait.part));
+            }
             assert!(!Arc::ptr_eq(&shard, &rig.metanode.hosted()));
+            let take_over = Work::TakeOver(shard.id());
+            for part in [Part::ForWork(take_over), Part::Work(take_over)] {
+                assert!(parts.contains(&part), "{part:?}: {parts:?}");
+            }
             shard.sync().await.expect_err("it made nothing durable");
             faults.heal("nsd1");
             rig.metanode.sync().await.unwrap();

@@ -12,10 +12,12 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use world::{Instant, Task};
+use world::{Instant, Part, Task, Work};
 
 /// Longest wait of an operation for a shard that is being taken over.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// The cause by which such a wait is listed.
+const TAKE_OVER_WAIT: &str = "the take-over of the shard";
 /// For this long after the shard's record named another process, the record isn't read again.
 const ELSEWHERE_PAUSE: Duration = Duration::from_secs(1);
 /// First and longest pause between attempts.
@@ -58,8 +60,10 @@ impl Host {
     /// `OldEpoch` if the shard is assigned to another process, or another owner served it since:
     /// nothing was done. `Unavailable` after a minute; the next caller continues. `ShuttingDown` after close.
     pub(crate) async fn take_over_again(&self, given_up: &Arc<Shard>) -> Result<()> {
+        let part = Part::ForWork(Work::TakeOver(given_up.id()));
+        let reopened = self.world().timeout(PAUSE_MAX, self.reopen(given_up));
         self.world()
-            .timeout(PAUSE_MAX, self.reopen(given_up))
+            .listed(TAKE_OVER_WAIT, part, reopened)
             .await
             .unwrap_or_else(|_| {
                 let text = format!(
