@@ -216,11 +216,14 @@ impl<'a> Chains<'a> {
                 next.extend(self.works(place, work));
                 next
             }
-            WaitPart::ForOwner { node, .. } => {
+            WaitPart::ForOwner { shard, node } => {
                 let mut next = self.inside(at);
                 let has_manager = |it: &Waits| it.manager.is_some();
                 match node {
-                    Some(node) => next.extend(self.standing(*node)),
+                    Some(node) => {
+                        next.extend(self.standing(*node));
+                        next.extend(self.works(Some(*node), &format!("take-over {shard}")));
+                    }
                     None if !self.known.answers.get(&place).is_some_and(has_manager) => {
                         next.push(Item::NoManager);
                     }

@@ -282,6 +282,17 @@ fn an_owner_without_a_lease_and_a_shard_without_an_owner_say_why() {
     assert!(lines[2].contains("no answer from n3"), "{lines:?}");
     let lines = printed(&known(vec![asks(None)], &[]));
     assert!(lines[0].contains("no node serves it"), "{lines:?}");
+    // It doesn't serve it yet.
+    let waits = vec![
+        wait(work("take-over 0"), 4, "00000000000000cc", None),
+        wait(WaitPart::Wait, 3, "00000000000000cc", None),
+        wait(work("take-over 1"), 4, "00000000000000dd", None),
+    ];
+    let lines = printed(&known(vec![asks(Some(1)), of_node(1, waits)], &[]));
+    assert!(lines[0].contains("the owner of shard 0, n1"), "{lines:?}");
+    assert!(lines[1].ends_with("inode 0:5, shard 0"), "{lines:?}");
+    assert!(lines[2].contains("waits for something"), "{lines:?}");
+    assert!(lines[3].contains("shard 1"), "{lines:?}");
 }
 
 #[test]
