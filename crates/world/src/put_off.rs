@@ -10,24 +10,29 @@ thread_local! {
     static PUT_OFF: RefCell<Option<Vec<(usize, Work)>>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, which goes on with many futures on a plain thread. What they put off ([`put_off`]) is done at its end. It
-/// must not wait for that.
+/// Runs `work`, which goes on with many futures on a plain thread. What they put off ([`put_off`]) is done at its end, also if
+/// it panics: others wait for that, and the thread may go on. It must not wait for that itself.
 pub fn in_one_go<R>(work: impl FnOnce() -> R) -> R {
-    let is_outermost = PUT_OFF.with_borrow_mut(|put_off| {
-        let is_outermost = put_off.is_none();
-        if is_outermost {
+    let _end = PUT_OFF.with_borrow_mut(|put_off| {
+        // Only the outermost one ends it.
+        put_off.is_none().then(|| {
             *put_off = Some(Vec::new());
-        }
-        is_outermost
+            OneGo
+        })
     });
-    let result = work();
-    if is_outermost {
+    work()
+}
+
+/// A thread is in [`in_one_go`] as long as it has this.
+struct OneGo;
+
+impl Drop for OneGo {
+    fn drop(&mut self) {
         // What these make themselves isn't put off any more.
         for (_, work) in PUT_OFF.take().into_iter().flatten() {
             work();
         }
     }
-    result
 }
 
 /// Puts off what `work` makes until the end of [`in_one_go`], unless something is put off for the same thing (`key`; an
@@ -47,6 +52,7 @@ pub fn put_off(key: usize, work: impl FnOnce() -> Box<dyn FnOnce()>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
 
     #[test]
@@ -66,5 +72,24 @@ mod tests {
         assert_eq!(result, 7);
         assert_eq!(*done.borrow(), [2, 3, 4]);
         assert!(!later(5));
+    }
+
+    /// Would be broken if a thread that survives a panic put off for ever what it makes from then on.
+    #[test]
+    fn what_is_put_off_is_done_if_the_work_panics() {
+        let done = Rc::new(RefCell::new(Vec::new()));
+        let later = |key: usize| {
+            let done = done.clone();
+            put_off(key, || Box::new(move || done.borrow_mut().push(key)))
+        };
+        let panics = || {
+            in_one_go(|| {
+                assert!(later(1));
+                in_one_go(|| assert!(!later(2), "it panics when both are put off"));
+            });
+        };
+        catch_unwind(AssertUnwindSafe(panics)).unwrap_err();
+        assert_eq!(*done.borrow(), [1, 2]);
+        assert!(!later(3), "the thread isn't in one any more");
     }
 }
