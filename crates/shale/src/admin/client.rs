@@ -133,20 +133,18 @@ impl Admin {
         Err(Error::new(kind, refusal.message))
     }
 
+    /// Why there is no connection.
     fn no_daemon(&self, error: &std::io::Error) -> Error {
+        if error.kind() == std::io::ErrorKind::PermissionDenied {
+            return lock::not_yours(self.directory());
+        }
+        // If the lock can't be looked at, nobody knows that none runs.
+        if let Err(refused) = lock::check_access(self.directory()) {
+            return refused;
+        }
         let dir = self.directory().display();
-        let (kind, text) = if error.kind() == std::io::ErrorKind::PermissionDenied {
-            (
-                ErrorKind::NotPermitted,
-                format!("the node in {dir} belongs to another user; run as its owner"),
-            )
-        } else {
-            (
-                ErrorKind::Unavailable,
-                format!("no daemon runs in {dir}; start it with `shale up --dir {dir}`"),
-            )
-        };
-        Error::new(kind, text)
+        let text = format!("no daemon runs in {dir}; start it with `shale up --dir {dir}`");
+        Error::new(ErrorKind::Unavailable, text)
     }
 
     /// Whether a daemon runs in the directory, even if it doesn't answer.
@@ -162,6 +160,7 @@ impl Admin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixListener;
 
@@ -179,6 +178,29 @@ mod tests {
                 held.push(stream);
             }
         }
+    }
+
+    /// Would be broken if people were told to start a daemon that may run.
+    #[test]
+    fn nobody_says_that_no_daemon_runs_if_its_lock_cannot_be_seen() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let refused = || {
+            let admin = Admin::of(home.path());
+            let asked = admin.ask::<serde_json::Value>(Method::GET, "/v1/status", ());
+            runtime.block_on(asked).unwrap_err()
+        };
+        let none = refused();
+        assert!(none.to_string().contains("no daemon runs"), "{none}");
+        // Links aren't followed there.
+        symlink(home.path(), home.path().join(lock::FILE)).unwrap();
+        let unseen = refused();
+        assert_eq!(unseen.kind(), ErrorKind::Unavailable);
+        assert!(unseen.to_string().contains(lock::FILE), "{unseen}");
+        assert!(!unseen.to_string().contains("no daemon runs"), "{unseen}");
     }
 
     #[test]

@@ -111,15 +111,18 @@ pub fn check_readable(dir: &Path) -> Result<()> {
 /// `NotPermitted`; as [`check_readable`].
 pub fn check_access(dir: &Path) -> Result<()> {
     match open(dir) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let text = format!(
-                "the node in {} belongs to another user; run as its owner",
-                dir.display()
-            );
-            Err(Error::new(ErrorKind::NotPermitted, text))
-        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(not_yours(dir)),
         _ => check_readable(dir),
     }
+}
+
+/// The error for a node that this user may not ask or look at.
+pub fn not_yours(dir: &Path) -> Error {
+    let text = format!(
+        "the node in {} belongs to another user; run as its owner",
+        dir.display()
+    );
+    Error::new(ErrorKind::NotPermitted, text)
 }
 
 /// Process id of the daemon that has the lock. The file's content alone isn't trusted: the process
