@@ -9,7 +9,7 @@ mod uses;
 pub use again::LeftMount;
 
 use super::file_systems::{FileSystems, OpenFileSystem};
-use super::watchdog::Guard;
+use super::watchdog::{Guard, MountNumber};
 use crate::{admin::MountLine, options::Options};
 use fuse::{
     Door, DoorSettings, HeldBack, Mount, MountOptions, Siblings, Transport, TransportChoice,
@@ -81,6 +81,8 @@ struct OneMount {
     options: Options,
     /// That is mounted, and in use until this mount has ended.
     file_system: Arc<OpenFileSystem>,
+    /// By which the watchdog knows it.
+    watched: Option<MountNumber>,
 }
 
 /// What a mount is to show: a file system, and a door to it that isn't mounted. Dropped with that, it leaves nothing open.
@@ -250,14 +252,13 @@ impl Mounts {
         if mount.comes_too_late() {
             return self.end_unwanted(mount).await;
         }
+        let guarded = self.guard.as_ref().zip(mount.id());
         let one = Arc::new(OneMount {
             mount,
             options: options.clone(),
             file_system: prepared.file_system.clone(),
+            watched: guarded.map(|(guard, id)| guard.watchdog.watch(id)),
         });
-        if let (Some(guard), Some(id)) = (&self.guard, one.mount.id()) {
-            guard.watchdog.watch(id);
-        }
         self.list.lock().push(one.clone());
         self.tell_count();
         let watch = self.clone().watch(one);
@@ -287,8 +288,8 @@ impl Mounts {
     async fn watch(self: Arc<Self>, one: Arc<OneMount>) {
         one.mount.ended().await;
         one.mount.uncover().await;
-        if let (Some(guard), Some(id)) = (&self.guard, one.mount.id())
-            && let Some(cause) = guard.watchdog.forget(id)
+        if let (Some(guard), Some(watched)) = (&self.guard, one.watched)
+            && let Some(cause) = guard.watchdog.forget(watched)
         {
             self.clone().mount_again(&one, guard, &cause).await;
         }

@@ -1,7 +1,7 @@
 //! The daemon's side of its watchdog: starts the process, starts it again when it has ended, and passes on what each of them
 //! says.
 
-use super::messages::{Aborts, Lines, Said, line_of};
+use super::messages::{Aborts, Lines, MountNumber, Said, line_of};
 use crate::daemon::events::Events;
 use model::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,8 +28,6 @@ const RAN_WELL: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Bytes that are read at once.
 const READ_BYTES: usize = 4_096;
-/// Most causes that are kept for mounts which nobody asks about.
-const ABORTED_MAX: usize = 256;
 
 /// The watchdog of this daemon. Dropping it ends the process.
 pub struct Watchdog {
@@ -69,11 +67,17 @@ struct State {
     lines: Lines,
     /// It doesn't read what it is told.
     is_deaf: bool,
-    /// The mounts that are served, and how many have the id: the kernel gives that of one that it has unmounted to the
-    /// next one, while operations of the first may still run.
-    watched: BTreeMap<u64, usize>,
-    /// The mounts that it has aborted, and why.
-    aborted: BTreeMap<u64, String>,
+    /// The mounts that are served.
+    watched: BTreeMap<MountNumber, Watched>,
+    /// How many have been.
+    numbers: u64,
+}
+
+struct Watched {
+    /// The kernel's id.
+    id: u64,
+    /// Why the process has aborted it, if it has.
+    aborted: Option<String>,
 }
 
 impl Watchdog {
@@ -125,13 +129,14 @@ impl Watchdog {
         self.shared.lock().say(&said);
     }
 
-    /// The daemon serves one more mount, by the kernel's id.
-    pub fn watch(&self, mount: u64) {
-        self.shared.lock().watch(mount);
+    /// The daemon serves one more mount, by the kernel's id. Returns what to [`forget`](Self::forget) when it has ended.
+    #[must_use]
+    pub fn watch(&self, id: u64) -> MountNumber {
+        self.shared.lock().watch(id)
     }
 
     /// A mount has ended. Returns why, if the watchdog has aborted it.
-    pub fn forget(&self, mount: u64) -> Option<String> {
+    pub fn forget(&self, mount: MountNumber) -> Option<String> {
         self.shared.lock().forget(mount)
     }
 }
@@ -183,9 +188,7 @@ impl Shared {
         state.from = Some(Arc::new(from));
         state.lines = Lines::default();
         state.is_deaf = false;
-        for mount in state.watched.clone().into_keys() {
-            state.say(&Said::Watch(mount));
-        }
+        state.say_watched();
         Ok(child)
     }
 
@@ -251,21 +254,29 @@ impl Shared {
 }
 
 impl State {
-    fn watch(&mut self, mount: u64) {
-        *self.watched.entry(mount).or_default() += 1;
-        self.say(&Said::Watch(mount));
+    fn watch(&mut self, id: u64) -> MountNumber {
+        self.numbers += 1;
+        let number = MountNumber(self.numbers);
+        self.watched.insert(number, Watched { id, aborted: None });
+        self.say(&Said::Watch { number, id });
+        number
     }
 
-    fn forget(&mut self, mount: u64) -> Option<String> {
-        let have_it = self.watched.remove(&mount).unwrap_or_default();
-        if have_it > 1 {
-            self.watched.insert(mount, have_it - 1);
-        } else {
-            self.say(&Said::Forget(mount));
+    /// Tells a process that has just begun. An id is the newest mount's that has got it: the earlier ones are in no tree of
+    /// files any more.
+    fn say_watched(&mut self) {
+        let watched = self.watched.iter();
+        let by_id: BTreeMap<_, _> = watched.map(|(it, mount)| (mount.id, *it)).collect();
+        for (id, number) in by_id {
+            self.say(&Said::Watch { number, id });
         }
+    }
+
+    fn forget(&mut self, mount: MountNumber) -> Option<String> {
+        self.say(&Said::Forget(mount));
         // It says so before it does it.
         self.hear();
-        self.aborted.remove(&mount)
+        self.watched.remove(&mount)?.aborted
     }
 
     fn say(&mut self, said: &Said) {
@@ -292,8 +303,8 @@ impl State {
                 Ok(0) => return false,
                 Ok(length) => {
                     for aborts in self.lines.add::<Aborts>(&bytes[..length]) {
-                        if self.aborted.len() < ABORTED_MAX {
-                            self.aborted.insert(aborts.mount, aborts.cause);
+                        if let Some(mount) = self.watched.get_mut(&aborts.mount) {
+                            mount.aborted = Some(aborts.cause);
                         }
                     }
                 }
@@ -307,34 +318,46 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    /// Would be broken if a mount went unwatched because one that had its id before, and was unmounted while operations of
-    /// it waited, has ended at last.
+    /// Would be broken if a mount went unwatched, or never learnt why it was aborted, because one that had its id before, and
+    /// was unmounted while operations of it waited, has ended at last.
     #[test]
-    fn a_mount_is_watched_as_long_as_one_with_its_id_is_served() {
+    fn mounts_that_have_one_id_after_the_other_are_watched_each_for_itself() {
         let (to, mut told) = UnixStream::pair().unwrap();
+        let (mut says, from) = UnixStream::pair().unwrap();
+        from.set_nonblocking(true).unwrap();
         let mut state = State {
             to: Some(to.into()),
+            from: Some(Arc::new(from.into())),
             ..State::default()
         };
-        state.watch(7);
-        state.watch(7);
-        assert_eq!(state.forget(7), None);
-        assert!(state.watched.contains_key(&7));
-        state.watch(8);
-        assert_eq!(state.forget(7), None);
-        assert!(!state.watched.contains_key(&7));
+        let [first, second, other] = [7, 7, 8].map(|id| state.watch(id));
+        for (mount, cause) in [(second, "asleep"), (first, "stopped")] {
+            let cause = cause.to_owned();
+            let aborts = line_of(&Aborts { mount, cause });
+            says.write_all(&aborts).unwrap();
+        }
+        // As to the next process.
+        state.say_watched();
+        assert_eq!(state.forget(first).as_deref(), Some("stopped"));
+        assert_eq!(state.forget(second).as_deref(), Some("asleep"));
+        assert_eq!(state.forget(other), None);
         drop(state);
         let mut bytes = Vec::new();
         told.read_to_end(&mut bytes).unwrap();
         let said: Vec<Said> = Lines::default().add(&bytes);
+        let watch = |number, id| Said::Watch { number, id };
         let all = [
-            Said::Watch(7),
-            Said::Watch(7),
-            Said::Watch(8),
-            Said::Forget(7),
+            watch(first, 7),
+            watch(second, 7),
+            watch(other, 8),
+            watch(second, 7),
+            watch(other, 8),
+            Said::Forget(first),
+            Said::Forget(second),
+            Said::Forget(other),
         ];
         assert_eq!(said, all);
     }

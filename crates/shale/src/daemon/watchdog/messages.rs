@@ -7,13 +7,23 @@ use std::time::Duration;
 /// Longest line. A pipe takes one so short whole or not at all.
 const LINE_BYTES_MAX: usize = 1_024;
 
+/// A mount that the daemon serves, among all of its run. The kernel gives the id of one that it has unmounted to the next
+/// one, while operations of the first may still run.
+#[derive(Serialize, Deserialize, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MountNumber(pub u64);
+
 /// What the daemon says.
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 pub enum Said {
-    /// It serves this mount, by the kernel's id.
-    Watch(u64),
+    /// It serves this mount.
+    Watch {
+        /// By which it is meant from now on.
+        number: MountNumber,
+        /// The kernel's id of it.
+        id: u64,
+    },
     /// That mount has ended.
-    Forget(u64),
+    Forget(MountNumber),
     /// It can run.
     Beat {
         /// Until when it may serve, since the machine's start.
@@ -26,8 +36,8 @@ pub enum Said {
 /// What the watchdog says: it is about to abort a mount.
 #[derive(Serialize, Deserialize, Debug, PartialEq)]
 pub struct Aborts {
-    /// By the kernel's id.
-    pub mount: u64,
+    /// Which.
+    pub mount: MountNumber,
     /// Why, in words.
     pub cause: String,
 }
@@ -109,23 +119,24 @@ mod tests {
 
     #[test]
     fn messages_arrive_whole_however_they_are_cut_and_garbage_is_left_out() {
-        let beat = Said::Beat {
+        let beat = || Said::Beat {
             serves_until: Duration::from_millis(1_500),
             asleep: Duration::from_secs(3),
         };
-        let mut bytes = line_of(&Said::Watch(u64::MAX));
-        bytes.extend(b"garbage\n{\"Watch\":-1}\n");
-        bytes.extend(line_of(&beat));
-        bytes.extend(line_of(&Said::Forget(0)));
+        let watch = || Said::Watch {
+            number: MountNumber(1),
+            id: u64::MAX,
+        };
+        let forget = || Said::Forget(MountNumber(0));
+        let mut bytes = line_of(&watch());
+        bytes.extend(b"garbage\n{\"Forget\":-1}\n");
+        bytes.extend(line_of(&beat()));
+        bytes.extend(line_of(&forget()));
         for length in 1..bytes.len() {
             let mut lines = Lines::default();
             let pieces = bytes.chunks(length);
             let heard: Vec<Said> = pieces.flat_map(|piece| lines.add(piece)).collect();
-            let beat = Said::Beat {
-                serves_until: Duration::from_millis(1_500),
-                asleep: Duration::from_secs(3),
-            };
-            assert_eq!(heard, [Said::Watch(u64::MAX), beat, Said::Forget(0)]);
+            assert_eq!(heard, [watch(), beat(), forget()]);
         }
         let mut lines = Lines::default();
         for _ in 0..100 {

@@ -15,5 +15,6 @@ mod process;
 mod rule;
 
 pub use keeper::{Again, Guard, Watchdog};
+pub use messages::MountNumber;
 pub use process::run;
 pub use rule::BEAT_EVERY;

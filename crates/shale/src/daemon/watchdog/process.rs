@@ -3,7 +3,7 @@
 //! It opens what aborts a mount when it is told of the mount, so it never aborts another one that has got the same
 //! number.
 
-use super::messages::{Aborts, Lines, Said, line_of};
+use super::messages::{Aborts, Lines, MountNumber, Said, line_of};
 use super::rule::{LOOK_EVERY, Rule, Verdict};
 use fuse::AbortFile;
 use model::{Error, ErrorKind, Result};
@@ -99,23 +99,23 @@ struct Watching {
     source: PathBuf,
     daemon: OwnedFd,
     rule: Rule,
-    aborts: BTreeMap<u64, AbortFile>,
+    aborts: BTreeMap<MountNumber, AbortFile>,
     /// Those of mounts that were aborted, until the daemon runs again.
-    aborted: BTreeMap<u64, AbortFile>,
+    aborted: BTreeMap<MountNumber, AbortFile>,
 }
 
 impl Watching {
     fn hear(&mut self, said: Said) {
         match said {
-            Said::Watch(mount) => match AbortFile::of_mount(mount, &self.source) {
+            Said::Watch { number, id } => match AbortFile::of_mount(id, &self.source) {
                 Ok(abort) => {
-                    self.aborts.insert(mount, abort);
-                    self.rule.watch(mount);
+                    self.aborts.insert(number, abort);
+                    self.rule.watch(number);
                 }
                 // It has ended meanwhile.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    tracing::warn!(%error, mount, "a mount will hang if the daemon can't run");
+                    tracing::warn!(%error, id, "a mount will hang if the daemon can't run");
                 }
             },
             Said::Forget(mount) => {

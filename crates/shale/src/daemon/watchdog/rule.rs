@@ -1,5 +1,6 @@
 //! When the mounts of a daemon are aborted: state in, decision out.
 
+use super::messages::MountNumber;
 use model::member::NODE_LEASE;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -29,8 +30,8 @@ const _: () = assert!(BEAT_EVERY.as_millis() * 4 <= SILENCE_MAX.as_millis());
 /// The watchdog's knowledge of its daemon.
 #[derive(Debug, Default)]
 pub struct Rule {
-    /// The kernel's ids of the mounts that are served.
-    mounts: BTreeSet<u64>,
+    /// The mounts that are served.
+    mounts: BTreeSet<MountNumber>,
     /// Until when the daemon may serve, as its last beat said.
     serves_until: Duration,
     /// For how long the machine had slept at that beat.
@@ -46,7 +47,7 @@ pub struct Rule {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Which.
-    pub mounts: BTreeSet<u64>,
+    pub mounts: BTreeSet<MountNumber>,
     /// Why.
     pub cause: Cause,
 }
@@ -79,7 +80,7 @@ impl fmt::Display for Cause {
 
 impl Rule {
     /// The daemon serves one more mount.
-    pub fn watch(&mut self, mount: u64) {
+    pub fn watch(&mut self, mount: MountNumber) {
         self.mounts.insert(mount);
         // It could run just now.
         self.silence = Duration::ZERO;
@@ -87,7 +88,7 @@ impl Rule {
     }
 
     /// A mount has ended.
-    pub fn forget(&mut self, mount: u64) {
+    pub fn forget(&mut self, mount: MountNumber) {
         self.mounts.remove(&mount);
     }
 
@@ -135,7 +136,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    const MOUNT: u64 = 7;
+    const MOUNT: MountNumber = MountNumber(7);
 
     /// A watchdog with its daemon and a clock.
     struct Case {
@@ -185,19 +186,21 @@ mod tests {
     #[test]
     fn the_mounts_of_a_silent_daemon_are_aborted_when_its_lease_is_over() {
         let mut case = Case::new();
-        case.rule.watch(8);
+        let another = MountNumber(8);
+        case.rule.watch(another);
         let (after, verdict) = case.silent_for(NODE_LEASE * 10).unwrap();
         assert_eq!(after, NODE_LEASE);
-        assert_eq!(verdict.mounts, BTreeSet::from([MOUNT, 8]));
+        assert_eq!(verdict.mounts, BTreeSet::from([MOUNT, another]));
         assert!(matches!(verdict.cause, Cause::Silence(_)));
         // Once.
         assert_eq!(case.silent_for(NODE_LEASE * 10), None);
         // One that it serves afterwards counts anew.
         case.beat(NODE_LEASE);
-        case.rule.watch(9);
+        let later = MountNumber(9);
+        case.rule.watch(later);
         let (after, verdict) = case.silent_for(NODE_LEASE * 10).unwrap();
         assert_eq!(after, NODE_LEASE);
-        assert_eq!(verdict.mounts, BTreeSet::from([9]));
+        assert_eq!(verdict.mounts, BTreeSet::from([later]));
     }
 
     #[test]

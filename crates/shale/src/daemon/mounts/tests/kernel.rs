@@ -130,6 +130,7 @@ async fn mount(world: &World, home: &Path, name: &str, gate: &Gate) -> Arc<OneMo
         mount: mounted.await.unwrap(),
         options: Options::parse(&format!("fs={name},transport=fuse")).unwrap(),
         file_system: gate.file_system.clone(),
+        watched: None,
     })
 }
 
