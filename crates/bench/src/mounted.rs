@@ -76,9 +76,9 @@ type Scan = fn(&Path) -> f64;
 /// Unmounts what an interrupted run left mounted, so that its directory can be removed.
 pub fn detach_stale_mounts(dir: &Path) {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
-    for left in fuse::mounted_shales() {
+    // If something is left, creating the directory will report it.
+    for left in fuse::mounted_shales().into_iter().flatten() {
         if left.mountpoint.starts_with(&dir) {
-            // If this fails, creating the directory will report it.
             let _ = fuse::unmount_foreign(&left.mountpoint, Unmount::Lazy);
         }
     }

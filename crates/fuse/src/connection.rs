@@ -33,12 +33,13 @@ impl AbortFile {
     ///
     /// # Errors
     /// `NotFound`: there is no such mount. `NotSupported`: the kernel's file can't be opened; it says what to do.
+    /// `Unavailable`: nobody knows what is mounted.
     pub fn of_mount(id: u64, source: &Path) -> Result<Self> {
         let user = effective_user();
         let is_it = |line: &TableLine| {
             line.id == id && line.is_shale() && line.source == source && line.user == Some(user)
         };
-        let found = table::lines().into_iter().find(is_it);
+        let found = table::seen()?.into_iter().find(is_it);
         Self::of_line(found.ok_or_else(|| missing(id, source))?)
     }
 
@@ -51,7 +52,7 @@ impl AbortFile {
         let opened = Self::of_number(line.number, &line.mountpoint)
             .map_err(|error| error.while_doing(doing(line.id, &line.source)))?;
         // Had it ended meanwhile, its number could have been another's.
-        if !table::lines().contains(&line) {
+        if !table::seen()?.contains(&line) {
             return Err(missing(line.id, &line.source));
         }
         Ok(opened)
@@ -153,18 +154,13 @@ fn open(number: u32, name: &str, flags: OFlags) -> io::Result<File> {
 mod tests {
     use super::*;
     use crate::device::{Device, Received};
-    use crate::mount::noted::skipped;
     use crate::mounting;
     use crate::options::{MountOptions, Unmount};
+    use crate::own_mounts::is_among_own_mounts;
     use rustix::mount::{MountFlags, UnmountFlags};
     use std::ffi::CStr;
-    use std::process::Command;
 
     const SOURCE: &str = "/srv/a node";
-    /// Environment variable of a test's process that has a mount namespace of its own.
-    const OWN: &str = "SHALE_TEST_OWN_MOUNTS";
-    /// How many seconds such a process may take.
-    const OWN_MAX: &str = "120";
 
     struct Mounted {
         device: Device,
@@ -180,7 +176,7 @@ mod tests {
             let mut options = MountOptions::new(&path);
             options.name = SOURCE.to_owned();
             let device = mounting::mount(&path, &options).unwrap();
-            let line = table::mount_on(&path).unwrap();
+            let line = table::mount_on(&path).unwrap().unwrap();
             Self {
                 device,
                 path,
@@ -208,35 +204,6 @@ mod tests {
         }
     }
 
-    /// Whether this process has a mount namespace of its own; if not, runs the test in one that does before returning.
-    fn is_among_own_mounts(test: &str) -> bool {
-        if std::env::var_os(OWN).is_some() {
-            // Mounts of other tests, which would last as long as their copies here.
-            for other in table::lines().iter().filter(|line| line.is_shale()) {
-                let _ = rustix::mount::unmount(&other.mountpoint, UnmountFlags::DETACH);
-            }
-            return true;
-        }
-        if !rustix::process::geteuid().is_root() {
-            skipped(test, "only root makes mount namespaces");
-            return false;
-        }
-        let (_, module) = module_path!().split_once("::").unwrap();
-        let output = Command::new("timeout")
-            .args([OWN_MAX, "unshare", "--mount", "--propagation", "private"])
-            .arg(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
-            .env(OWN, test)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{output:?}"
-        );
-        false
-    }
-
     /// Has fusectl in its place in /sys, or not.
     fn put_fusectl(is_there: bool) {
         while rustix::mount::unmount(CONNECTIONS, UnmountFlags::DETACH).is_ok() {}
@@ -250,7 +217,7 @@ mod tests {
     #[test]
     fn requests_are_seen_and_ended_with_fusectl_in_its_place_and_without_it() {
         let test = "requests_are_seen_and_ended_with_fusectl_in_its_place_and_without_it";
-        if !is_among_own_mounts(test) {
+        if !is_among_own_mounts(module_path!(), test) {
             return;
         }
         for is_there in [true, false] {
@@ -288,7 +255,8 @@ mod tests {
         );
         assert!(!mounted.is_connected());
         assert!(!abort.has_requests());
-        assert!(table::mount_on(&mounted.path).is_some_and(|line| line.is_shale()));
+        let on_top = table::mount_on(&mounted.path).unwrap();
+        assert!(on_top.is_some_and(|line| line.is_shale()));
         abort.abort().unwrap();
         assert!(!abort.is_unmounted(), "it is still in its place");
         abort

@@ -61,9 +61,12 @@ impl Identity {
     }
 
     /// The mount itself, if it is attached.
-    pub(crate) fn line(&self) -> Option<TableLine> {
-        let mut lines = table::lines().into_iter();
-        lines.find(|line| self.is(line))
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody knows.
+    pub(crate) fn line(&self) -> Result<Option<TableLine>> {
+        let mut lines = table::seen()?.into_iter();
+        Ok(lines.find(|line| self.is(line)))
     }
 
     fn is(&self, line: &TableLine) -> bool {
@@ -91,8 +94,11 @@ impl Identity {
 
     /// Other mounts of the same file system in this mount namespace that stay when the mount goes,
     /// newest first.
-    pub(crate) fn copies(&self) -> Vec<TableLine> {
-        self.copies_in(table::lines())
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody knows.
+    pub(crate) fn copies(&self) -> Result<Vec<TableLine>> {
+        Ok(self.copies_in(table::seen()?))
     }
 
     fn copies_in(&self, lines: Vec<TableLine>) -> Vec<TableLine> {
@@ -108,21 +114,25 @@ impl Identity {
     }
 
     /// Detaches the copies; returns those that couldn't be detached.
-    pub(crate) fn detach_copies(&self) -> Vec<PathBuf> {
-        for copy in self.copies().into_iter().map(MountedShale::from) {
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody knows which there are, or are left.
+    pub(crate) fn detach_copies(&self) -> Result<Vec<PathBuf>> {
+        for copy in self.copies()?.into_iter().map(MountedShale::from) {
             // A copy covered by another mount stays: the owner of a directory above it could have
             // mounted something else there meanwhile.
             let place = &copy.mountpoint;
-            let is_on_top = table::mount_on(place).is_some_and(|top| top.id == copy.id);
+            let is_on_top = table::mount_on(place)?.is_some_and(|top| top.id == copy.id);
             if is_on_top && let Err(error) = mounting::detach(&copy) {
                 tracing::warn!(%error, "couldn't detach a bind mount");
             }
         }
-        let left = self.copies().into_iter();
-        left.map(|line| line.mountpoint).collect()
+        let left = self.copies()?.into_iter();
+        Ok(left.map(|line| line.mountpoint).collect())
     }
 
-    /// A process of each other mount namespace that has the file system.
+    /// A process of each other mount namespace that has the file system, as far as this one may read their tables: it is
+    /// only told.
     pub(crate) fn namespaces_elsewhere(&self) -> Vec<u32> {
         let namespace_of = |process: &Path| fs::read_link(process.join("ns/mnt"));
         let mut looked_at: BTreeSet<PathBuf> = BTreeSet::new();

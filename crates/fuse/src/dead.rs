@@ -31,15 +31,16 @@ impl DeadMount {
     /// Where it is now, even if it was moved (`mount --move`).
     #[must_use]
     pub fn place(&self) -> PathBuf {
-        self.identity
-            .line()
-            .map_or_else(|| self.mountpoint.clone(), |line| line.mountpoint)
+        // While that can't be seen, where it was: only who finds it there does anything to it.
+        let line = self.identity.line().ok().flatten();
+        line.map_or_else(|| self.mountpoint.clone(), |line| line.mountpoint)
     }
 
-    /// Whether it is still in the tree of files.
+    /// Whether it is still in the tree of files. Not while the mount table can't be read: who asks waits then until what was
+    /// written through it is stored, as for one that has gone.
     #[must_use]
     pub fn is_left(&self) -> bool {
-        self.line().is_some()
+        self.line().is_ok_and(|line| line.is_some())
     }
 
     /// Whether it is still in the tree of files, with nothing mounted over it. While the mount table can't be read it
@@ -58,9 +59,9 @@ impl DeadMount {
     /// Takes it out of the tree of files, if it is there.
     ///
     /// # Errors
-    /// `NotPermitted`; `Changed` if another mount covers it.
+    /// `NotPermitted`; `Changed` if another mount covers it; `Unavailable`: nobody knows whether it is there.
     pub async fn detach(&self) -> Result<()> {
-        let Some(line) = self.line() else {
+        let Some(line) = self.line()? else {
             return Ok(());
         };
         let detach = move || mounting::detach(&line.into());
@@ -70,8 +71,11 @@ impl DeadMount {
     }
 
     /// Its line of the mount table, once it has ended.
-    fn line(&self) -> Option<TableLine> {
+    fn line(&self) -> Result<Option<TableLine>> {
         let has_ended = *self.ended.borrow();
-        has_ended.then(|| self.identity.line()).flatten()
+        match has_ended {
+            true => self.identity.line(),
+            false => Ok(None),
+        }
     }
 }

@@ -48,6 +48,8 @@ mod mounting;
 mod notifier;
 mod opens;
 mod options;
+#[cfg(test)]
+mod own_mounts;
 mod programs;
 mod pulse;
 mod replacing;
@@ -81,7 +83,7 @@ pub use mounting::{detach, remount, unmount_bind, unmount_foreign};
 pub use notifier::{Notice, Notifier};
 pub use options::{KernelFlags, MountOptions, Unmount};
 pub use siblings::Siblings;
-pub use table::{MountedShale, mounted_below, mounted_shales, read_mounted_shales, shale_on};
+pub use table::{MountedShale, mounted_below, mounted_shales, shale_on};
 pub use transport::{Transport, TransportChoice};
 pub use umount_table::{forget_ended, is_told, tell_umount};
 pub use verbs::{

@@ -174,10 +174,17 @@ impl Mount {
     }
 
     /// Whether it is still in the tree of files. After a lazy unmount it isn't, but its users are
-    /// served until [`Mount::ended`].
+    /// served until [`Mount::ended`]. While the mount table can't be read it counts as there: one that is given up because
+    /// of that is in use.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        !self.is_ended() && self.line().is_some()
+        !self.is_ended() && self.is_in_place()
+    }
+
+    /// As [`Mount::is_attached`], also if it has ended.
+    fn is_in_place(&self) -> bool {
+        let identity = self.identity.as_ref();
+        identity.is_some_and(|identity| !identity.is_missing_in(&table::read()))
     }
 
     /// Ends its connection and leaves it in the tree of files, so that programs get errors there instead of the
@@ -187,9 +194,7 @@ impl Mount {
     /// # Errors
     /// `NotPermitted`: it can be ended in neither way.
     pub async fn leave_dead(&self) -> Result<()> {
-        let is_attached = |it: &Identity| !it.is_missing_in(&table::read());
-        let is_attached = self.identity.as_ref().is_some_and(is_attached);
-        let connection = self.connection().filter(|_| is_attached);
+        let connection = self.connection().filter(|_| self.is_in_place());
         let abort = move || {
             let connection = connection.ok_or(ErrorKind::NotFound)?;
             let failed =
@@ -207,7 +212,7 @@ impl Mount {
     }
 
     /// Whether its connection has ended and it is still in the tree of files: whoever comes there gets ENOTCONN. Mounting
-    /// there again takes it away, or covers it.
+    /// there again takes it away, or covers it. See [`DeadMount::is_left`].
     #[must_use]
     pub fn is_left_dead(&self) -> bool {
         self.dead().is_some_and(|dead| dead.is_left())
@@ -216,7 +221,7 @@ impl Mount {
     /// Takes what [is left dead](Mount::is_left_dead) out of the tree of files.
     ///
     /// # Errors
-    /// `NotPermitted`; `Changed` if another mount covers it.
+    /// As those of [`DeadMount::detach`].
     pub async fn detach_dead(&self) -> Result<()> {
         match self.dead() {
             Some(dead) => dead.detach().await,
@@ -242,15 +247,12 @@ impl Mount {
         replacing::uncover_soon(&self.world, &self.mountpoint, &self.covers).await;
     }
 
-    /// Where it is now, even if it was moved (`mount --move`).
+    /// Where it is now, even if it was moved (`mount --move`); where it was mounted, while that can't be seen.
     #[must_use]
     pub fn place(&self) -> PathBuf {
-        self.line()
-            .map_or_else(|| self.mountpoint.clone(), |line| line.mountpoint)
-    }
-
-    fn line(&self) -> Option<TableLine> {
-        self.identity.as_ref().and_then(Identity::line)
+        let identity = self.identity.as_ref();
+        let line = identity.and_then(|identity| identity.line().ok().flatten());
+        line.map_or_else(|| self.mountpoint.clone(), |line| line.mountpoint)
     }
 
     /// What ends its connection, and no other one: it was opened while no other one could have its number. That is
@@ -270,10 +272,13 @@ impl Mount {
 
     /// Other places that show the file system or a part of it (`mount --bind`), as far as this
     /// process sees.
-    #[must_use]
-    pub fn copies(&self) -> Vec<PathBuf> {
-        let copies = self.identity.iter().flat_map(Identity::copies);
-        copies.map(|line| line.mountpoint).collect()
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody knows.
+    pub fn copies(&self) -> Result<Vec<PathBuf>> {
+        let copies = self.identity.as_ref().map(Identity::copies).transpose()?;
+        let places = copies.into_iter().flatten().map(|line| line.mountpoint);
+        Ok(places.collect())
     }
 
     /// Tells umount(8) that the copies have a helper, so that it returns when the last one's data is
@@ -282,7 +287,8 @@ impl Mount {
     /// # Errors
     /// The system's error; umount(8) of a copy then returns too early.
     pub fn tell_umount_of_copies(&self, source: &Path) -> std::io::Result<()> {
-        let copies = self.identity.iter().flat_map(Identity::copies);
+        let copies = self.identity.as_ref().map(Identity::copies).transpose();
+        let copies = copies.map_err(std::io::Error::other)?.into_iter().flatten();
         for copy in copies.filter(|copy| !is_told(source, &copy.mountpoint)) {
             tell_umount_of_copy(source, &copy.mountpoint, &copy.root)?;
         }
@@ -290,9 +296,12 @@ impl Mount {
     }
 
     /// Takes the copies out of the tree of files; returns those that couldn't be removed.
-    pub async fn detach_copies(&self) -> Vec<PathBuf> {
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody knows which there are, or are left.
+    pub async fn detach_copies(&self) -> Result<Vec<PathBuf>> {
         let identity = self.identity.clone();
-        let detach = move || identity.map_or(Vec::new(), |it| it.detach_copies());
+        let detach = move || identity.map_or(Ok(Vec::new()), |it| it.detach_copies());
         self.world.blocking(detach).await
     }
 
@@ -314,7 +323,8 @@ impl Mount {
     /// [`Mount::ended`].
     ///
     /// # Errors
-    /// `Busy` after `IfIdle`; `NotPermitted`.
+    /// `Busy` after `IfIdle`; `NotPermitted`; `Unavailable`: nobody knows what is in its place. By force its connection ends
+    /// then, and it stays there, dead.
     pub async fn unmount(&self, how: Unmount) -> Result<()> {
         if self.is_ended() {
             return Ok(());
@@ -346,7 +356,10 @@ impl Mount {
         let connection = is_forced.then(|| self.connection()).flatten();
         let own = self.id().filter(|_| self.is_attached());
         let result = self.world.blocking(move || {
-            let other = other_on(&mountpoint, own);
+            let other = match other_on(&mountpoint, own) {
+                Ok(other) => other,
+                Err(unseen) => return abort_unseen(connection.as_deref(), unseen),
+            };
             match other {
                 Some(_) if how == Unmount::Lazy && own.is_none() => Ok(()),
                 Some(other) if how != Unmount::Forced => Err(Error::new(
@@ -370,7 +383,7 @@ impl Mount {
         self.is_let_go
             .store(how != Unmount::Lazy, Ordering::Release);
         self.uncover().await;
-        if how == Unmount::IfIdle && !self.copies().is_empty() {
+        if how == Unmount::IfIdle && self.copies().is_ok_and(|copies| !copies.is_empty()) {
             // Bind mounts keep it alive, and it is served there.
             tracing::info!(mountpoint = %self.mountpoint.display(), "unmounted; bind mounts of it remain");
             return Ok(());
@@ -401,11 +414,17 @@ impl Drop for Mount {
         }
         let (place, connection) = (self.place(), self.connection());
         let connection = connection.as_deref();
-        let own = self.line().map(|line| line.id);
-        if other_on(&place, own).is_some() {
-            // Somebody has unmounted it, or mounted something else over it.
-            let _ = connection.map(AbortFile::abort);
-        } else if let Err(error) = mounting::unmount(&place, Unmount::Forced, connection) {
+        let own = self.id().filter(|_| self.is_in_place());
+        let done = match other_on(&place, own) {
+            Ok(None) => mounting::unmount(&place, Unmount::Forced, connection),
+            Ok(Some(_)) => {
+                // Somebody has unmounted it, or mounted something else over it.
+                let _ = connection.map(AbortFile::abort);
+                Ok(())
+            }
+            Err(unseen) => abort_unseen(connection, unseen),
+        };
+        if let Err(error) = done {
             tracing::warn!(%error, mountpoint = %self.mountpoint.display(), "couldn't end the mount");
         }
         replacing::uncover(&self.mountpoint, std::mem::take(&mut self.covers));
@@ -414,8 +433,18 @@ impl Drop for Mount {
 
 /// The mount that umount(2) would take at a place, the topmost one, if that isn't the one with this id. `None`: the one meant
 /// isn't attached.
-fn other_on(place: &Path, own: Option<u64>) -> Option<TableLine> {
-    mount_on(place).filter(|top| Some(top.id) != own)
+///
+/// # Errors
+/// `Unavailable`: nobody knows what is there.
+fn other_on(place: &Path, own: Option<u64>) -> Result<Option<TableLine>> {
+    Ok(mount_on(place)?.filter(|top| Some(top.id) != own))
+}
+
+/// Ends a mount by force, if `connection` is given, of which nobody knows whether it is in its place: umount(2) could take
+/// another one.
+fn abort_unseen(connection: Option<&AbortFile>, unseen: Error) -> Result<()> {
+    let failed = |error: std::io::Error| Error::new(ErrorKind::Unavailable, error.to_string());
+    connection.ok_or(unseen)?.abort().map_err(failed)
 }
 
 /// What identifies a new mount, and what ends its connection, if the system lets this user; nothing without /proc. `new`:
@@ -429,7 +458,8 @@ fn identity_of(mountpoint: &Path, name: &str, new: Option<&Unattached>) -> Optio
             (identity, AbortFile::of_number(device, mountpoint))
         }
         None => {
-            let line = mount_on(mountpoint).filter(TableLine::is_shale)?;
+            let on_top = mount_on(mountpoint).ok().flatten();
+            let line = on_top.filter(TableLine::is_shale)?;
             (Identity::of(&line), AbortFile::of_line(line))
         }
     };
@@ -598,7 +628,49 @@ pub(crate) mod noted;
 mod tests {
     use super::*;
     use crate::memory::{MemoryFileSystem, MemorySettings};
+    use crate::own_mounts::is_among_own_mounts;
+    use rustix::mount::{MountFlags, UnmountFlags};
+    use std::ffi::CStr;
     use std::fs;
+
+    /// Would be broken if a daemon without a free descriptor waited for no bind mount, said of a mount in its place that it was
+    /// unmounted, or unmounted what is over it.
+    #[test]
+    fn a_mount_that_cannot_be_seen_counts_as_there_and_nothing_is_unmounted_for_it() {
+        let test = "a_mount_that_cannot_be_seen_counts_as_there_and_nothing_is_unmounted_for_it";
+        if !is_among_own_mounts(module_path!(), test) {
+            return;
+        }
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let world = runtime.block_on(async { World::real() });
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = fs::canonicalize(directory.path()).expect("it exists");
+        let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+        let mount = Mount::start(&world, fs, &MountOptions::new(&path)).expect("a mount");
+        assert!(mount.copies().expect("they are seen").is_empty());
+        let (flags, data) = (MountFlags::empty(), None::<&CStr>);
+        rustix::mount::mount("none", "/proc", "tmpfs", flags, data).expect("/proc is hidden");
+        assert!(mount.is_attached());
+        let mut refused = vec![mount.copies().map(drop)];
+        for how in [Unmount::IfIdle, Unmount::Lazy] {
+            refused.push(runtime.block_on(mount.unmount(how)));
+        }
+        assert!(!mount.is_ended());
+        let forced = runtime.block_on(mount.unmount(Unmount::Forced));
+        forced.expect("its connection is known");
+        assert!(mount.is_ended());
+        let dead = mount.dead().expect("it was seen when it began");
+        refused.push(runtime.block_on(dead.detach()));
+        for refused in refused {
+            let refused = refused.expect_err("nobody knows what is there");
+            assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        }
+        rustix::mount::unmount("/proc", UnmountFlags::DETACH).expect("it is seen again");
+        assert!(dead.is_left());
+        let detached = runtime.block_on(dead.detach());
+        detached.expect("it is seen, with nothing over it");
+        assert!(!dead.is_left());
+    }
 
     #[test]
     fn a_mount_goes_on_by_the_device_if_registering_with_the_kernel_fails() {

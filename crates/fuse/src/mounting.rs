@@ -34,11 +34,11 @@ const RELEASED_PAUSE: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// `NotFound` if no Shale is mounted there; `Busy` for read-only while files are open for
-/// writing; `NotPermitted`.
+/// writing; `NotPermitted`; `Unavailable`: nobody knows what is mounted there.
 pub fn remount(path: &Path, flags: KernelFlags) -> Result<()> {
     let failed = |error: Error| error.while_doing(format!("remount {}", path.display()));
     let real = fs::canonicalize(path).map_err(|error| failed(refused(&error, "the path")))?;
-    if table::shale_on(&real).is_none() {
+    if table::shale_on(&real).map_err(failed)?.is_none() {
         let text = "no Shale file system is mounted there";
         return Err(failed(Error::new(ErrorKind::NotFound, text)));
     }
@@ -87,12 +87,7 @@ fn prepare_in(
     mut replaces: Option<u64>,
     read: impl Fn() -> io::Result<Vec<TableLine>>,
 ) -> Result<Place> {
-    let seen = || {
-        read().map_err(|error| {
-            let text = format!("the table of mounts can't be read (/proc/self/mountinfo): {error}");
-            Error::new(ErrorKind::Unavailable, text)
-        })
-    };
+    let seen = || read().map_err(|error| table::unreadable(&error));
     let absolute = std::path::absolute(path).map_err(|error| refused(&error, "the path"))?;
     // As the mount table names it. Only links are read, so one that doesn't answer doesn't matter.
     let absolute = fs::canonicalize(&absolute).unwrap_or(absolute);
@@ -292,10 +287,15 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
 /// no request, so a stopped daemon doesn't block it.
 ///
 /// # Errors
-/// `Busy` after `IfIdle`; `NotPermitted`.
+/// `Busy` after `IfIdle`; `NotPermitted`; `Unavailable` after `IfIdle`: nobody knows what is mounted there.
 pub fn unmount_foreign(path: &Path, how: Unmount) -> Result<()> {
     let doing = |error: Error| error.while_doing(format!("unmount {}", path.display()));
-    let on_top = mount_on(path);
+    let on_top = match mount_on(path) {
+        // It could be another file system, which is idle.
+        Err(unseen) if how == Unmount::IfIdle => return Err(doing(unseen)),
+        // The others are the last resort, and work whatever else doesn't.
+        seen => seen.ok().flatten(),
+    };
     if let Some(other) = on_top.as_ref().filter(|line| !line.is_shale()) {
         // It may be FUSE too: its connection isn't ours to end.
         let text = format!(
@@ -571,12 +571,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = fs::canonicalize(directory.path()).unwrap();
         let device = mount_as_user(&path, &MountOptions::new(&path)).unwrap();
-        assert!(mount_on(&path).is_some_and(|line| line.is_shale()));
+        let on_top = mount_on(&path).unwrap();
+        assert!(on_top.is_some_and(|line| line.is_shale()));
         let mut buffer = vec![0; crate::init::DATA_BYTES_MAX as usize + 4096];
         let first = device.receive(&mut buffer).unwrap();
         assert!(matches!(first, crate::device::Received::Request(length) if length >= 56));
         unmount_as_user(&path, Unmount::Lazy).unwrap();
-        assert!(mount_on(&path).is_none());
+        assert!(mount_on(&path).unwrap().is_none());
         let refused = mount_as_user(&path.join("nowhere"), &MountOptions::new(&path)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::NotPermitted);
     }
@@ -640,7 +641,7 @@ mod tests {
             mount_as_user(&path, &options).unwrap()
         };
         let _of_user = mount_at("theirs/boot");
-        let found = crate::table::shale_on(&home.join("theirs/boot")).unwrap();
+        let found = table::shale_on(&home.join("theirs/boot")).unwrap().unwrap();
         assert_eq!(found.user, Some(rustix::process::geteuid().as_raw()));
         let _of_system = mount_at("boot");
         fs::rename(home.join("theirs"), home.join("moved")).unwrap();
@@ -650,9 +651,10 @@ mod tests {
             assert_eq!(kind, ErrorKind::Changed);
         }
         for place in ["moved/boot", "boot"] {
-            let mount = crate::table::shale_on(&home.join(place)).unwrap();
+            let mount = table::shale_on(&home.join(place)).unwrap().unwrap();
             detach(&mount).unwrap();
-            assert!(mount_on(&home.join(place)).is_none(), "{place}");
+            let on_top = mount_on(&home.join(place)).unwrap();
+            assert!(on_top.is_none(), "{place}");
         }
     }
 }

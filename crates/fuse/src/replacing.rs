@@ -154,7 +154,7 @@ mod tests {
 
     /// The ids of the mounts at a place.
     fn ids_at(place: &Path) -> Vec<u64> {
-        let lines = table::lines().into_iter();
+        let lines = table::read().unwrap().into_iter();
         let there = lines.filter(|line| line.mountpoint == place);
         there.map(|line| line.id).collect()
     }
@@ -198,7 +198,7 @@ mod tests {
                 let before = ids_at(&path);
                 assert!(!before.is_empty() && place.dead == before);
                 let device = mount_as(&place.path, &options, ways).unwrap();
-                let top = mount_on(&path).unwrap();
+                let top = mount_on(&path).unwrap().unwrap();
                 assert!(!before.contains(&top.id) && top.source == Path::new(&options.name));
                 let covered = uncover(&path, place.dead);
                 assert!(covered.iter().all(|id| before.contains(id)), "{covered:?}");
@@ -216,7 +216,7 @@ mod tests {
             assert!(looks.join().unwrap() > 0);
         });
         // Those that could only be covered come to light, one after the other, and go.
-        let last = mount_on(&path).unwrap();
+        let last = mount_on(&path).unwrap().unwrap();
         let rest = ids_at(&path);
         assert!(rest.len() > 1, "{rest:?}");
         mounting::unmount(&path, Unmount::Lazy, None).unwrap();
@@ -242,12 +242,12 @@ mod tests {
         let numbers = new.numbers().unwrap();
         new.attach(&path).unwrap();
         let covered = uncover(&path, dead);
-        let line = mount_on(&path).unwrap();
+        let line = mount_on(&path).unwrap().unwrap();
         assert_eq!((line.id, line.number), (numbers.id, numbers.device));
         drop(device);
         mounting::unmount(&path, Unmount::Lazy, None).unwrap();
         uncover(&path, covered);
-        assert!(mount_on(&path).is_none());
+        assert!(mount_on(&path).unwrap().is_none());
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
             drop(device);
             mounting::unmount(&path, Unmount::Lazy, None).unwrap();
             uncover(&path, covered);
-            assert!(mount_on(&path).is_none());
+            assert!(mount_on(&path).unwrap().is_none());
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The kernel's table of mounts, as this process sees it. Reading it never blocks on a file system.
 
+use model::{Error, ErrorKind, Result};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -65,37 +66,33 @@ impl From<TableLine> for MountedShale {
     }
 }
 
-/// Every mounted Shale file system, oldest first; none if the table can't be read.
-#[must_use]
-pub fn mounted_shales() -> Vec<MountedShale> {
-    read_mounted_shales().unwrap_or_default()
-}
-
 /// Every mounted Shale file system, oldest first.
 ///
 /// # Errors
-/// The system's error: nobody knows what is mounted.
-pub fn read_mounted_shales() -> io::Result<Vec<MountedShale>> {
-    let shales = read()?.into_iter().filter(TableLine::is_shale);
+/// `Unavailable`: nobody knows what is mounted.
+pub fn mounted_shales() -> Result<Vec<MountedShale>> {
+    let shales = seen()?.into_iter().filter(TableLine::is_shale);
     Ok(shales.map(MountedShale::from).collect())
 }
 
 /// The Shale file system at a place, or the part of one that is bound there; `None` if the topmost
 /// mount is something else or there is none.
-#[must_use]
-pub fn shale_on(path: &Path) -> Option<MountedShale> {
-    mount_on(path)
-        .filter(TableLine::is_shale)
-        .map(MountedShale::from)
+///
+/// # Errors
+/// `Unavailable`: nobody knows what is mounted.
+pub fn shale_on(path: &Path) -> Result<Option<MountedShale>> {
+    let on_top = mount_on(path)?.filter(TableLine::is_shale);
+    Ok(on_top.map(MountedShale::from))
 }
 
 /// Mount points below a directory, of any file system type.
-#[must_use]
-pub fn mounted_below(path: &Path) -> Vec<PathBuf> {
-    let below = lines().into_iter().map(|line| line.mountpoint);
-    below
-        .filter(|place| place != path && place.starts_with(path))
-        .collect()
+///
+/// # Errors
+/// `Unavailable`: nobody knows what is mounted.
+pub fn mounted_below(path: &Path) -> Result<Vec<PathBuf>> {
+    let places = seen()?.into_iter().map(|line| line.mountpoint);
+    let below = places.filter(|place| place != path && place.starts_with(path));
+    Ok(below.collect())
 }
 
 /// A line of the mount table.
@@ -124,12 +121,13 @@ impl TableLine {
     }
 }
 
-/// The mount at `path`; none also if the table can't be read. The last mount on a directory covers the earlier ones.
-pub(crate) fn mount_on(path: &Path) -> Option<TableLine> {
-    lines()
-        .into_iter()
-        .rev()
-        .find(|line| line.mountpoint == path)
+/// The mount at `path`. The last mount on a directory covers the earlier ones.
+///
+/// # Errors
+/// As those of [`seen`].
+pub(crate) fn mount_on(path: &Path) -> Result<Option<TableLine>> {
+    let mut lines = seen()?.into_iter().rev();
+    Ok(lines.find(|line| line.mountpoint == path))
 }
 
 /// As [`mount_on`], in a table that was read.
@@ -137,10 +135,18 @@ pub(crate) fn top_of<'a>(lines: &'a [TableLine], path: &Path) -> Option<&'a Tabl
     lines.iter().rev().find(|line| line.mountpoint == path)
 }
 
-/// The mount table of this process; nothing if it can't be read. Whoever mounts, or gives a mount up, because nothing is
-/// found needs [`read`].
-pub(crate) fn lines() -> Vec<TableLine> {
-    read().unwrap_or_default()
+/// As [`read`], for those who tell people that it fails.
+///
+/// # Errors
+/// `Unavailable`: it can't be read.
+pub(crate) fn seen() -> Result<Vec<TableLine>> {
+    read().map_err(|error| unreadable(&error))
+}
+
+/// Why nobody knows what is mounted.
+pub(crate) fn unreadable(error: &io::Error) -> Error {
+    let text = format!("the table of mounts can't be read (/proc/self/mountinfo): {error}");
+    Error::new(ErrorKind::Unavailable, text)
 }
 
 /// The mount table of this process.

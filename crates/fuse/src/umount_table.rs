@@ -6,7 +6,8 @@
 //! line here makes it read the table, and names the helper.
 
 use crate::options::is_root;
-use crate::table::{MountedShale, read_mounted_shales, unescape};
+use crate::table::{MountedShale, mounted_shales, unescape};
+use model::Result;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -63,12 +64,12 @@ pub fn forget_ended(source: &Path) -> io::Result<()> {
     if !is_root() {
         return Ok(());
     }
-    let is_mounted = |place: &Path| may_be_mounted(&read_mounted_shales(), source, place);
+    let is_mounted = |place: &Path| may_be_mounted(&mounted_shales(), source, place);
     UmountTable::of(DIRECTORY).remove(source, is_mounted)
 }
 
 /// Whether a mount of `source` is at a place, also below another one; true if the mount table couldn't be read.
-fn may_be_mounted(table: &io::Result<Vec<MountedShale>>, source: &Path, place: &Path) -> bool {
+fn may_be_mounted(table: &Result<Vec<MountedShale>>, source: &Path, place: &Path) -> bool {
     let is_it = |mount: &MountedShale| mount.mountpoint == place && mount.source == source;
     let is_gone = table.as_ref().is_ok_and(|all| !all.iter().any(is_it));
     !is_gone
@@ -270,7 +271,7 @@ mod tests {
         assert!(may_be_mounted(&table, node, place));
         assert!(!may_be_mounted(&table, node, Path::new("/srv")));
         assert!(!may_be_mounted(&table, Path::new("/srv/other"), place));
-        let unreadable = Err(io::Error::from_raw_os_error(libc::EMFILE));
+        let unreadable = Err(model::ErrorKind::Unavailable.into());
         assert!(may_be_mounted(&unreadable, node, place));
     }
 

@@ -174,15 +174,15 @@ fn remount(mountpoint: &Path, list: &str) -> Result<()> {
 /// mounted; only the daemon knows what was agreed on.
 fn refuse_other_lists(mountpoint: &Path, no_acl: bool) -> Result<()> {
     let place = real_path(mountpoint);
-    let Some(mount) = fuse::shale_on(&place) else {
+    let failed = |error: Error| error.while_doing(format!("remount {}", place.display()));
+    let Some(mount) = fuse::shale_on(&place).map_err(failed)? else {
         // The remount itself will say so.
         return Ok(());
     };
-    let failed = |error: Error| error.while_doing(format!("remount {}", place.display()));
     let status = running(&mount.source).map_err(failed)?;
     let mounts = status.map(|status| status.mounts).unwrap_or_default();
     // The daemon doesn't know of bind mounts, but of the mount that they show.
-    let mut same = fuse::mounted_shales();
+    let mut same = fuse::mounted_shales().map_err(failed)?;
     same.retain(|other| other.is_same_file_system(&mount));
     let is_same = |path: &str| same.iter().any(|mount| mount.mountpoint == Path::new(path));
     let Some(line) = mounts.iter().rfind(|line| is_same(&line.path)) else {

@@ -63,7 +63,7 @@ fn options_of(name: &str, options: &[String]) -> Result<Options> {
 /// Ends one mount.
 ///
 /// # Errors
-/// `NotFound`; `Busy`, naming the users.
+/// `NotFound`; `Busy`, naming the users; `Unavailable`: nobody knows what is mounted there.
 pub fn umount(umount: &Umount, json: bool) -> Result<ExitCode> {
     let how = How::of(umount.lazy, umount.force);
     end(umount.dir.as_deref(), &umount.mountpoint, how)?;
@@ -88,17 +88,22 @@ pub fn add(dir: &Path, mountpoint: &Path, options: &Options) -> Result<()> {
 /// As [`umount`].
 pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
     let mountpoint = real_path(mountpoint);
-    let Some(dir) = dir.map(Path::to_path_buf).or_else(|| node_of(&mountpoint)) else {
+    let dir = match dir {
+        Some(dir) => Some(dir.to_path_buf()),
+        None => node_of(&mountpoint)?,
+    };
+    let Some(dir) = dir else {
         let text = format!(
             "no Shale file system is mounted at {}",
             mountpoint.display()
         );
         return Err(Error::new(ErrorKind::NotFound, text));
     };
-    let found = fuse::shale_on(&mountpoint);
     if how == How::Forced || !lock::is_held(&dir) {
         return end_without_daemon(&mountpoint, how);
     }
+    // The daemon is told which one is meant.
+    let found = fuse::shale_on(&mountpoint)?;
     let request = UnmountRequest {
         path: mountpoint.display().to_string(),
         how,
@@ -125,14 +130,16 @@ pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
 /// connection.
 ///
 /// # Errors
-/// `Busy` after `IfIdle`; `NotPermitted`.
+/// As those of [`fuse::unmount_foreign`].
 pub fn end_without_daemon(mountpoint: &Path, how: How) -> Result<()> {
     // As the table names it.
     let mountpoint = &real_path(mountpoint);
     match fuse::shale_on(mountpoint) {
-        Some(mount) if mount.is_bound(&fuse::mounted_shales()) => {
+        // While the others can't be seen it counts as one of several.
+        Ok(Some(mount)) if mount.is_bound(&fuse::mounted_shales().unwrap_or_default()) => {
             fuse::unmount_bind(mountpoint, how.into())
         }
+        // What can't be seen is refused there, or ended so that no other mount is.
         _ => fuse::unmount_foreign(mountpoint, how.into()),
     }
 }
@@ -174,11 +181,10 @@ fn wait_if_it_ends(dir: &Path, answer: &Unmounted) -> Result<()> {
 }
 
 /// The directory of the node whose mount is at this place, according to the mount table.
-fn node_of(mountpoint: &Path) -> Option<PathBuf> {
-    let mut mounts = fuse::mounted_shales().into_iter().rev();
-    mounts
-        .find(|mount| mount.mountpoint == mountpoint)
-        .map(|mount| mount.source)
+fn node_of(mountpoint: &Path) -> Result<Option<PathBuf>> {
+    let mut mounts = fuse::mounted_shales()?.into_iter().rev();
+    let mount = mounts.find(|mount| mount.mountpoint == mountpoint);
+    Ok(mount.map(|mount| mount.source))
 }
 
 fn say(json: bool, what: &str, mountpoint: &Path) -> Result<ExitCode> {

@@ -348,7 +348,11 @@ impl Mounts {
         self.dead_ends.notify_waiters();
         let list = self.list.lock().clone();
         let all_ended = async {
-            let is_gone = |mount: &Mount| !mount.is_attached() && mount.copies().is_empty();
+            // One of which that can't be seen is waited for as well.
+            let is_gone = |mount: &Mount| {
+                let copies = mount.copies();
+                !copies.is_ok_and(|copies| mount.is_attached() || !copies.is_empty())
+            };
             for one in list.iter().filter(|one| is_gone(&one.mount)) {
                 one.mount.ended().await;
             }
@@ -407,7 +411,8 @@ impl Mounts {
             return Err(refused);
         }
         let mountpoint = &one.mount.place();
-        let is_covered = fuse::shale_on(mountpoint).map(|top| top.id) != one.mount.id();
+        let on_top = fuse::shale_on(mountpoint);
+        let is_covered = !on_top.is_ok_and(|top| top.map(|top| top.id) == one.mount.id());
         if is_covered && one.mount.is_attached() {
             return Err(refused);
         }
@@ -492,23 +497,26 @@ impl Mounts {
     ) -> Result<Vec<String>> {
         let all: Vec<_> = self.list.lock().iter().rev().cloned().collect();
         let copies = |one: &Arc<OneMount>| match one.mount.is_ended() {
-            true => Vec::new(),
+            true => Ok(Vec::new()),
             false => one.mount.copies(),
         };
         if how == Unmount::IfIdle {
-            let bound: Vec<_> = all.iter().flat_map(copies).collect();
+            let bound: Result<Vec<_>> = all.iter().map(copies).collect();
+            let bound = bound?.concat();
             if !bound.is_empty() {
                 return Err(Error::new(ErrorKind::Busy, uses::by_bind_mounts(&bound)));
             }
         }
         let mut left = Vec::new();
         for one in all.iter().filter(|_| how == Unmount::Forced) {
-            let places = one.mount.detach_copies().await;
-            left.extend(
-                places
-                    .iter()
-                    .map(|place| format!("the bind mount at {}", place.display())),
-            );
+            let shown = |place: &PathBuf| format!("the bind mount at {}", place.display());
+            match one.mount.detach_copies().await {
+                Ok(places) => left.extend(places.iter().map(shown)),
+                Err(error) => {
+                    let place = one.mount.mountpoint().display();
+                    left.push(format!("any bind mount of {place} ({error})"));
+                }
+            }
         }
         for one in &all {
             let was_there = one.mount.is_attached() || one.mount.is_left_dead();
@@ -650,24 +658,24 @@ pub fn source_of(dir: &Path) -> PathBuf {
 /// # Errors
 /// `Unavailable`: the table can't be read, or the node's directory not be looked at.
 pub fn mounts_of(dir: &Path) -> Result<Vec<fuse::MountedShale>> {
-    mounts_in(fuse::read_mounted_shales(), dir)
+    mounts_in(fuse::mounted_shales(), dir)
 }
 
 fn mounts_in(
-    table: io::Result<Vec<fuse::MountedShale>>,
+    table: Result<Vec<fuse::MountedShale>>,
     dir: &Path,
 ) -> Result<Vec<fuse::MountedShale>> {
     let source = source_of(dir);
-    let failed = |error: io::Error| {
-        Error::new(ErrorKind::Unavailable, error.to_string())
-            .while_doing(format!("looking for the mounts of {}", source.display()))
-    };
-    let mut mounts = table.map_err(failed)?;
+    let doing = || format!("looking for the mounts of {}", source.display());
+    let mut mounts = table.map_err(|error| error.while_doing(doing()))?;
     let owner = match std::fs::metadata(&source) {
         Ok(found) => found.uid(),
         // Nobody's.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
+        Err(error) => {
+            let error = Error::new(ErrorKind::Unavailable, error.to_string());
+            return Err(error.while_doing(doing()));
+        }
     };
     mounts.retain(|mount| mount.source == source && mount.user == Some(owner));
     mounts.reverse();

@@ -117,10 +117,11 @@ impl OwnMount {
 }
 
 /// Makes a missing mount point. Sends no request to an existing mount: its daemon may be dead or
-/// stopped.
+/// stopped. So it fails while nobody knows whether one is there.
 fn make_mount_point(path: &Path) -> Result<()> {
     let real = real_path(path);
-    if fuse::mounted_shales().iter().any(|m| m.mountpoint == real) {
+    let mounted = fuse::mounted_shales()?;
+    if mounted.iter().any(|m| m.mountpoint == real) {
         return Ok(());
     }
     // A dead mount doesn't answer, and a path that isn't a directory is refused by the mount.

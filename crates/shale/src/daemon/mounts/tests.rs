@@ -184,7 +184,7 @@ fn an_owner_that_has_gone_holds_up_no_other_mount_nor_their_end() {
 #[test]
 fn mounts_that_cannot_be_seen_are_not_none() {
     let home = tempfile::tempdir().unwrap();
-    let unreadable = Err(io::Error::from_raw_os_error(libc::EMFILE));
+    let unreadable = Err(ErrorKind::Unavailable.into());
     let refused = mounts_in(unreadable, home.path()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     let nowhere = home.path().join("nowhere");

@@ -21,9 +21,16 @@ impl Mounts {
         let attached = list.into_iter().filter(|one| one.mount.is_attached());
         // At the same time: each look may be stuck, and a node that takes long counts as one that gives no answer.
         let looking = attached.map(|one| async move {
-            let bound = one.mount.copies();
-            let bound = (!bound.is_empty()).then(|| by_bind_mounts(&bound));
-            let users = self.users_of(&one.mount.place()).await;
+            let place = one.mount.place();
+            let bound = match one.mount.copies() {
+                Ok(bound) => (!bound.is_empty()).then(|| by_bind_mounts(&bound)),
+                // Who isn't known uses it.
+                Err(error) => Some(format!(
+                    "whether bind mounts show {} isn't known: {error}",
+                    place.display()
+                )),
+            };
+            let users = self.users_of(&place).await;
             bound.into_iter().chain(users).collect::<Vec<_>>()
         });
         join_all(looking).await.concat()
@@ -45,7 +52,15 @@ impl Mounts {
 
     /// Who uses a mount, in words; `None`: nobody, as far as this process may see.
     pub(super) async fn users_of(&self, mountpoint: &Path) -> Option<String> {
-        let inside = fuse::mounted_below(mountpoint);
+        let inside = match fuse::mounted_below(mountpoint) {
+            Ok(inside) => inside,
+            Err(error) => {
+                return Some(format!(
+                    "whether other file systems are mounted in {} isn't known: {error}",
+                    mountpoint.display()
+                ));
+            }
+        };
         if !inside.is_empty() {
             return Some(format!(
                 "other file systems are mounted in {}: {}; unmount them first, or use --force",

@@ -94,7 +94,7 @@ pub(super) fn clear(dir: &Path) -> Result<usize> {
             killed += 1;
         }
     }
-    let mounts = fuse::mounted_shales().into_iter().rev();
+    let mounts = fuse::mounted_shales()?.into_iter().rev();
     for mount in mounts.filter(|it| it.mountpoint.starts_with(dir) || it.source.starts_with(dir)) {
         fuse::detach(&mount)?;
     }

@@ -56,7 +56,7 @@ impl Lab {
             true => self.machines.cut_off()?.into_iter().collect(),
             false => BTreeMap::new(),
         };
-        let mounts: Vec<_> = fuse::mounted_shales()
+        let mounts: Vec<_> = fuse::mounted_shales()?
             .into_iter()
             .map(|it| it.mountpoint)
             .collect();
