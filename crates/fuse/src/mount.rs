@@ -32,7 +32,7 @@ use world::World;
 /// A mounted file system. Dropping it ends the mount as [`Unmount::Forced`] does.
 pub struct Mount {
     mountpoint: PathBuf,
-    /// None without /proc.
+    /// None if something was mounted over it before it could be looked at.
     identity: Option<Identity>,
     /// The kernel's ids of dead mounts below it, which come to light when it ends.
     covers: Vec<u64>,
@@ -229,7 +229,7 @@ impl Mount {
         }
     }
 
-    /// What will be left of it when it has ended and nobody has unmounted it; `None` without /proc.
+    /// What will be left of it when it has ended and nobody has unmounted it; `None` if it isn't known in the mount table.
     #[must_use]
     pub fn dead(&self) -> Option<DeadMount> {
         Some(DeadMount {
@@ -264,7 +264,7 @@ impl Mount {
         identity.connection.clone().or_else(now)
     }
 
-    /// The kernel's id of this mount; `None` without /proc.
+    /// The kernel's id of this mount; `None` if it isn't known in the mount table.
     #[must_use]
     pub fn id(&self) -> Option<u64> {
         self.identity.as_ref().map(|identity| identity.id)
@@ -447,19 +447,32 @@ fn abort_unseen(connection: Option<&AbortFile>, unseen: Error) -> Result<()> {
     connection.ok_or(unseen)?.abort().map_err(failed)
 }
 
-/// What identifies a new mount, and what ends its connection, if the system lets this user; nothing without /proc. `new`:
-/// it, if it isn't in the tree of files yet.
-fn identity_of(mountpoint: &Path, name: &str, new: Option<&Unattached>) -> Option<Identity> {
+/// What identifies a new mount, and what ends its connection, if the system lets this user; nothing if something is mounted
+/// over it already. `new`: it, if it isn't in the tree of files yet.
+///
+/// # Errors
+/// `Unavailable`: it can't be seen. Nobody could guard it, or tell it from another one.
+fn identity_of(
+    mountpoint: &Path,
+    name: &str,
+    new: Option<&Unattached>,
+) -> Result<Option<Identity>> {
+    let unseen = |error: std::io::Error| {
+        Error::new(ErrorKind::Unavailable, error.to_string())
+            .while_doing("looking at the new mount")
+    };
     let (mut identity, opened) = match new {
         Some(new) => {
-            let Numbers { id, device } = new.numbers().ok()?;
+            let Numbers { id, device } = new.numbers().map_err(unseen)?;
             let identity = Identity::new(id, device, PathBuf::from(name));
             // It has its number as long as it can be asked for it.
             (identity, AbortFile::of_number(device, mountpoint))
         }
         None => {
-            let on_top = mount_on(mountpoint).ok().flatten();
-            let line = on_top.filter(TableLine::is_shale)?;
+            let on_top = mount_on(mountpoint)?;
+            let Some(line) = on_top.filter(TableLine::is_shale) else {
+                return Ok(None);
+            };
             (Identity::of(&line), AbortFile::of_line(line))
         }
     };
@@ -470,7 +483,7 @@ fn identity_of(mountpoint: &Path, name: &str, new: Option<&Unattached>) -> Optio
             None
         }
     };
-    Some(identity)
+    Ok(Some(identity))
 }
 
 /// Serves a new mount. `new`: it, if it isn't in the tree of files yet.
@@ -487,7 +500,7 @@ fn begin<F: FileSystem>(
         _ => Rings::prepare(device, options.threads_max),
     };
     let (agreement, offered_minor) = first_request(device, options, rings.is_ok())?;
-    let identity = identity_of(mountpoint, &options.name, new);
+    let identity = identity_of(mountpoint, &options.name, new)?;
     let connection = identity.as_ref().and_then(|it| it.connection.clone());
     let (ended_sender, ended) = watch::channel(false);
     let serving = Arc::new(Serving::new(world.clone(), fs, agreement));

@@ -48,7 +48,7 @@ pub(super) struct Dead {
 }
 
 impl Dead {
-    /// What is left of a mount; `None` without /proc.
+    /// What is left of a mount; `None` if it isn't known in the mount table.
     pub(super) fn of(one: &OneMount) -> Option<Arc<Self>> {
         let (mount, options) = (one.mount.dead()?, one.options.clone());
         Some(Self::new(LeftMount { mount, options }))
