@@ -105,6 +105,9 @@ impl Blocks {
         self.budget
     }
 
+    /// Counts memory that is taken. What gives way to it is freed here, although the caller may have an inode's lock: a block's
+    /// buffer is kept for others (`world::AlignedBuffer`) unless they have many, and returning its few huge pages to the
+    /// system costs less than what is done under that lock anyway, filling fresh ones.
     fn take(&self, bytes: u64) {
         self.held.fetch_add(bytes, Ordering::Relaxed);
         while self.held() > self.budget && self.give_back() {}
