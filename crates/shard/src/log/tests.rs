@@ -2,6 +2,7 @@
 
 use crate::rig::{SHARD, commit, frame, machine, open, opened_nsd, power_on, value};
 use futures::future::join_all;
+use model::map::NsdState;
 use model::{EntryNumber, FamilyId, NodeId, NodeRun, NsdId, Scheme};
 use std::time::Duration;
 
@@ -331,6 +332,39 @@ fn an_entry_is_as_old_as_itself_and_not_as_those_before_it() {
             assert!(old.age >= PAUSE, "{old:?}");
             let young = opened.log.behind(before);
             assert!(young.entries > 0 && young.age < PAUSE / 2, "{young:?}");
+        })
+        .finished();
+}
+
+/// Would be broken if only the first of them were tried, whose place no other NSD can take before the second one has left.
+#[test]
+fn a_log_leaves_two_nsds_that_are_given_up_whichever_can_go_first() {
+    machine(27, Scheme::Replicate(2), 3)
+        .run(|world| async move {
+            let opening = power_on(&world, &[]).await;
+            let opened = open(opening.clone()).await.unwrap();
+            commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
+            let before = opened.log.view();
+            assert_eq!(before.len(), 2);
+            let mut map = (*opening.pool.map()).clone();
+            map.epoch = map.epoch.next();
+            let of_second = map.nsd(before[1]).unwrap().failure_group;
+            for entry in &mut map.nsds {
+                match before.contains(&entry.nsd) {
+                    true => entry.state = NsdState::Draining,
+                    false => entry.failure_group = of_second,
+                }
+            }
+            opening.pool.set_map(map).await.unwrap();
+            for _ in &before {
+                // One NSD is enough for the log.
+                opened.log.leave_given_up(1).await.unwrap();
+            }
+            let after = opened.log.view();
+            assert_eq!(after.len(), 1, "{after:?}");
+            assert!(!before.contains(&after[0]), "{after:?}");
+            commit(&opened, 2, &[("b", Some("2"))]).await.unwrap();
+            assert_eq!(value(&opened, "a").await.as_deref(), Some("1"));
         })
         .finished();
 }

@@ -66,14 +66,19 @@ impl Log {
         let takes_log = |nsd: &NsdId| self.shared.pool.takes_log(*nsd);
         let (good, given_up): (Vec<NsdId>, Vec<NsdId>) =
             view.iter().partition(|nsd| takes_log(nsd));
-        let together = || self.shared.pool.log_together(&good).first().copied();
-        let Some(leaving) = given_up.first().copied().or_else(together) else {
+        let is_enough = good.len() >= wanted;
+        // Not simply the first one: an NSD that can't take its place may be able to when another member has left.
+        let has_other = |nsd: &NsdId| self.shared.pool.log_replacement(&view, *nsd).is_some();
+        let mut given_up = given_up.into_iter();
+        let given_up = given_up.find(|nsd| is_enough || has_other(nsd));
+        let together = || {
+            let mut together = self.shared.pool.log_together(&good).into_iter();
+            together.find(has_other)
+        };
+        let is_spare = is_enough && given_up.is_some();
+        let Some(leaving) = given_up.or_else(together) else {
             return Ok(());
         };
-        let is_spare = given_up.contains(&leaving) && good.len() >= wanted;
-        if !is_spare && self.shared.pool.log_replacement(&view, leaving).is_none() {
-            return Ok(());
-        }
         let found = self.shared.world.now();
         self.shared.be_heard_without(&view, leaving, found).await;
         let cause = Cause::Leaving {
