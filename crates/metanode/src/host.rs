@@ -30,6 +30,8 @@ pub(crate) use running::{has_cuts, is_of_given_up};
 
 /// The pool of data, tables and logs, by its name in coordination.
 pub const DATA_POOL: &str = "data";
+/// What a take-over is called where waits are listed.
+pub(crate) const TAKE_OVER: &str = "a take-over";
 /// Records per page of a scan.
 pub(crate) const SCAN_PAGE: usize = 1024;
 

@@ -13,7 +13,7 @@ mod upkeep;
 
 use crate::background::{Background, Surveys};
 use crate::holders::Holders;
-use crate::host::{FORMER_RUNS_BUDGET, Host};
+use crate::host::{FORMER_RUNS_BUDGET, Host, TAKE_OVER};
 use crate::in_use::InodesInUse;
 use crate::judging::Judging;
 use crate::lease::OwnerLease;
@@ -37,7 +37,7 @@ use shard::{Shard, ShardMemory, Touch, within};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
-use world::{Waiter, World};
+use world::{Waiter, Work, World};
 
 /// Everything needed to open a metanode.
 #[derive(Clone)]
@@ -124,6 +124,12 @@ impl Metanode {
     /// `Unavailable` if too few NSDs answer, `OldEpoch` if the shard is assigned to another process,
     /// and errors of coordination.
     pub async fn open(opening: Opening) -> Result<Arc<Self>> {
+        let (world, work) = (opening.world.clone(), Work::TakeOver(opening.shard));
+        let opened = world.at_work(TAKE_OVER, work, Self::take_over(opening));
+        opened.await
+    }
+
+    async fn take_over(opening: Opening) -> Result<Arc<Self>> {
         let of_shard = of_shard(&opening);
         let Opening {
             world,

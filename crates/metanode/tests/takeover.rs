@@ -110,6 +110,54 @@ fn a_sync_while_a_shard_is_taken_over_again_does_not_succeed_before_the_changes_
         .finished();
 }
 
+/// Would be broken if a step of a take-over were in no list: what waits for the take-over waited for nothing meanwhile.
+#[test]
+fn a_take_over_is_listed_with_what_it_waits_for_until_clients_are_served() {
+    let simulation = Simulation::new(45);
+    let faults = simulation.faults();
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            rig.file(ROOT, "f").await;
+            rig.metanode.close().await.unwrap();
+            let shard = ShardId(0);
+            let run = metanode::begin_alone(&rig.coordination, shard).await;
+            let opening = Opening {
+                world: world.clone(),
+                shard,
+                family: FAMILY,
+                coordination: rig.coordination.clone(),
+                pool: rig.pool.clone(),
+                run: run.unwrap(),
+                memory: ShardMemory::of_machine(&world),
+                lease: metanode::OwnerLease::endless(),
+                surveys: metanode::Surveys::Own,
+                touch: Arc::new(metanode::Whole),
+            };
+            faults.slow("nsd1", Duration::from_secs(1));
+            let take_over = Part::Work(Work::TakeOver(shard));
+            let commit = Part::ForWork(Work::Commit(shard));
+            let mut opens = pin!(Metanode::open(opening));
+            let mut is_committing = false;
+            let metanode = loop {
+                let moment = Duration::from_millis(300);
+                if let Ok(opened) = world.timeout(moment, opens.as_mut()).await {
+                    break opened.unwrap();
+                }
+                let waits = world.waits().0;
+                let work = waits.iter().find(|wait| wait.part == take_over);
+                let errand = work.unwrap_or_else(|| panic!("{waits:?}")).errand;
+                let mut inside = waits.iter().filter(|wait| wait.errand == errand);
+                is_committing |= inside.any(|wait| wait.part == commit);
+            };
+            assert!(is_committing, "an owner's session is in a commit");
+            faults.heal("nsd1");
+            Rig { metanode, ..rig }.close().await;
+        })
+        .finished();
+}
+
 #[test]
 fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
     let simulation = Simulation::new(40);

@@ -42,10 +42,8 @@ use std::sync::Arc;
 use steps::{Steps, Watch};
 use tail::Tail;
 use world::call::Deadline;
-use world::{Instant, Part, Point, Work, World};
+use world::{Instant, Part, Point, World};
 
-/// What a take-over is called where waits are listed.
-const TAKE_OVER: &str = "a take-over";
 /// Attempts to raise the epoch while others change the record too.
 const RAISES_MAX: usize = 16;
 /// Requests in flight to one NSD while the tail is copied: it makes entries of all durable together.
@@ -196,10 +194,7 @@ impl Lineage {
 /// `Corrupt`: acknowledged entries are gone.
 pub(crate) async fn open(opening: Opening, lineage: &mut Lineage) -> Result<Opened> {
     let story = |error: Error| error.while_doing(format!("take over shard {}", opening.shard));
-    let work = Work::TakeOver(opening.shard);
-    let taken = take(&opening, lineage);
-    let taken = opening.world.at_work(TAKE_OVER, work, taken);
-    taken.await.map_err(story)
+    take(&opening, lineage).await.map_err(story)
 }
 
 async fn take(opening: &Opening, lineage: &mut Lineage) -> Result<Opened> {

@@ -5,7 +5,7 @@
 //! next caller waits for it: on slow disks a step takes longer than callers wait, and others wait for the disks and
 //! records that it uses.
 
-use crate::host::Host;
+use crate::host::{Host, TAKE_OVER};
 use model::{Error, ErrorKind, Result};
 use shard::{Shard, Unflushed};
 use std::mem;
@@ -76,6 +76,7 @@ impl Host {
 
     /// May be dropped at any time: the work begun stays in `reopening`.
     async fn reopen(&self, given_up: &Arc<Shard>) -> Result<()> {
+        let work = Work::TakeOver(given_up.id());
         let mut reopening = self.reopening.lock().await;
         let mut pause = BACK_OFF_MIN;
         loop {
@@ -100,9 +101,10 @@ impl Host {
                     let Reopening::Ended(mut unflushed) = mem::take(&mut *reopening) else {
                         unreachable!("just seen");
                     };
-                    let opening = self.opening.clone();
+                    let (opening, world) = (self.opening.clone(), self.world().clone());
                     let opening = async move {
-                        let opened = Shard::open_after(opening, Some(&mut unflushed)).await;
+                        let opened = Shard::open_after(opening, Some(&mut unflushed));
+                        let opened = world.at_work(TAKE_OVER, work, opened).await;
                         (opened, unflushed)
                     };
                     let opening = self.world().spawn("takes a shard over again", opening);
