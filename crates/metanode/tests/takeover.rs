@@ -158,6 +158,38 @@ fn a_take_over_is_listed_with_what_it_waits_for_until_clients_are_served() {
         .finished();
 }
 
+/// Would be broken if it were in no list that the shard which was given up has yet to end, or what that waits for.
+#[test]
+fn a_take_over_that_waits_for_the_last_commit_of_the_owner_before_is_listed_with_that() {
+    let simulation = Simulation::new(46);
+    let faults = simulation.faults();
+    simulation
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            rig.file(ROOT, "f").await;
+            let shard = rig.metanode.hosted();
+            faults.slow("nsd1", Duration::from_secs(5));
+            let second = Duration::from_secs(1);
+            assert!(world.timeout(second, rig.metanode.sync()).await.is_err());
+            shard.resign(&Error::new(ErrorKind::Unavailable, "a test wants it"));
+            let again = world.timeout(second, rig.metanode.sync());
+            assert!(again.await.is_err(), "the commit isn't done yet");
+            let waits = world.waits().0;
+            let take_over = Part::Work(Work::TakeOver(shard.id()));
+            let work = waits.iter().find(|wait| wait.part == take_over);
+            let errand = work.unwrap_or_else(|| panic!("{waits:?}")).errand;
+            let commit = Part::ForWork(Work::Commit(shard.id()));
+            let mut inside = waits.iter().filter(|wait| wait.errand == errand);
+            assert!(inside.any(|wait| wait.part == commit), "{waits:?}");
+            faults.heal("nsd1");
+            rig.metanode.sync().await.unwrap();
+            assert!(rig.look(ROOT, "f").await.is_some());
+            rig.close().await;
+        })
+        .finished();
+}
+
 #[test]
 fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
     let simulation = Simulation::new(40);

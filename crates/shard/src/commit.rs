@@ -17,7 +17,7 @@ use world::Point;
 use world::{Driven, Part, Work, World};
 
 /// The causes by which waits for a commit are listed, and the commit.
-const COMMIT_WAIT: &str = "the commit of the metadata";
+pub(crate) const COMMIT_WAIT: &str = "the commit of the metadata";
 const COMMIT: &str = "a commit of the metadata";
 
 /// A commit starts once enough has changed ([`COMMIT_RECORDS`], [`COMMIT_BYTES`]), or nothing has

@@ -18,6 +18,8 @@ use world::{Instant, Part, Task, Work};
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// The cause by which such a wait is listed.
 const TAKE_OVER_WAIT: &str = "the take-over of the shard";
+/// What the first part of a take-over is called, if this process had the shard before.
+const ENDING: &str = "the end of the owner before a take-over";
 /// For this long after the shard's record named another process, the record isn't read again.
 const ELSEWHERE_PAUSE: Duration = Duration::from_secs(1);
 /// First and longest pause between attempts.
@@ -88,8 +90,11 @@ impl Host {
             }
             match &mut *reopening {
                 Reopening::Idle => {
-                    let shard = given_up.clone();
-                    let ending = async move { shard.end_given_up().await };
+                    let (shard, world) = (given_up.clone(), self.world().clone());
+                    let ending = async move {
+                        let ended = shard.end_given_up();
+                        world.at_work(ENDING, work, ended).await
+                    };
                     let ending = self.world().spawn("ends a given-up shard", ending);
                     *reopening = Reopening::Ending(ending);
                 }
