@@ -156,9 +156,9 @@ mod tests {
     use crate::device::{Device, Received};
     use crate::mounting;
     use crate::options::{MountOptions, Unmount};
-    use crate::own_mounts::is_among_own_mounts;
     use rustix::mount::{MountFlags, UnmountFlags};
     use std::ffi::CStr;
+    use testkit::own_mounts::is_among_own_mounts;
 
     const SOURCE: &str = "/srv/a node";
 

@@ -48,8 +48,6 @@ mod mounting;
 mod notifier;
 mod opens;
 mod options;
-#[cfg(test)]
-mod own_mounts;
 mod programs;
 mod pulse;
 mod replacing;

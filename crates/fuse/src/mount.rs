@@ -635,16 +635,16 @@ fn first_request(
 
 #[cfg(test)]
 #[path = "../../shale/tests/fixture/noted.rs"]
-pub(crate) mod noted;
+mod noted;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory::{MemoryFileSystem, MemorySettings};
-    use crate::own_mounts::is_among_own_mounts;
     use rustix::mount::{MountFlags, UnmountFlags};
     use std::ffi::CStr;
     use std::fs;
+    use testkit::own_mounts::is_among_own_mounts;
 
     /// Would be broken if a daemon without a free descriptor waited for no bind mount, said of a mount in its place that it was
     /// unmounted, or unmounted what is over it.

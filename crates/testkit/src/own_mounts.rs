@@ -1,8 +1,10 @@
 //! Tests that change what is mounted where others look run in a process with mounts of its own.
 
-use crate::mount::noted::skipped;
-use crate::table;
-use rustix::mount::UnmountFlags;
+#[path = "../../shale/tests/fixture/noted.rs"]
+mod noted;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 
 /// Environment variable of a test's process that has a mount namespace of its own.
@@ -12,23 +14,28 @@ const OWN_MAX: &str = "120";
 
 /// Whether this process has a mount namespace of its own; if not, runs the test in one that does before returning. `module`:
 /// the test's `module_path!()`.
-pub(crate) fn is_among_own_mounts(module: &str, test: &str) -> bool {
+///
+/// # Panics
+/// If the test fails in the other process, or that can't be started.
+#[must_use]
+pub fn is_among_own_mounts(module: &str, test: &str) -> bool {
     if std::env::var_os(OWN).is_some() {
-        // Mounts of other tests, which would last as long as their copies here.
-        let lines = table::read().expect("it can be read");
-        for other in lines.iter().filter(|line| line.is_shale()) {
-            let _ = rustix::mount::unmount(&other.mountpoint, UnmountFlags::DETACH);
+        // Mounts of other tests, which would last as long as their copies here. Of one place the newest one is on top.
+        for other in fuse::mounted_shales().unwrap().iter().rev() {
+            let _ = fuse::detach(other);
         }
         return true;
     }
-    if !rustix::process::geteuid().is_root() {
-        skipped(test, "only root makes mount namespaces");
+    // Such a file is its process's user's.
+    let of_this = Path::new("/proc/self").metadata().unwrap();
+    if of_this.uid() != 0 {
+        noted::skipped(test, "only root makes mount namespaces");
         return false;
     }
     let (_, module) = module.split_once("::").expect("it begins with the crate");
     let output = Command::new("timeout")
         .args([OWN_MAX, "unshare", "--mount", "--propagation", "private"])
-        .arg(std::env::current_exe().expect("the kernel tells"))
+        .arg(std::env::current_exe().unwrap())
         .args(["--exact", &format!("{module}::{test}"), "--nocapture"])
         .env(OWN, test)
         .output()
