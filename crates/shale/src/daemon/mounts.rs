@@ -421,8 +421,9 @@ impl Mounts {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// Ends all mounts, or none if one is in use. By force, their bind mounts end too. Afterwards no
-    /// mount can be made. Returns the places that still show the file system and will be dead.
+    /// Ends all mounts, or none if one is in use. By force, their bind mounts end too, and one that can't be taken out of
+    /// its place stays there, dead. Afterwards no mount can be made. Returns the places that still show the file system and
+    /// will be dead.
     ///
     /// # Errors
     /// `Busy`, naming the users; mounts can be made again.
@@ -520,7 +521,14 @@ impl Mounts {
         }
         for one in &all {
             let was_there = one.mount.is_attached() || one.mount.is_left_dead();
-            self.end(one, how).await?;
+            match self.end(one, how).await {
+                // Its connection has ended, as those of the others are to.
+                Err(error) if how == Unmount::Forced && one.mount.is_ended() => {
+                    let place = one.mount.mountpoint().display();
+                    left.push(format!("the mount at {place} ({error})"));
+                }
+                done => done?,
+            }
             ended.extend(was_there.then(|| one.clone()));
         }
         self.end_left().await;

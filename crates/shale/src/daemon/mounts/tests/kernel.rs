@@ -13,6 +13,8 @@ use futures::future::{BoxFuture, pending};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, FileSystemName, Result};
 use parking_lot::Mutex;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CStr;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::memory::{MemoryFileSystem, MemorySettings};
+use testkit::own_mounts::is_among_own_mounts;
 use tokio::sync::Semaphore;
 use world::World;
 use world::call::{Asked, Local};
@@ -310,5 +313,46 @@ fn mounts_of_a_daemon_that_ends_do_not_come_back_because_another_one_is_in_use()
         assert!(gate.names.lock().is_empty(), "nobody is asked for it");
         drop(held);
         busy.mount.unmount(Unmount::Forced).await.unwrap();
+    });
+}
+
+/// Would be broken if a forced end stopped at the first mount while the table of mounts can't be read: the others hung on, or were
+/// dead in their places, and nobody was told.
+#[test]
+fn mounts_that_cannot_be_seen_all_end_by_force_and_it_is_told_that_they_stay_there() {
+    let test = "mounts_that_cannot_be_seen_all_end_by_force_and_it_is_told_that_they_stay_there";
+    if !is_among_own_mounts(module_path!(), test) {
+        return;
+    }
+    run(|world, home, gate, mounts| async move {
+        let one = mount(&world, &home, "one", &gate).await;
+        let two = mount(&world, &home, "two", &gate).await;
+        mounts.list.lock().extend([one.clone(), two.clone()]);
+        let (flags, data) = (MountFlags::empty(), None::<&CStr>);
+        rustix::mount::mount("none", "/proc", "tmpfs", flags, data).unwrap();
+        let refused = mounts.end_all(Unmount::IfIdle).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(!one.mount.is_ended() && !two.mount.is_ended());
+        let left = mounts.end_all(Unmount::Forced).await;
+        rustix::mount::unmount("/proc", UnmountFlags::DETACH).unwrap();
+        let is_told = |left: &[String], ended: &OneMount| {
+            assert!(ended.mount.is_ended());
+            let told = format!("the mount at {}", ended.mount.mountpoint().display());
+            assert!(left.iter().any(|it| it.starts_with(&told)), "{left:?}");
+        };
+        let left = left.unwrap();
+        for ended in [one, two] {
+            is_told(&left, &ended);
+            ended.mount.detach_dead().await.unwrap();
+        }
+        // What somebody has mounted over one is left as well.
+        let covered = mount(&world, &home, "covered", &gate).await;
+        let place = home.join("covered");
+        rustix::mount::mount("none", &place, "tmpfs", flags, data).unwrap();
+        mounts.list.lock().push(covered.clone());
+        let left = mounts.end_all(Unmount::Forced).await.unwrap();
+        is_told(&left, &covered);
+        rustix::mount::unmount(&place, UnmountFlags::DETACH).unwrap();
+        covered.mount.detach_dead().await.unwrap();
     });
 }
