@@ -33,7 +33,7 @@ impl AbortFile {
     ///
     /// # Errors
     /// `NotFound`: there is no such mount. `NotSupported`: the kernel's file can't be opened; it says what to do.
-    /// `Unavailable`: nobody knows what is mounted.
+    /// `Unavailable`: nobody knows what is mounted, or no descriptor is free.
     pub fn of_mount(id: u64, source: &Path) -> Result<Self> {
         let user = effective_user();
         let is_it = |line: &TableLine| {
@@ -61,14 +61,10 @@ impl AbortFile {
     /// Opens that of the mount which has this number now. The caller sees to it that it still is the one meant.
     ///
     /// # Errors
-    /// `NotSupported`, as [`AbortFile::of_mount`].
+    /// `NotSupported`, `Unavailable`, as [`AbortFile::of_mount`].
     pub(crate) fn of_number(number: DeviceNumber, mountpoint: &Path) -> Result<Self> {
-        let opened = |name, flags| {
-            open(number.minor, name, flags).map_err(|error| {
-                let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
-                Error::new(ErrorKind::NotSupported, text)
-            })
-        };
+        let opened =
+            |name, flags| open(number.minor, name, flags).map_err(|error| not_opened(&error));
         Ok(Self {
             file: opened(ABORT, OFlags::WRONLY)?,
             waiting: opened("waiting", OFlags::RDONLY)?,
@@ -128,6 +124,17 @@ fn missing(id: u64, source: &Path) -> Error {
     Error::new(ErrorKind::NotFound, text).while_doing(doing(id, source))
 }
 
+/// Why a file of a connection can't be opened, and what to do.
+fn not_opened(error: &io::Error) -> Error {
+    match table::without_descriptor(error) {
+        Some(hint) => Error::new(ErrorKind::Unavailable, format!("{error}{hint}")),
+        None => {
+            let text = format!("{error}; mount fusectl: `mount -t fusectl none {CONNECTIONS}`");
+            Error::new(ErrorKind::NotSupported, text)
+        }
+    }
+}
+
 /// Opens a file of a connection: in /sys, or, without fusectl there and for root only, in a mount of our own that nobody
 /// else sees.
 fn open(number: u32, name: &str, flags: OFlags) -> io::Result<File> {
@@ -157,6 +164,7 @@ mod tests {
     use crate::mounting;
     use crate::options::{MountOptions, Unmount};
     use rustix::mount::{MountFlags, UnmountFlags};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::ffi::CStr;
     use testkit::own_mounts::is_among_own_mounts;
 
@@ -230,6 +238,34 @@ mod tests {
             // No other mount namespace has it.
             drop(mounted);
             assert!(abort.is_unmounted());
+        }
+    }
+
+    /// Would be broken if people were told to mount fusectl, which is there, and a mount were served of which nobody can end
+    /// the connection.
+    #[test]
+    fn who_has_no_free_descriptor_is_told_and_not_that_something_is_missing() {
+        let test = "who_has_no_free_descriptor_is_told_and_not_that_something_is_missing";
+        // Its limits are its own, too.
+        if !is_among_own_mounts(module_path!(), test) {
+            return;
+        }
+        let mounted = Mounted::new();
+        let before = getrlimit(Resource::Nofile);
+        let none = Rlimit {
+            current: Some(0),
+            maximum: before.maximum,
+        };
+        setrlimit(Resource::Nofile, none).unwrap();
+        let refused = [
+            AbortFile::of_mount(mounted.line.id, Path::new(SOURCE)),
+            AbortFile::of_number(mounted.line.number, &mounted.path),
+        ];
+        setrlimit(Resource::Nofile, before).unwrap();
+        for refused in refused {
+            let refused = refused.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+            assert!(refused.to_string().contains("ulimit -n"), "{refused}");
         }
     }
 

@@ -451,15 +451,16 @@ fn abort_unseen(connection: Option<&AbortFile>, unseen: Error) -> Result<()> {
 /// over it already. `new`: it, if it isn't in the tree of files yet.
 ///
 /// # Errors
-/// `Unavailable`: it can't be seen. Nobody could guard it, or tell it from another one.
+/// `Unavailable`: it can't be seen, or no descriptor is free. Nobody could guard it, or tell it from another one.
 fn identity_of(
     mountpoint: &Path,
     name: &str,
     new: Option<&Unattached>,
 ) -> Result<Option<Identity>> {
+    let doing = "looking at the new mount";
     let unseen = |error: std::io::Error| {
-        Error::new(ErrorKind::Unavailable, error.to_string())
-            .while_doing("looking at the new mount")
+        let hint = table::without_descriptor(&error).unwrap_or_default();
+        Error::new(ErrorKind::Unavailable, format!("{error}{hint}")).while_doing(doing)
     };
     let (mut identity, opened) = match new {
         Some(new) => {
@@ -478,6 +479,10 @@ fn identity_of(
     };
     identity.connection = match opened {
         Ok(connection) => Some(Arc::new(connection)),
+        // Only for now: as long as it lived, nobody could end it while it can't be seen.
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            return Err(error.while_doing(doing));
+        }
         Err(error) => {
             tracing::debug!(%error, "its connection can't be ended from outside");
             None

@@ -143,10 +143,28 @@ pub(crate) fn seen() -> Result<Vec<TableLine>> {
     read().map_err(|error| unreadable(&error))
 }
 
-/// Why nobody knows what is mounted.
+/// Why nobody knows what is mounted, and what to do.
 pub(crate) fn unreadable(error: &io::Error) -> Error {
-    let text = format!("the table of mounts can't be read (/proc/self/mountinfo): {error}");
+    let hint = match error.kind() {
+        io::ErrorKind::NotFound => "; mount /proc: `mount -t proc proc /proc`",
+        _ => without_descriptor(error).unwrap_or_default(),
+    };
+    let text = format!("the table of mounts can't be read (/proc/self/mountinfo): {error}{hint}");
     Error::new(ErrorKind::Unavailable, text)
+}
+
+/// What to do if a file couldn't be opened because there was no free descriptor; `None`: that wasn't it.
+pub(crate) fn without_descriptor(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EMFILE => Some(
+            "; the process has as many files open as it may: raise `ulimit -n` (systemd: \
+             `LimitNOFILE=`) and start it again",
+        ),
+        libc::ENFILE => {
+            Some("; the machine has as many files open as it may: raise `sysctl fs.file-max`")
+        }
+        _ => None,
+    }
 }
 
 /// The mount table of this process.
