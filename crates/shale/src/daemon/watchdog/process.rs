@@ -43,13 +43,7 @@ pub fn run(source: PathBuf) -> Result<ExitCode> {
             .map_err(|error| failed("preparing the watchdog's pipes", error))?;
     }
     let daemon = parent().map_err(|error| failed("finding the daemon", error))?;
-    let mut watching = Watching {
-        source,
-        daemon,
-        rule: Rule::default(),
-        aborts: BTreeMap::new(),
-        aborted: BTreeMap::new(),
-    };
+    let mut watching = Watching::new(source, daemon);
     let mut lines = Lines::default();
     let pause = Timespec::try_from(LOOK_EVERY).expect("it is short");
     loop {
@@ -72,6 +66,7 @@ pub fn run(source: PathBuf) -> Result<ExitCode> {
                 Err(error) => return Err(failed("hearing the daemon", error)),
             }
         }
+        watching.look_for_unseen();
         if let Some(verdict) = watching.rule.look(machine_time()) {
             watching.abort(&verdict, |note| {
                 // The pipe has room for the notes of all mounts; a daemon that can't run reads them later.
@@ -100,26 +95,30 @@ struct Watching {
     daemon: OwnedFd,
     rule: Rule,
     aborts: BTreeMap<MountNumber, AbortFile>,
+    /// Mounts that can't be seen for now, by the kernel's ids. An id is the newest one's that has got it.
+    unseen: BTreeMap<u64, MountNumber>,
     /// Those of mounts that were aborted, until the daemon runs again.
     aborted: BTreeMap<MountNumber, AbortFile>,
 }
 
 impl Watching {
+    fn new(source: PathBuf, daemon: OwnedFd) -> Self {
+        Self {
+            source,
+            daemon,
+            rule: Rule::default(),
+            aborts: BTreeMap::new(),
+            unseen: BTreeMap::new(),
+            aborted: BTreeMap::new(),
+        }
+    }
+
     fn hear(&mut self, said: Said) {
         match said {
-            Said::Watch { number, id } => match AbortFile::of_mount(id, &self.source) {
-                Ok(abort) => {
-                    self.aborts.insert(number, abort);
-                    self.rule.watch(number);
-                }
-                // It has ended meanwhile.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    tracing::warn!(%error, id, "a mount will hang if the daemon can't run");
-                }
-            },
+            Said::Watch { number, id } => self.watch(number, id),
             Said::Forget(mount) => {
                 self.aborts.remove(&mount);
+                self.unseen.retain(|_, unseen| *unseen != mount);
                 self.aborted.remove(&mount);
                 self.rule.forget(mount);
             }
@@ -131,6 +130,38 @@ impl Watching {
                 self.aborted.clear();
             }
         }
+    }
+
+    fn watch(&mut self, number: MountNumber, id: u64) {
+        self.unseen.remove(&id);
+        match AbortFile::of_mount(id, &self.source) {
+            Ok(abort) => {
+                self.aborts.insert(number, abort);
+                self.rule.watch(number);
+            }
+            // It has ended meanwhile.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => {
+                tracing::warn!(%error, id, "a mount will hang if the daemon can't run");
+                if error.kind() == ErrorKind::Unavailable {
+                    self.unseen.insert(id, number);
+                }
+            }
+        }
+    }
+
+    /// The daemon says only once that it serves a mount.
+    fn look_for_unseen(&mut self) {
+        self.unseen.retain(|id, number| {
+            let seen = AbortFile::of_mount(*id, &self.source);
+            let is_unseen = matches!(&seen, Err(error) if error.kind() == ErrorKind::Unavailable);
+            if let Ok(abort) = seen {
+                tracing::info!(id, "a mount is watched that couldn't be seen");
+                self.aborts.insert(*number, abort);
+                self.rule.watch_late(*number);
+            }
+            is_unseen
+        });
     }
 
     fn abort(&mut self, verdict: &Verdict, tell: impl Fn(&[u8])) {
@@ -179,5 +210,59 @@ impl Watching {
                 tracing::error!(%mountpoint, %error, "the watchdog couldn't kill the daemon: programs hang");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuse::{Mount, MountOptions, TransportChoice, Unmount};
+    use rustix::mount::{MountFlags, UnmountFlags};
+    use std::ffi::CStr;
+    use std::fs::File;
+    use std::sync::Arc;
+    use testkit::memory::{MemoryFileSystem, MemorySettings};
+    use testkit::own_mounts::is_among_own_mounts;
+    use world::World;
+
+    /// Would be broken if a mount hung with a daemon that can't run because the watchdog couldn't see it at the moment when it
+    /// was told of it.
+    #[test]
+    fn a_mount_that_cannot_be_seen_is_watched_as_soon_as_it_can() {
+        let test = "a_mount_that_cannot_be_seen_is_watched_as_soon_as_it_can";
+        if !is_among_own_mounts(module_path!(), test) {
+            return;
+        }
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let world = runtime.block_on(async { World::real() });
+        let home = tempfile::tempdir().unwrap();
+        let source = home.path().canonicalize().unwrap();
+        let mut how = MountOptions::new(&source);
+        how.name = source.display().to_string();
+        how.transport = TransportChoice::Classic;
+        let shown = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
+        let mount = Mount::start(&world, shown, &how).unwrap();
+        let id = mount.id().unwrap();
+        let daemon = File::open("/dev/null").unwrap();
+        let mut watching = Watching::new(source, daemon.into());
+        let [first, second, third] = [1, 2, 3].map(MountNumber);
+        let (flags, data) = (MountFlags::empty(), None::<&CStr>);
+        rustix::mount::mount("none", "/proc", "tmpfs", flags, data).unwrap();
+        // As if the kernel had given its id to each in turn.
+        for number in [first, second, third] {
+            watching.hear(Said::Watch { number, id });
+        }
+        watching.hear(Said::Forget(first));
+        watching.look_for_unseen();
+        assert!(watching.aborts.is_empty());
+        rustix::mount::unmount("/proc", UnmountFlags::DETACH).unwrap();
+        watching.look_for_unseen();
+        assert!(watching.aborts.keys().eq([&third]) && watching.unseen.is_empty());
+        // Nor is one watched that has ended before it was seen.
+        watching.unseen.insert(id, second);
+        watching.hear(Said::Forget(second));
+        watching.look_for_unseen();
+        assert!(watching.aborts.keys().eq([&third]));
+        runtime.block_on(mount.unmount(Unmount::Forced)).unwrap();
     }
 }

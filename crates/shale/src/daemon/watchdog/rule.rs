@@ -87,6 +87,11 @@ impl Rule {
         self.aborted_at = None;
     }
 
+    /// As [`Rule::watch`], for a mount that couldn't be seen until now: this tells nothing of the daemon.
+    pub fn watch_late(&mut self, mount: MountNumber) {
+        self.mounts.insert(mount);
+    }
+
     /// A mount has ended.
     pub fn forget(&mut self, mount: MountNumber) {
         self.mounts.remove(&mount);
@@ -194,6 +199,11 @@ mod tests {
         assert!(matches!(verdict.cause, Cause::Silence(_)));
         // Once.
         assert_eq!(case.silent_for(NODE_LEASE * 10), None);
+        // One that is seen only now is no sign of life.
+        case.rule.watch_late(another);
+        let (after, verdict) = case.silent_for(NODE_LEASE * 10).unwrap();
+        assert_eq!(after, Duration::ZERO);
+        assert_eq!(verdict.mounts, BTreeSet::from([another]));
         // One that it serves afterwards counts anew.
         case.beat(NODE_LEASE);
         let later = MountNumber(9);
