@@ -443,8 +443,14 @@ fn other_on(place: &Path, own: Option<u64>) -> Result<Option<TableLine>> {
 /// Ends a mount by force, if `connection` is given, of which nobody knows whether it is in its place: umount(2) could take
 /// another one.
 fn abort_unseen(connection: Option<&AbortFile>, unseen: Error) -> Result<()> {
+    let Some(connection) = connection else {
+        return Err(unseen);
+    };
     let failed = |error: std::io::Error| Error::new(ErrorKind::Unavailable, error.to_string());
-    connection.ok_or(unseen)?.abort().map_err(failed)
+    connection.abort().map_err(failed)?;
+    let mountpoint = connection.mountpoint().display();
+    tracing::warn!(%unseen, %mountpoint, "only its connection was ended: it stays in its place, dead, until somebody unmounts it");
+    Ok(())
 }
 
 /// What identifies a new mount, and what ends its connection, if the system lets this user; nothing if something is mounted
