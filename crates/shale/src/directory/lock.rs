@@ -179,6 +179,10 @@ pub fn wait_until_free(dir: &Path, patience: Duration) -> Result<()> {
 /// The error for a daemon that holds its directory but doesn't answer: the cause, as far as the
 /// lock file and /proc show it, and what to do.
 pub fn silent(dir: &Path) -> Error {
+    // Whether one holds it isn't known then.
+    if let Err(unseen) = check_readable(dir) {
+        return unseen;
+    }
     let shown = dir.display();
     let who = match holder(dir) {
         Some(process) if is_stopped(process) => format!(
@@ -214,8 +218,8 @@ mod tests {
         }
         symlink(&file, dir.join(FILE)).unwrap();
         assert!(is_held(dir) && holder(dir).is_none());
-        for refused in [check_readable(dir), check_access(dir)] {
-            let refused = refused.unwrap_err();
+        let refused = [check_readable(dir), check_access(dir)].map(Result::unwrap_err);
+        for refused in refused.into_iter().chain([silent(dir)]) {
             assert_eq!(refused.kind(), ErrorKind::Unavailable);
             assert!(refused.to_string().contains(FILE), "{refused}");
         }
