@@ -139,7 +139,8 @@ pub fn end_without_daemon(mountpoint: &Path, how: How) -> Result<()> {
         Ok(Some(mount)) if mount.is_bound(&fuse::mounted_shales().unwrap_or_default()) => {
             fuse::unmount_bind(mountpoint, how.into())
         }
-        // What can't be seen is refused there, or ended so that no other mount is.
+        // What can't be seen is refused there if it is to be idle, else taken out of its place, whatever it is: no connection
+        // ends for it.
         _ => fuse::unmount_foreign(mountpoint, how.into()),
     }
 }
