@@ -6,8 +6,8 @@
 //! so a thread that was started for waiting requests stays, asleep, until the next time.
 //!
 //! Requests that arrive while a queue has no entry stay in it: a new registration doesn't look at
-//! the queue, only a commit does. So a queue has one entry more than it needs, and a thread that
-//! adds some *stirs* the queue: it makes the kernel send a dummy request, whose commit looks.
+//! the queue, only a commit does, which takes one of them. So a queue has one entry more than it needs, and a thread that
+//! adds some *stirs* the queue as often as it has added one: it makes the kernel send a dummy request, whose commit looks.
 
 use crate::abi::{EntryOut, NotifyRetrieveOut, init, notify, opcode};
 use crate::cpus::run_on;
@@ -166,8 +166,8 @@ impl<F: FileSystem> RingCrew<F> {
                 Start::StandIn(inode) => {
                     let registered = crew.register_at_last(&mut ring);
                     if registered {
-                        // If this stir fails, the commits of the waiting operations look at the queue.
-                        drop(crew.stir_elsewhere(ring.queue(), inode));
+                        // If that fails, the commits of the waiting operations look at the queue.
+                        drop(crew.stir_elsewhere(ring.queue(), inode, ring.entries()));
                     }
                     registered
                 }
@@ -240,14 +240,20 @@ impl<F: FileSystem> RingCrew<F> {
             .is_ok()
     }
 
-    /// Has a thread without requests stir a queue, with whichever of `inode` and the known file is a regular one. It says
-    /// whether it did; not at all if there is no thread.
-    fn stir_elsewhere(self: &Arc<Self>, queue: u16, inode: InodeId) -> oneshot::Receiver<bool> {
+    /// Has a thread without requests stir a queue so often, with whichever of `inode` and the known file is a regular one. It
+    /// says whether it did; not at all if there is no thread.
+    fn stir_elsewhere(
+        self: &Arc<Self>,
+        queue: u16,
+        inode: InodeId,
+        times: usize,
+    ) -> oneshot::Receiver<bool> {
         let (tell, stirred) = oneshot::channel();
         let crew = Arc::clone(self);
         let stir = move || {
             let known_file = InodeId(crew.known_file.load(Ordering::Relaxed));
-            let done = run_on(queue) && (crew.stir(inode) || crew.stir(known_file));
+            let stir = || crew.stir(inode) || crew.stir(known_file);
+            let done = run_on(queue) && (0..times).all(|_| stir());
             // Mostly nobody waits for that.
             let _ = tell.send(done);
         };
@@ -386,7 +392,7 @@ impl<F: FileSystem> Place for RingPlace<'_, F> {
             if self.crew.stir(self.inode) {
                 return true;
             }
-            let stirred = self.crew.stir_elsewhere(self.queue, self.inode);
+            let stirred = self.crew.stir_elsewhere(self.queue, self.inode, 1);
             stirred.await.unwrap_or(false)
         })
     }

@@ -10,7 +10,9 @@ use model::{
     Attributes, ErrorKind, FileKind, FileName, InodeId, LockKind, LockRange, Result, SetAttributes,
     Timestamp,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
@@ -37,6 +39,7 @@ on_both_transports! {
     a_signal_ends_the_wait_for_a_lock,
     a_close_ends_the_posix_locks_of_its_process,
     operations_that_wait_starve_no_other_operation_and_are_listed,
+    operations_of_a_burst_are_all_begun_although_those_before_them_wait,
     a_forced_end_waits_for_no_operation,
     a_mount_that_has_ended_does_not_end_another_one_that_got_its_number,
     more_operations_than_threads_are_answered_in_turn,
@@ -426,6 +429,8 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
 /// A file system with one file, whose statfs blocks until told to continue.
 struct Waits {
     go: Arc<Notify>,
+    /// Held alone, it holds up each thread that a statfs comes to.
+    gate: RwLock<()>,
     /// Those that have run what waits.
     threads: Mutex<Vec<ThreadId>>,
 }
@@ -434,6 +439,7 @@ impl Waits {
     fn new(go: Arc<Notify>) -> Self {
         Self {
             go,
+            gate: RwLock::default(),
             threads: Mutex::default(),
         }
     }
@@ -538,6 +544,7 @@ impl FileSystem for Waits {
         Ok(())
     }
     async fn space(&self, _: &Caller, _: InodeId) -> Result<FileSystemSpace> {
+        drop(self.gate.read());
         self.note_thread();
         self.go.notified().await;
         self.note_thread();
@@ -591,6 +598,48 @@ fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: Tran
             assert_eq!(one.join().unwrap(), 0, "round {round}");
         }
         eventually("nothing waits", || mounted.mount.waiting().is_empty());
+    }
+}
+
+/// Would be broken if a thread that is added for waiting operations brought only the first one of those that came before it was
+/// there: the others would be begun when something else is asked on that CPU.
+fn operations_of_a_burst_are_all_begun_although_those_before_them_wait(transport: TransportChoice) {
+    const BURST: usize = 14;
+    let go = Arc::new(Notify::new());
+    let fs_go = Arc::clone(&go);
+    let mounted = Mounted::with(
+        transport,
+        |_| Waits::new(fs_go),
+        |options| (options.threads, options.threads_max) = (2, 16),
+    );
+    // Nothing has to be looked up any more.
+    let file = rustix::fs::open(mounted.path("f"), OFlags::PATH, Mode::empty()).unwrap();
+    let file = Arc::new(file);
+    let allowed = sched_getaffinity(None).unwrap();
+    let mut one_cpu = CpuSet::new();
+    let mut cpus = 0..CpuSet::MAX_CPU;
+    one_cpu.set(cpus.find(|cpu| allowed.is_set(*cpu)).unwrap());
+    let held_up = mounted.fs.gate.write();
+    let asking: Vec<_> = (0..BURST)
+        .map(|_| {
+            let file = Arc::clone(&file);
+            Waiter::start(move || {
+                sched_setaffinity(None, &one_cpu).unwrap();
+                rustix::fs::fstatvfs(&*file).map(drop)
+            })
+        })
+        .collect();
+    for one in &asking {
+        one.waits_in(libc::SYS_fstatfs);
+    }
+    drop(held_up);
+    eventually("all wait", || mounted.mount.waiting().len() == BURST);
+    eventually("all are answered", || {
+        go.notify_waiters();
+        asking.iter().all(|one| one.thread.is_finished())
+    });
+    for one in asking {
+        one.thread.join().unwrap().unwrap();
     }
 }
 
