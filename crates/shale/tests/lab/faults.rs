@@ -77,19 +77,26 @@ fn on_nodes(lab: &Lab, command: &str, nodes: &[u32]) {
 
 /// Nodes of a lab have a fault, all the same one, under a load on all nodes, and come back under a load on the others.
 /// Nothing that was acknowledged may be lost, and programs on other nodes are told no error. Returns how long these were held
-/// up by the fault. `just_before` is called before it.
+/// up by the fault.
 #[track_caller]
-pub(crate) fn survive(
+pub(crate) fn survive(lab: &Lab, fault: Fault, victims: &[u32]) -> Pauses {
+    survive_blow(lab, fault, victims, |load| {
+        load.mark();
+        fault.strike(lab, victims);
+    })
+}
+
+/// The same, where `blow` [marks](Load::mark) the load and has the fault strike.
+#[track_caller]
+pub(crate) fn survive_blow(
     lab: &Lab,
     fault: Fault,
     victims: &[u32],
-    just_before: impl FnOnce(),
+    blow: impl FnOnce(&mut Load),
 ) -> Pauses {
     let left = others(&lab.nodes(), victims);
     let strike = |load: &mut Load| {
-        just_before();
-        load.mark();
-        fault.strike(lab, victims);
+        blow(load);
         lab.until("the others give the nodes up", || {
             load.must_be_listed(lab, &left);
             are_out(lab, left[0], victims)

@@ -138,6 +138,13 @@ impl Lab {
         self.dir.join(format!("n{node}"))
     }
 
+    /// How often a node's daemon has noted something in its log.
+    #[track_caller]
+    pub(crate) fn noted(&self, node: u32, what: &str) -> usize {
+        let log = fs::read_to_string(self.node(node).join("daemon.log")).unwrap();
+        log.matches(what).count()
+    }
+
     /// A path in a node's mount.
     pub(crate) fn path(&self, node: u32, name: &str) -> PathBuf {
         self.node(node).join("mnt").join(name)

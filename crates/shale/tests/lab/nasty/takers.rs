@@ -9,7 +9,6 @@ use super::{
 };
 use crate::fixture::signals::signal;
 use rustix::process::{Pid, Signal, kill_process};
-use std::fs;
 
 /// Disks are so slow that a take-over takes a while, and no slower than a log waits for.
 const SLOW: [&str; 2] = ["--latency-ms", "25"];
@@ -21,9 +20,7 @@ const TAKEN: &str = "shard taken over";
 
 /// How often these nodes have noted something.
 fn noted(lab: &Lab, nodes: &[u32], what: &str) -> usize {
-    let log = |node: &u32| fs::read_to_string(lab.node(*node).join("daemon.log")).unwrap();
-    let logs = nodes.iter().map(log);
-    logs.map(|log| log.matches(what).count()).sum()
+    nodes.iter().map(|node| lab.noted(*node, what)).sum()
 }
 
 /// All disks of the lab are slow, or aren't.
@@ -76,7 +73,7 @@ pub(super) fn a_taker_that_stands_still_and_goes_on_changes_nothing_of_its_succe
     kept.must_be_seen(lab, &nodes);
 
     let successor = Roles::of(lab).one_with(Role::Owner);
-    pauses.add(&survive(lab, Fault::Kill, &[successor], || {}));
+    pauses.add(&survive(lab, Fault::Kill, &[successor]));
     kept.must_be_seen(lab, &nodes);
     kept.remove(lab, nodes[0]);
     let said = match was_in_the_middle {
