@@ -75,6 +75,29 @@ fn on_nodes(lab: &Lab, command: &str, nodes: &[u32]) {
     lab.must(&arguments);
 }
 
+/// The daemons that nodes have at one time.
+pub(crate) struct Daemons(Vec<(u32, Value)>);
+
+impl Daemons {
+    /// Each of these nodes must have one.
+    #[track_caller]
+    pub(crate) fn of(lab: &Lab, nodes: &[u32]) -> Self {
+        let pid = |node: &u32| (*node, lab.state(*node)["pid"].clone());
+        let all: Vec<_> = nodes.iter().map(pid).collect();
+        assert!(all.iter().all(|(_, pid)| pid.is_u64()), "{all:?}");
+        Self(all)
+    }
+
+    /// They have come back by themselves: [`Fault::mend`] would have started others if they had ended.
+    #[track_caller]
+    pub(crate) fn must_live(&self, lab: &Lab) {
+        for (node, pid) in &self.0 {
+            let state = lab.state(*node);
+            assert_eq!(state["pid"], *pid, "n{node} has another daemon: {state}");
+        }
+    }
+}
+
 /// Nodes of a lab have a fault, all the same one, under a load on all nodes, and come back under a load on the others.
 /// Nothing that was acknowledged may be lost, and programs on other nodes are told no error. Returns how long these were held
 /// up by the fault.
@@ -95,6 +118,7 @@ pub(crate) fn survive_blow(
     blow: impl FnOnce(&mut Load),
 ) -> Pauses {
     let left = others(&lab.nodes(), victims);
+    let daemons = Daemons::of(lab, victims);
     let strike = |load: &mut Load| {
         blow(load);
         lab.until("the others give the nodes up", || {
@@ -105,6 +129,9 @@ pub(crate) fn survive_blow(
     let mend = || {
         fault.mend(lab, victims);
         until_whole(lab);
+        if fault == Fault::Partition {
+            daemons.must_live(lab);
+        }
     };
     under_load(lab, victims, strike, mend)
 }

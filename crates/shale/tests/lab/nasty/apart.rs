@@ -3,7 +3,7 @@
 
 use super::{
     Lab, Told,
-    faults::{Fault, under_load, until_whole},
+    faults::{Daemons, Fault, under_load, until_whole},
     links::Lost,
     load::Load,
     roles::{Role, Roles},
@@ -19,6 +19,7 @@ pub(super) fn others_go_on_without_a_node_that_the_owner_alone_cannot_reach(lab:
     let roles = Roles::of(lab);
     let (owner, apart) = (roles.one_with(Role::Owner), roles.one_with(Role::Client));
     assert_ne!(owner, apart, "another one has fewer roles");
+    let daemon = Daemons::of(lab, &[apart]);
     let lost = RefCell::new(Vec::new());
     let strike = |load: &mut Load| {
         load.mark();
@@ -29,8 +30,8 @@ pub(super) fn others_go_on_without_a_node_that_the_owner_alone_cannot_reach(lab:
     let mend = || {
         lost.borrow_mut().clear();
         // If it was expelled, it joins again.
-        lab.must(&["start", &apart.to_string()]);
         until_whole(lab);
+        daemon.must_live(lab);
     };
     let told = Told::of(under_load(lab, &[apart], strike, mend));
     told.within(Fault::Partition.aim())
@@ -49,6 +50,7 @@ pub(super) fn an_expelled_node_is_told_by_the_only_one_that_it_reaches(lab: &Lab
     let victim = others.find(|node| *node != reached && !is(*node, Role::Manager));
     let victim = victim.expect("a lab has more than two nodes");
     let before = expulsions(lab, victim);
+    let daemon = Daemons::of(lab, &[victim]);
     let lost = RefCell::new(Vec::new());
     let strike = |load: &mut Load| {
         load.mark();
@@ -66,6 +68,7 @@ pub(super) fn an_expelled_node_is_told_by_the_only_one_that_it_reaches(lab: &Lab
     let mend = || {
         lost.borrow_mut().clear();
         until_whole(lab);
+        daemon.must_live(lab);
     };
     let told = Told::of(under_load(lab, &[victim], strike, mend));
     told.within(Fault::Partition.aim())

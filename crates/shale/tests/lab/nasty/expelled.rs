@@ -4,7 +4,7 @@
 use super::{
     Lab, Told,
     actors::{self, Actor},
-    faults::{Fault, others, under_load, until_given_up, until_whole},
+    faults::{Daemons, Fault, others, under_load, until_given_up, until_whole},
     fresh,
     load::{Load, within},
     programs::locking::WAITS,
@@ -147,6 +147,7 @@ pub(super) fn what_an_expelled_node_had_not_synced_comes_over_nothing(lab: &Lab)
     };
     let (mut holds, mut waits) = (lock(victim, 0), lock(left[0], 1));
     assert_eq!(asked(&mut holds, "hold"), "held");
+    let daemon = Daemons::of(lab, &[victim]);
     let mut times = Vec::new();
     let strike = |load: &mut Load| {
         assert_eq!(asked(&mut has, "change"), "done");
@@ -165,6 +166,7 @@ pub(super) fn what_an_expelled_node_had_not_synced_comes_over_nothing(lab: &Lab)
     let mend = || {
         Fault::Partition.mend(lab, &[victim]);
         until_whole(lab);
+        daemon.must_live(lab);
     };
     let mut pauses = under_load(lab, &[victim], strike, mend);
     for (what, time) in times {
