@@ -68,7 +68,9 @@ fn a_lab_keeps_its_data_while_it_is_down_and_leaves_nothing_when_purged() {
 
 #[test]
 fn a_cluster_goes_on_without_a_node_however_it_went_and_takes_it_back() {
-    let Some(lab) = Lab::up(4, "erasure(2+1)") else {
+    // Over links with a speed, as a real network's.
+    let shape = ["--nodes", "4", "--scheme", "erasure(2+1)"];
+    let Some(lab) = Lab::with(&[&shape[..], &["--link-mbit", "1000"]].concat()) else {
         return;
     };
     let bytes = pattern(2, 4 * MIB);
