@@ -41,7 +41,8 @@ fn age(cluster: &Cluster, number: usize) {
     fs::write(file, old.unwrap().to_pem()).unwrap();
 }
 
-fn in_days(days: i64) -> Timestamp {
+/// So many days from now.
+pub(super) fn in_days(days: i64) -> Timestamp {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seconds = i64::try_from(now.as_secs()).unwrap();
     Timestamp::from_timespec(seconds + days * i64::try_from(DAY.as_secs()).unwrap(), 0)

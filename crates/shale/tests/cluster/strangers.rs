@@ -1,15 +1,15 @@
 //! Strangers at a node's port: garbage, broken and forged frames, connections that say nothing, certificates of another
-//! authority. `crates/rpc/tests/security/floods.rs` has more of them; here is what a real daemon makes of it.
+//! authority, or whose time is over. `crates/rpc/tests/security` has more of them; here is what a real daemon makes of it.
 
-use super::{Cluster, ciphers::change, rotating::lets_in, works_everywhere};
+use super::{Cluster, ciphers::change, renewing::in_days, rotating::lets_in, works_everywhere};
 use crate::fixture::{Node, bounded, eventually, pattern};
+use model::NodeId;
 use model::checksum::crc32c;
-use model::{NodeId, Timestamp};
-use rpc::security::{Authority, Credentials, Holder};
+use rpc::security::{Authority, Credentials, Holder, PrivateKey, SigningRequest, Validity};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// More connections than a node holds whose other side it doesn't know.
 const SILENT: usize = 200;
@@ -121,20 +121,38 @@ fn peak(node: &Node) -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
+fn holder(cluster: &Cluster, number: u8) -> Holder {
+    Holder {
+        node: NodeId(number.into()),
+        addresses: vec![cluster.address(number).parse().unwrap()],
+        has_localhost: true,
+    }
+}
+
 /// Key, certificate and authorities of node 2, as another authority makes them that calls itself this cluster's.
 fn forged(cluster: &Cluster, id: u128) -> [String; 3] {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let now = Timestamp::from_timespec(now.as_secs().cast_signed(), 0);
+    let now = in_days(0);
     let authority = Authority::found(id, now).unwrap();
-    let holder = Holder {
-        node: NodeId(2),
-        addresses: vec![cluster.address(2).parse().unwrap()],
-        has_localhost: true,
-    };
-    let forged = Credentials::first(&authority, &holder, now).unwrap();
+    let forged = Credentials::first(&authority, &holder(cluster, 2), now).unwrap();
     let real = cluster.node(2).dir.join("keys/authorities.pem");
     let authorities = fs::read_to_string(real).unwrap() + &forged.authorities_pem();
     [forged.key_pem(), forged.certificate_pem(), authorities]
+}
+
+/// Those of node 1, as this cluster's authority makes them, for a time that is over.
+fn expired(cluster: &Cluster) -> [String; 3] {
+    let keys = cluster.node(1).dir.join("keys");
+    let read = |name: &str| fs::read_to_string(keys.join(name)).unwrap();
+    let authority = Authority::from_pem(&read("authority.key"), &read("authority.pem")).unwrap();
+    let key = PrivateKey::generate().unwrap();
+    let request = SigningRequest::from_der(&key.signing_request().unwrap()).unwrap();
+    let validity = Validity {
+        from: in_days(-600),
+        until: in_days(-3),
+    };
+    let expired = authority.issue_for(&request, &holder(cluster, 1), validity);
+    let expired = expired.unwrap().to_pem();
+    [key.to_pem(), expired, read("authorities.pem")]
 }
 
 #[test]
@@ -148,8 +166,8 @@ fn strangers_are_refused_and_told_of_and_cost_a_node_little_while_its_cluster_wo
     works_everywhere(&cluster, 2, "before");
     let before = peak(one);
     let attacks = attacks(id);
-    let is_told = |words: &str| {
-        let log = fs::read_to_string(one.dir.join("daemon.log")).unwrap();
+    let is_told = |node: &Node, words: &str| {
+        let log = fs::read_to_string(node.dir.join("daemon.log")).unwrap();
         let mut lines = log.lines();
         lines.any(|line| line.contains("a connection was refused") && line.contains(words))
     };
@@ -163,6 +181,10 @@ fn strangers_are_refused_and_told_of_and_cost_a_node_little_while_its_cluster_wo
         change(&cluster, 2, 2, mode);
         if mode == "AUTHONLY" {
             lets_in(&cluster, 1, &forged(&cluster, id)).unwrap_err();
+            // At the other node: this one's next line of certificates comes some seconds later.
+            let refused = lets_in(&cluster, 2, &expired(&cluster)).unwrap_err();
+            assert!(refused.contains("has ended"), "{refused}");
+            eventually("it is told of", || is_told(two, "ended 3 days ago"));
         }
         let silent = (0..SILENT).map(|number| {
             let mut stream = TcpStream::connect((address, 7311)).unwrap();
@@ -183,7 +205,7 @@ fn strangers_are_refused_and_told_of_and_cost_a_node_little_while_its_cluster_wo
             works_everywhere(&cluster, 2, mode);
         });
         drop(silent);
-        eventually("it is told of", || is_told(words));
+        eventually("it is told of", || is_told(one, words));
     }
     let grown = peak(one).saturating_sub(before);
     assert!(grown <= GROWTH_MAX, "{grown} bytes");
