@@ -45,10 +45,14 @@ fn of_all(cluster: &Cluster, asked: usize, command: &str) -> [Value; 2] {
 #[test]
 fn commands_are_given_on_any_node_and_say_what_to_do() {
     let cluster = Cluster::of(2);
+    let file = |number| fs::read_to_string(cluster.node(number).dir.join("node.toml")).unwrap();
+    let files = [1, 2].map(file);
     classes_and_settings(&cluster);
     mounts_that_end(&cluster);
     file_systems(&cluster);
     an_nsd_that_is_drained(&cluster);
+    // Would be broken if a node's own file knew of them, too.
+    assert_eq!([1, 2].map(file), files);
     looks_at_all(&cluster);
 }
 
