@@ -191,6 +191,18 @@ fn file_systems(cluster: &Cluster) {
         assert_eq!(row(&table, 0, "data"), ["data", &shard[..], &owner[..]]);
         assert_eq!(row(&table, 0, "scratch").len(), 3);
         assert_eq!(table.lines().count(), 3, "{table}");
+        let shown = node.must(&["cluster", "show"]);
+        let served = format!("\nfile system data: shard {shard}, served by node {owner}\n");
+        assert!(shown.contains(&served), "{shown}");
+        for table in [shown, node.must(&["node", "list"])] {
+            let heads = [
+                "node", "name", "class", "state", "address", "roles", "shards", "NSDs",
+            ];
+            assert_eq!(row(&table, 0, "node"), heads);
+            let address = format!("{}:7311", cluster.address(2));
+            let begins = ["2", "n2", "gpu", "up", &address[..]];
+            assert_eq!(row(&table, 1, "n2")[..5], begins);
+        }
     }
     let list = "there is no file system nothing; `shale fs list` shows them";
     says(cluster, 2, &["fs", "show", "nothing"], list);
