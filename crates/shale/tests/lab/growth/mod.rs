@@ -6,7 +6,11 @@ mod told;
 
 use super::load::Load;
 use crate::cluster::{Cluster, NSD};
-use crate::fixture::{Node, bounded::run_within, figure, pattern, poll};
+use crate::fixture::{
+    Node,
+    bounded::{Ended, run_within},
+    figure, pattern, poll,
+};
 use sim::by_suite;
 use std::{
     collections::BTreeSet,
@@ -75,10 +79,15 @@ fn must_have_old(cluster: &Cluster, node: u32, files: u64) {
 /// Runs a command on a node that may take as long as a change of the pool; it must succeed.
 #[track_caller]
 fn must_within(node: &Node, arguments: &[&str]) {
+    let ended = change_pool(node, arguments);
+    assert_eq!(ended.code, 0, "shale {arguments:?}: {}", ended.text);
+}
+
+/// As [`must_within`], whether it succeeds or not.
+fn change_pool(node: &Node, arguments: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shale"));
     command.args(arguments).arg("--dir").arg(&node.dir);
-    let ended = run_within(&mut command, CHANGE_MAX);
-    assert_eq!(ended.code, 0, "shale {arguments:?}: {}", ended.text);
+    run_within(&mut command, CHANGE_MAX)
 }
 
 /// Takes the time of the steps.
@@ -158,7 +167,13 @@ fn lose_nsds(cluster: &Cluster, nodes: &[u32]) {
     }
     for (_, nsd) in lost {
         let number = nsd.to_string();
-        must_within(cluster.node(1), &["nsd", "remove", &number, "--gone"]);
+        // Refused while it still answers: until something of it was read or written, nobody knows that it is gone.
+        poll::until("it is given up", CHANGE_MAX, || {
+            let ended = change_pool(cluster.node(1), &["nsd", "remove", &number, "--gone"]);
+            let answers = ended.code != 0 && ended.text.contains("it answers");
+            assert!(ended.code == 0 || answers, "{}", ended.text);
+            if answers { Err(ended.text) } else { Ok(()) }
+        });
     }
 }
 
