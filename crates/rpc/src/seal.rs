@@ -55,6 +55,14 @@ impl Hidden {
         }
     }
 
+    /// What is authenticated with the encoded part, where it lies.
+    fn beside(self, payload: &[u8]) -> &[u8] {
+        match self {
+            Self::Names => payload,
+            Self::All(_) => &[],
+        }
+    }
+
     /// Nonces that a frame may need.
     fn nonces(self) -> u64 {
         match self {
@@ -100,11 +108,8 @@ impl Sealer {
         out.extend_from_slice(&frame.header);
         let tag = self.0.seal(Part::Header, &[], &mut out);
         out.extend_from_slice(&tag);
-        let (has_rest, beside) = match self.0.hidden {
-            Hidden::Names => (rest_bytes > 0, &frame.payload[..]),
-            Hidden::All(_) => (!frame.body.is_empty(), &[][..]),
-        };
-        if has_rest {
+        let beside = self.0.hidden.beside(&frame.payload);
+        if !frame.body.is_empty() || !beside.is_empty() {
             out.extend_from_slice(&frame.body);
             let body = &mut out[SEALED_HEADER_BYTES..];
             let tag = self.0.seal(Part::Rest, beside, body);
@@ -149,27 +154,17 @@ impl Opener {
     pub(crate) fn open_parts(
         &self,
         rest: &mut Vec<u8>,
-        payload: Option<AlignedBuffer>,
+        mut payload: Option<AlignedBuffer>,
     ) -> Result<Bytes, Fault> {
-        if self.0.hidden == Hidden::Names {
-            let payload = payload.map_or_else(Bytes::new, AlignedBuffer::freeze);
-            if !rest.is_empty() {
-                self.0.open(Part::Rest, &payload, rest)?;
-                rest.truncate(rest.len() - TAG_BYTES);
-            }
-            return Ok(payload);
+        if let (Hidden::All(_), Some(payload)) = (self.0.hidden, &mut payload) {
+            let tag_at = rest.len() - TAG_BYTES;
+            self.0.open_payload(payload, &rest[tag_at..])?;
+            rest.truncate(tag_at);
         }
-        let payload = match payload {
-            Some(mut payload) => {
-                let tag_at = rest.len() - TAG_BYTES;
-                self.0.open_payload(&mut payload, &rest[tag_at..])?;
-                rest.truncate(tag_at);
-                payload.freeze()
-            }
-            None => Bytes::new(),
-        };
+        let payload = payload.map_or_else(Bytes::new, AlignedBuffer::freeze);
         if !rest.is_empty() {
-            self.0.open(Part::Rest, &[], rest)?;
+            let beside = self.0.hidden.beside(&payload);
+            self.0.open(Part::Rest, beside, rest)?;
             rest.truncate(rest.len() - TAG_BYTES);
         }
         Ok(payload)
