@@ -10,14 +10,36 @@ use tokio::io::{DuplexStream, copy_bidirectional, duplex};
 use tokio_rustls::TlsAcceptor;
 use world::sim::Simulation;
 
-fn configs(world: &World, authority: &Authority, node: u32, mode: Mode) -> Configs {
+fn configs(world: &World, authority: &Authority, node: NodeId, mode: Mode) -> Configs {
     let holder = Holder {
-        node: NodeId(node),
+        node,
         addresses: Vec::new(),
         has_localhost: false,
     };
     let credentials = Credentials::first(authority, &holder, world.wall()).unwrap();
     Configs::new(world, &Policy::only(mode), &credentials).unwrap()
+}
+
+/// The node that answers.
+const ANSWERING: NodeName = NodeName {
+    node: NodeId(2),
+    cluster: 9,
+};
+
+/// Two nodes of a cluster: the one that asks, and [`ANSWERING`].
+fn nodes(world: &World, mode: Mode) -> [Configs; 2] {
+    let authority = Authority::found(ANSWERING.cluster, world.wall()).unwrap();
+    [NodeId(1), ANSWERING.node].map(|node| configs(world, &authority, node, mode))
+}
+
+/// Answers the connection that somebody opened.
+async fn accepted(
+    world: &World,
+    mut far: DuplexStream,
+    answering: &Configs,
+) -> Result<Arrival, Refusal> {
+    let first = far.read_u8().await.unwrap();
+    accept(world, first, far, answering, false).await
 }
 
 /// Both sides up to the point where the client has said its last words, `said`, and `behind` them.
@@ -30,15 +52,10 @@ async fn met(
     client::TlsStream<Records<DuplexStream>>,
     Result<Arrival, Refusal>,
 ) {
-    let authority = Authority::found(9, world.wall()).unwrap();
-    let asking = configs(world, &authority, 1, mode);
-    let answering = configs(world, &authority, 2, mode);
-    let (near, mut far) = duplex(64 << 10);
+    let [asking, answering] = nodes(world, mode);
+    let (near, far) = duplex(64 << 10);
     let (_, config) = asking.client.unwrap();
-    let name = server_name(NodeName {
-        node: NodeId(2),
-        cluster: 9,
-    });
+    let name = server_name(ANSWERING);
     let connecting = async {
         let connector = TlsConnector::from(config);
         let mut tls = connector
@@ -51,11 +68,7 @@ async fn met(
         tls.get_mut().0.write_all(behind).await.unwrap();
         tls
     };
-    let accepting = async {
-        let first = far.read_u8().await.unwrap();
-        accept(world, first, far, &answering, false).await
-    };
-    join(connecting, accepting).await
+    join(connecting, accepted(world, far, &answering)).await
 }
 
 #[test]
@@ -128,26 +141,15 @@ async fn is_heard_inside_tls(from: Channel, mut to: impl Stream) {
 #[test]
 fn an_older_build_talks_inside_tls() {
     let scenario = async |world: World| {
-        let mode = Mode::Encrypted(Suites::ALL);
-        let authority = Authority::found(9, world.wall()).unwrap();
-        let asking = configs(&world, &authority, 1, mode);
-        let answering = configs(&world, &authority, 2, mode);
-        let name = NodeName {
-            node: NodeId(2),
-            cluster: 9,
-        };
+        let [asking, answering] = nodes(&world, Mode::Encrypted(Suites::ALL));
         let (purpose, config) = asking.client.unwrap();
 
         let mut older = ClientConfig::clone(&config);
         older.alpn_protocols = older_names();
         let older = Arc::new(older);
-        let (near, mut far) = duplex(64 << 10);
-        let connecting = connect_tls(near, purpose, &older, server_name(name));
-        let accepting = async {
-            let first = far.read_u8().await.unwrap();
-            accept(&world, first, far, &answering, false).await
-        };
-        let (tls, arrival) = join(connecting, accepting).await;
+        let (near, far) = duplex(64 << 10);
+        let connecting = connect_tls(near, purpose, &older, server_name(ANSWERING));
+        let (tls, arrival) = join(connecting, accepted(&world, far, &answering)).await;
         let Ok(Arrival::Node(channel, _)) = arrival else {
             panic!("it is a node");
         };
@@ -159,7 +161,7 @@ fn an_older_build_talks_inside_tls() {
         let mut older = ServerConfig::clone(config_there);
         older.alpn_protocols = older_names();
         let (near, far) = duplex(64 << 10);
-        let connecting = connect(near, purpose, &config, name);
+        let connecting = connect(near, purpose, &config, ANSWERING);
         let accepting = async {
             let acceptor = TlsAcceptor::from(Arc::new(older));
             let mut tls = acceptor.accept(Records::after(&[], far)).await.unwrap();
@@ -181,23 +183,13 @@ fn an_older_build_talks_inside_tls() {
 #[test]
 fn a_name_that_is_taken_away_on_the_way_ends_the_handshake() {
     let scenario = async |world: World| {
-        let mode = Mode::Encrypted(Suites::ALL);
-        let authority = Authority::found(9, world.wall()).unwrap();
-        let asking = configs(&world, &authority, 1, mode);
-        let answering = configs(&world, &authority, 2, mode);
-        let name = NodeName {
-            node: NodeId(2),
-            cluster: 9,
-        };
+        let [asking, answering] = nodes(&world, Mode::Encrypted(Suites::ALL));
         let (purpose, config) = asking.client.unwrap();
         for is_changed in [false, true] {
             let (near, mut near_wire) = duplex(64 << 10);
-            let (mut far_wire, mut far) = duplex(64 << 10);
-            let connecting = connect(near, purpose, &config, name);
-            let accepting = async {
-                let first = far.read_u8().await.unwrap();
-                accept(&world, first, far, &answering, false).await
-            };
+            let (mut far_wire, far) = duplex(64 << 10);
+            let connecting = connect(near, purpose, &config, ANSWERING);
+            let accepting = accepted(&world, far, &answering);
             let relaying = async move {
                 let mut header = [0_u8; 5];
                 near_wire.read_exact(&mut header).await.unwrap();
