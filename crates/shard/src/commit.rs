@@ -17,7 +17,7 @@ use world::Point;
 use world::{Driven, Part, Work, World};
 
 /// The causes by which waits for a commit are listed, and the commit.
-pub(crate) const COMMIT_WAIT: &str = "the commit of the metadata";
+const COMMIT_WAIT: &str = "the commit of the metadata";
 const COMMIT: &str = "a commit of the metadata";
 
 /// A commit starts once enough has changed ([`COMMIT_RECORDS`], [`COMMIT_BYTES`]), or nothing has
@@ -53,8 +53,13 @@ impl Shard {
     /// `Unavailable` if the shard was given up first.
     pub async fn sync_to(&self, target: CommitNumber) -> Result<()> {
         let durable = pin!(self.until_durable(target));
+        self.waits_for_commit(durable).await
+    }
+
+    /// Lists a wait for a commit of the shard.
+    pub(crate) async fn waits_for_commit<T>(&self, wait: impl Future<Output = T>) -> T {
         let part = Part::ForWork(Work::Commit(self.shard));
-        self.world.listed(COMMIT_WAIT, part, durable).await
+        self.world.listed(COMMIT_WAIT, part, wait).await
     }
 
     async fn until_durable(&self, target: CommitNumber) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A shard opens, runs operations on the hot records, closes.
 
 use crate::ahead::Ahead;
-use crate::commit::{COMMIT_WAIT, committer};
+use crate::commit::committer;
 use crate::fetch::Pinned;
 use crate::notes;
 use crate::numbers::Numbers;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use world::Point;
-use world::{Deadline, Part, Planted, Work};
+use world::{Deadline, Planted};
 
 /// Most rounds of fetching that one operation may need: a rename asks for the ancestors of two
 /// directories one by one, and paths have at most 4,096 bytes.
@@ -696,8 +696,7 @@ impl Shard {
         drop(self.committer.lock().take());
         drop(self.listing.lock().take());
         if let Some(running) = running {
-            let part = Part::ForWork(Work::Commit(self.shard));
-            let waits = self.world.listed(COMMIT_WAIT, part, running.wait());
+            let waits = self.waits_for_commit(running.wait());
             let ended = self.world.timeout(LAST_COMMIT_BUDGET, waits).await;
             if ended.is_err() {
                 tracing::info!(shard = self.shard.0, "its last commit is applied again");
