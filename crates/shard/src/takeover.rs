@@ -268,7 +268,7 @@ async fn be_heard(
     since: Instant,
 ) -> Result<()> {
     let new: Vec<NsdId> = members.iter().map(|member| member.id()).collect();
-    if !touch::is_alone(old, &new, |nsd| touch::is_own(&opening.pool, nsd)) {
+    if !touch::is_alone(&opening.pool, old, &new) {
         return Ok(());
     }
     let (world, step) = (&opening.world, "be heard by the cluster");

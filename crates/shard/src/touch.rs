@@ -71,15 +71,17 @@ pub(crate) async fn heard(world: &World, touch: &dyn Touch, since: Instant) -> R
     }
 }
 
-/// Whether a log that was on `old` is on NSDs of this node alone if it goes on with `new`, and was on another node's before.
-pub(crate) fn is_alone(old: &[NsdId], new: &[NsdId], is_own: impl Fn(NsdId) -> bool) -> bool {
-    new.iter().all(|nsd| is_own(*nsd)) && old.iter().any(|nsd| !is_own(*nsd))
+/// Whether a log that was on `old` is on NSDs of this process alone if it goes on with `new`, and was on another node's before.
+/// An NSD is of this process as far as it could be opened.
+pub(crate) fn is_alone(pool: &Pool, old: &[NsdId], new: &[NsdId]) -> bool {
+    leaves_others(old, new, |nsd| {
+        let handle = pool.handle(nsd);
+        handle.is_some_and(|handle| handle.opened().is_some())
+    })
 }
 
-/// Whether an NSD is of this process, as far as it could be opened.
-pub(crate) fn is_own(pool: &Pool, nsd: NsdId) -> bool {
-    let handle = pool.handle(nsd);
-    handle.is_some_and(|handle| handle.opened().is_some())
+fn leaves_others(old: &[NsdId], new: &[NsdId], is_own: impl Fn(NsdId) -> bool) -> bool {
+    new.iter().all(|nsd| is_own(*nsd)) && old.iter().any(|nsd| !is_own(*nsd))
 }
 
 #[cfg(test)]
@@ -104,7 +106,7 @@ mod tests {
         let is_own = |nsd: NsdId| nsd.0 <= 2;
         let alone = |old: &[u32], new: &[u32]| {
             let ids = |nsds: &[u32]| nsds.iter().copied().map(NsdId).collect::<Vec<_>>();
-            is_alone(&ids(old), &ids(new), is_own)
+            leaves_others(&ids(old), &ids(new), is_own)
         };
         assert!(alone(&[1, 3], &[1]));
         assert!(alone(&[1, 3], &[1, 2]), "another NSD of this node");
@@ -125,6 +127,16 @@ mod tests {
         }
     }
 
+    /// What opens the shard on a node with one of the NSDs, and what it is told of whether it is heard: not yet.
+    async fn owner_that_nobody_hears(world: &World) -> (Arc<Told>, Opening) {
+        let told = Arc::new(Told(Mutex::new(Contact::NotYet)));
+        let opening = Opening {
+            touch: told.clone(),
+            ..power_on_beside(world, OWN).await
+        };
+        (told, opening)
+    }
+
     /// What happens at last to an owner that reaches only its own NSD.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     enum Then {
@@ -143,11 +155,7 @@ mod tests {
         ] {
             let machine = machine(37, Scheme::Replicate(2), 2);
             let ran = machine.run(move |world| async move {
-                let told = Arc::new(Told(Mutex::new(Contact::NotYet)));
-                let opening = Opening {
-                    touch: told.clone(),
-                    ..power_on_beside(&world, OWN).await
-                };
+                let (told, opening) = owner_that_nobody_hears(&world).await;
                 let opened = open(opening).await.unwrap();
                 commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
                 let before = opened.log.view();
@@ -201,11 +209,7 @@ mod tests {
         for told_at_last in [Contact::Heard, Contact::Over] {
             let machine = machine(41, Scheme::Replicate(2), 2);
             let ran = machine.run(move |world| async move {
-                let told = Arc::new(Told(Mutex::new(Contact::NotYet)));
-                let opening = Opening {
-                    touch: told.clone(),
-                    ..power_on_beside(&world, OWN).await
-                };
+                let (told, opening) = owner_that_nobody_hears(&world).await;
                 let opened = open(opening.clone()).await.unwrap();
                 commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
                 let before = opened.log.view();
@@ -245,10 +249,7 @@ mod tests {
     fn a_log_goes_from_another_node_to_the_next_one_whether_the_cluster_hears_the_owner_or_not() {
         let machine = machine(43, Scheme::Replicate(2), 3);
         let ran = machine.run(|world| async move {
-            let opening = Opening {
-                touch: Arc::new(Told(Mutex::new(Contact::NotYet))),
-                ..power_on_beside(&world, OWN).await
-            };
+            let (_, opening) = owner_that_nobody_hears(&world).await;
             let opened = open(opening.clone()).await.unwrap();
             commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
             let before = opened.log.view();
@@ -268,11 +269,7 @@ mod tests {
     fn a_take_over_leaves_the_nsds_of_other_nodes_only_if_the_cluster_hears_the_node() {
         let machine = machine(39, Scheme::Replicate(2), 2);
         let ran = machine.run(|world| async move {
-            let told = Arc::new(Told(Mutex::new(Contact::NotYet)));
-            let opening = Opening {
-                touch: told.clone(),
-                ..power_on_beside(&world, OWN).await
-            };
+            let (told, opening) = owner_that_nobody_hears(&world).await;
             let opened = open(opening.clone()).await.unwrap();
             commit(&opened, 1, &[("a", Some("1"))]).await.unwrap();
             let _held = loopback(FAR).hold(|_| true);

@@ -336,14 +336,11 @@ impl Shared {
             ));
         }
         if !self.may_go_on(cause, &old, &view, found).await? {
-            match cause {
-                Cause::Leaving { .. } => {
-                    tracing::info!(shard = %self.shard, ?old, ?view, "the log stays on an NSD that is given up: nobody is known to hear this node");
-                }
-                Cause::Faulty(..) | Cause::Missing => {
-                    tracing::info!(shard = %self.shard, ?old, ?view, "the log stays on an NSD that doesn't answer: nobody is known to hear this node");
-                }
-            }
+            let what = match cause {
+                Cause::Leaving { .. } => "is given up",
+                Cause::Faulty(..) | Cause::Missing => "doesn't answer",
+            };
+            tracing::info!(shard = %self.shard, ?old, ?view, "the log stays on an NSD that {what}: nobody is known to hear this node");
             return Ok(None);
         }
         match cause {
@@ -396,7 +393,7 @@ impl Shared {
     /// begins to change: an NSD that is given up still takes entries, and they are acknowledged meanwhile.
     async fn be_heard_without(&self, view: &[NsdId], leaving: NsdId, since: Instant) {
         let rest: Vec<NsdId> = view.iter().copied().filter(|nsd| *nsd != leaving).collect();
-        if self.is_alone(view, &rest) {
+        if touch::is_alone(&self.pool, view, &rest) {
             let heard = touch::heard(&self.world, &*self.touch, since);
             // Whether it was is looked at when the new view is known.
             let _known = self.world.timeout(HEARD_MAX, heard).await;
@@ -412,7 +409,7 @@ impl Shared {
         new: &[NsdId],
         found: Instant,
     ) -> Result<bool> {
-        if !self.is_alone(old, new) {
+        if !touch::is_alone(&self.pool, old, new) {
             return Ok(true);
         }
         let patience = match cause {
@@ -425,10 +422,6 @@ impl Shared {
             Ok(heard) => heard.map(|()| true),
             Err(_) => Ok(false),
         }
-    }
-
-    fn is_alone(&self, old: &[NsdId], new: &[NsdId]) -> bool {
-        touch::is_alone(old, new, |nsd| touch::is_own(&self.pool, nsd))
     }
 
     /// Makes an NSD ready to be a member: it must refuse older owners and hold nothing from `first`
