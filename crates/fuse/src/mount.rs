@@ -652,10 +652,8 @@ mod noted;
 mod tests {
     use super::*;
     use crate::memory::{MemoryFileSystem, MemorySettings};
-    use rustix::mount::{MountFlags, UnmountFlags};
-    use std::ffi::CStr;
     use std::fs;
-    use testkit::own_mounts::is_among_own_mounts;
+    use testkit::own_mounts::{Cover, is_among_own_mounts};
 
     /// Would be broken if a daemon without a free descriptor waited for no bind mount, said of a mount in its place that it was
     /// unmounted, or unmounted what is over it.
@@ -672,8 +670,7 @@ mod tests {
         let fs = Arc::new(MemoryFileSystem::new(&world, MemorySettings::default()));
         let mount = Mount::start(&world, fs, &MountOptions::new(&path)).expect("a mount");
         assert!(mount.copies().expect("they are seen").is_empty());
-        let (flags, data) = (MountFlags::empty(), None::<&CStr>);
-        rustix::mount::mount("none", "/proc", "tmpfs", flags, data).expect("/proc is hidden");
+        let hides_all = Cover::over(Path::new("/proc"));
         assert!(mount.is_attached());
         let mut refused = vec![mount.copies().map(drop)];
         for how in [Unmount::IfIdle, Unmount::Lazy] {
@@ -689,7 +686,7 @@ mod tests {
             let refused = refused.expect_err("nobody knows what is there");
             assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         }
-        rustix::mount::unmount("/proc", UnmountFlags::DETACH).expect("it is seen again");
+        drop(hides_all);
         assert!(dead.is_left());
         let detached = runtime.block_on(dead.detach());
         detached.expect("it is seen, with nothing over it");

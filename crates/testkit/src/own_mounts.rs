@@ -3,8 +3,10 @@
 #[path = "../../shale/tests/fixture/noted.rs"]
 mod noted;
 
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CStr;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Environment variable of a test's process that has a mount namespace of its own.
@@ -46,4 +48,29 @@ pub fn is_among_own_mounts(module: &str, test: &str) -> bool {
         "{output:?}"
     );
     false
+}
+
+/// An empty file system over a place, until this is dropped. Over /proc, the process can't see what is mounted.
+#[derive(Debug)]
+pub struct Cover(PathBuf);
+
+impl Cover {
+    /// Mounts it, in a process that [has mounts of its own](is_among_own_mounts).
+    ///
+    /// # Panics
+    /// If the system refuses it.
+    #[must_use]
+    pub fn over(place: &Path) -> Self {
+        let (flags, data) = (MountFlags::empty(), None::<&CStr>);
+        rustix::mount::mount("none", place, "tmpfs", flags, data).unwrap();
+        Self(place.to_owned())
+    }
+}
+
+impl Drop for Cover {
+    fn drop(&mut self) {
+        let done = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+        // A test that has failed says why only if nothing else panics.
+        assert!(done.is_ok() || std::thread::panicking(), "{done:?}");
+    }
 }

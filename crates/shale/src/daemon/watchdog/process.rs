@@ -217,12 +217,11 @@ impl Watching {
 mod tests {
     use super::*;
     use fuse::{Mount, MountOptions, TransportChoice, Unmount};
-    use rustix::mount::{MountFlags, UnmountFlags};
-    use std::ffi::CStr;
     use std::fs::File;
+    use std::path::Path;
     use std::sync::Arc;
     use testkit::memory::{MemoryFileSystem, MemorySettings};
-    use testkit::own_mounts::is_among_own_mounts;
+    use testkit::own_mounts::{Cover, is_among_own_mounts};
     use world::World;
 
     /// Would be broken if a mount hung with a daemon that can't run because the watchdog couldn't see it at the moment when it
@@ -246,8 +245,7 @@ mod tests {
         let daemon = File::open("/dev/null").unwrap();
         let mut watching = Watching::new(source, daemon.into());
         let [first, second, third] = [1, 2, 3].map(MountNumber);
-        let (flags, data) = (MountFlags::empty(), None::<&CStr>);
-        rustix::mount::mount("none", "/proc", "tmpfs", flags, data).unwrap();
+        let hides_all = Cover::over(Path::new("/proc"));
         // As if the kernel had given its id to each in turn.
         for number in [first, second, third] {
             watching.hear(Said::Watch { number, id });
@@ -255,7 +253,7 @@ mod tests {
         watching.hear(Said::Forget(first));
         watching.look_for_unseen();
         assert!(watching.aborts.is_empty());
-        rustix::mount::unmount("/proc", UnmountFlags::DETACH).unwrap();
+        drop(hides_all);
         watching.look_for_unseen();
         assert!(watching.aborts.keys().eq([&third]) && watching.unseen.is_empty());
         // Nor is one watched that has ended before it was seen.

@@ -13,8 +13,6 @@ use futures::future::{BoxFuture, pending};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, FileSystemName, Result};
 use parking_lot::Mutex;
-use rustix::mount::{MountFlags, UnmountFlags};
-use std::ffi::CStr;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -22,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use testkit::memory::{MemoryFileSystem, MemorySettings};
-use testkit::own_mounts::is_among_own_mounts;
+use testkit::own_mounts::{Cover, is_among_own_mounts};
 use tokio::sync::Semaphore;
 use world::World;
 use world::call::{Asked, Local};
@@ -328,13 +326,12 @@ fn mounts_that_cannot_be_seen_all_end_by_force_and_it_is_told_that_they_stay_the
         let one = mount(&world, &home, "one", &gate).await;
         let two = mount(&world, &home, "two", &gate).await;
         mounts.list.lock().extend([one.clone(), two.clone()]);
-        let (flags, data) = (MountFlags::empty(), None::<&CStr>);
-        rustix::mount::mount("none", "/proc", "tmpfs", flags, data).unwrap();
+        let hides_all = Cover::over(Path::new("/proc"));
         let refused = mounts.end_all(Unmount::IfIdle).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
         assert!(!one.mount.is_ended() && !two.mount.is_ended());
         let left = mounts.end_all(Unmount::Forced).await;
-        rustix::mount::unmount("/proc", UnmountFlags::DETACH).unwrap();
+        drop(hides_all);
         let is_told = |left: &[String], ended: &OneMount| {
             assert!(ended.mount.is_ended());
             let told = format!("the mount at {}", ended.mount.mountpoint().display());
@@ -347,12 +344,11 @@ fn mounts_that_cannot_be_seen_all_end_by_force_and_it_is_told_that_they_stay_the
         }
         // What somebody has mounted over one is left as well.
         let covered = mount(&world, &home, "covered", &gate).await;
-        let place = home.join("covered");
-        rustix::mount::mount("none", &place, "tmpfs", flags, data).unwrap();
+        let cover = Cover::over(&home.join("covered"));
         mounts.list.lock().push(covered.clone());
         let left = mounts.end_all(Unmount::Forced).await.unwrap();
         is_told(&left, &covered);
-        rustix::mount::unmount(&place, UnmountFlags::DETACH).unwrap();
+        drop(cover);
         covered.mount.detach_dead().await.unwrap();
     });
 }
