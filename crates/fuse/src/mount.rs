@@ -197,9 +197,7 @@ impl Mount {
         let connection = self.connection().filter(|_| self.is_in_place());
         let abort = move || {
             let connection = connection.ok_or(ErrorKind::NotFound)?;
-            let failed =
-                |error: std::io::Error| Error::new(ErrorKind::Unavailable, error.to_string());
-            connection.abort().map_err(failed)
+            end_connection(&connection)
         };
         if let Err(error) = self.world.blocking(abort).await {
             tracing::debug!(%error, mountpoint = %self.mountpoint.display(), "its connection can't be ended from outside");
@@ -446,11 +444,15 @@ fn abort_unseen(connection: Option<&AbortFile>, unseen: Error) -> Result<()> {
     let Some(connection) = connection else {
         return Err(unseen);
     };
-    let failed = |error: std::io::Error| Error::new(ErrorKind::Unavailable, error.to_string());
-    connection.abort().map_err(failed)?;
+    end_connection(connection)?;
     let mountpoint = connection.mountpoint().display();
     tracing::warn!(%unseen, %mountpoint, "only its connection was ended: it stays in its place, dead, until somebody unmounts it");
     Ok(())
+}
+
+fn end_connection(connection: &AbortFile) -> Result<()> {
+    let failed = |error: std::io::Error| Error::new(ErrorKind::Unavailable, error.to_string());
+    connection.abort().map_err(failed)
 }
 
 /// What identifies a new mount, and what ends its connection, if the system lets this user; nothing if something is mounted
