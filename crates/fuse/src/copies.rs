@@ -69,7 +69,8 @@ impl Identity {
         Ok(lines.find(|line| self.is(line)))
     }
 
-    fn is(&self, line: &TableLine) -> bool {
+    /// Whether this line of the mount table is the mount itself.
+    pub(crate) fn is(&self, line: &TableLine) -> bool {
         line.id == self.id && self.shows(line)
     }
 

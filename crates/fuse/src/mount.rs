@@ -349,17 +349,17 @@ impl Mount {
                 .while_doing(format!("unmount {}", self.mountpoint.display()))
             });
         }
-        let mountpoint = self.place();
         let is_forced = how == Unmount::Forced;
         let connection = is_forced.then(|| self.connection()).flatten();
-        let own = self.id().filter(|_| self.is_attached());
+        let (mountpoint, identity) = (self.mountpoint.clone(), self.identity.clone());
         let result = self.world.blocking(move || {
-            let other = match other_on(&mountpoint, own) {
-                Ok(other) => other,
-                Err(unseen) => return abort_unseen(connection.as_deref(), unseen),
+            let connection = connection.as_deref();
+            let seen = match Seen::of(&mountpoint, identity.as_ref()) {
+                Ok(seen) => seen,
+                Err(unseen) => return abort_unseen(connection, unseen),
             };
-            match other {
-                Some(_) if how == Unmount::Lazy && own.is_none() => Ok(()),
+            match seen.other {
+                Some(_) if how == Unmount::Lazy && !seen.is_attached => Ok(()),
                 Some(other) if how != Unmount::Forced => Err(Error::new(
                     ErrorKind::Busy,
                     format!(
@@ -369,10 +369,10 @@ impl Mount {
                     ),
                 )),
                 Some(_) => {
-                    let _ = connection.map(|connection| connection.abort());
+                    let _ = connection.map(AbortFile::abort);
                     Ok(())
                 }
-                None => mounting::unmount(&mountpoint, how, connection.as_deref()),
+                None => mounting::unmount(&seen.place, how, connection),
             }
         });
         result
@@ -410,16 +410,15 @@ impl Drop for Mount {
         if self.is_ended() {
             return;
         }
-        let (place, connection) = (self.place(), self.connection());
+        let connection = self.connection();
         let connection = connection.as_deref();
-        let own = self.id().filter(|_| self.is_in_place());
-        let done = match other_on(&place, own) {
-            Ok(None) => mounting::unmount(&place, Unmount::Forced, connection),
-            Ok(Some(_)) => {
+        let done = match Seen::of(&self.mountpoint, self.identity.as_ref()) {
+            Ok(seen) if seen.other.is_some() => {
                 // Somebody has unmounted it, or mounted something else over it.
                 let _ = connection.map(AbortFile::abort);
                 Ok(())
             }
+            Ok(seen) => mounting::unmount(&seen.place, Unmount::Forced, connection),
             Err(unseen) => abort_unseen(connection, unseen),
         };
         if let Err(error) = done {
@@ -429,13 +428,32 @@ impl Drop for Mount {
     }
 }
 
-/// The mount that umount(2) would take at a place, the topmost one, if that isn't the one with this id. `None`: the one meant
-/// isn't attached.
-///
-/// # Errors
-/// `Unavailable`: nobody knows what is there.
-fn other_on(place: &Path, own: Option<u64>) -> Result<Option<TableLine>> {
-    Ok(mount_on(place)?.filter(|top| Some(top.id) != own))
+/// What one look at the table of mounts tells whoever is to unmount a mount.
+struct Seen {
+    /// Where it is; if it isn't attached, where it was mounted.
+    place: PathBuf,
+    is_attached: bool,
+    /// What umount(2) would take there, the topmost mount, if that is another one.
+    other: Option<TableLine>,
+}
+
+impl Seen {
+    /// Looks for a mount.
+    ///
+    /// # Errors
+    /// `Unavailable`: nobody knows what is there.
+    fn of(mountpoint: &Path, identity: Option<&Identity>) -> Result<Self> {
+        let lines = table::seen()?;
+        let own = identity.and_then(|identity| lines.iter().find(|line| identity.is(line)));
+        let id = own.map(|own| own.id);
+        let place = own.map_or(mountpoint, |own| &own.mountpoint).to_owned();
+        let on_top = lines.into_iter().rev().find(|it| it.mountpoint == place);
+        Ok(Self {
+            place,
+            is_attached: id.is_some(),
+            other: on_top.filter(|top| Some(top.id) != id),
+        })
+    }
 }
 
 /// Ends a mount by force, if `connection` is given, of which nobody knows whether it is in its place: umount(2) could take
