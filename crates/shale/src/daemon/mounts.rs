@@ -348,10 +348,10 @@ impl Mounts {
         self.dead_ends.notify_waiters();
         let list = self.list.lock().clone();
         let all_ended = async {
-            // One of which that can't be seen is waited for as well.
-            let is_gone = |mount: &Mount| {
-                let copies = mount.copies();
-                !copies.is_ok_and(|copies| mount.is_attached() || !copies.is_empty())
+            let is_gone = |mount: &Mount| match mount.copies() {
+                Ok(copies) => copies.is_empty() && !mount.is_attached(),
+                // Nobody knows: it is waited for as well.
+                Err(_) => true,
             };
             for one in list.iter().filter(|one| is_gone(&one.mount)) {
                 one.mount.ended().await;
