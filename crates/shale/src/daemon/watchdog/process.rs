@@ -261,6 +261,11 @@ mod tests {
         watching.hear(Said::Forget(second));
         watching.look_for_unseen();
         assert!(watching.aborts.keys().eq([&third]));
+        // Nor one whose id is another's meanwhile.
+        watching.unseen.insert(id, second);
+        watching.hear(Said::Watch { number: third, id });
+        watching.look_for_unseen();
+        assert!(watching.aborts.keys().eq([&third]));
         runtime.block_on(mount.unmount(Unmount::Forced)).unwrap();
     }
 }
