@@ -1,7 +1,7 @@
 //! A given-up shard is taken over again; an older owner can't write.
 
-use crate::rig::{self, FAMILY, Rig, pattern};
-use metanode::{Metanode, Opening, ShardMemory, TAKE_OVER_MAX};
+use crate::rig::{self, Rig, pattern};
+use metanode::{Metanode, TAKE_OVER_MAX};
 use model::operation::{Stamp, Turn};
 use model::owner::Reclaimed;
 use model::{
@@ -123,18 +123,7 @@ fn a_take_over_is_listed_with_what_it_waits_for_until_clients_are_served() {
             rig.metanode.close().await.unwrap();
             let shard = ShardId(0);
             let run = metanode::begin_alone(&rig.coordination, shard).await;
-            let opening = Opening {
-                world: world.clone(),
-                shard,
-                family: FAMILY,
-                coordination: rig.coordination.clone(),
-                pool: rig.pool.clone(),
-                run: run.unwrap(),
-                memory: ShardMemory::of_machine(&world),
-                lease: metanode::OwnerLease::endless(),
-                surveys: metanode::Surveys::Own,
-                touch: Arc::new(metanode::Whole),
-            };
+            let opening = rig.opening(run.unwrap());
             faults.slow("nsd1", Duration::from_secs(1));
             let take_over = Part::Work(Work::TakeOver(shard));
             let commit = Part::ForWork(Work::Commit(shard));
@@ -211,18 +200,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
                 .assign_shard(shard, mine, run)
                 .await
                 .unwrap();
-            let opening = Opening {
-                world: world.clone(),
-                shard,
-                family: FAMILY,
-                coordination: old.coordination.clone(),
-                pool: old.pool.clone(),
-                run,
-                memory: ShardMemory::of_machine(&world),
-                lease: metanode::OwnerLease::endless(),
-                surveys: metanode::Surveys::Own,
-                touch: Arc::new(metanode::Whole),
-            };
+            let opening = old.opening(run);
             let new = Metanode::open(opening).await.unwrap();
             let session = old.source.session();
             let nothing = Reclaimed::default();
@@ -270,18 +248,7 @@ fn an_owner_that_another_has_followed_never_serves_again_and_its_process_may() {
             }
             old.metanode.superseded().await;
             let tenure = old.metanode.tenure();
-            let opening = Opening {
-                world: world.clone(),
-                shard,
-                family: FAMILY,
-                coordination: old.coordination.clone(),
-                pool: old.pool.clone(),
-                run: mine.unwrap(),
-                memory: ShardMemory::of_machine(&world),
-                lease: metanode::OwnerLease::endless(),
-                surveys: metanode::Surveys::Own,
-                touch: Arc::new(metanode::Whole),
-            };
+            let opening = old.opening(mine.unwrap());
             let anew = Metanode::open(opening).await.unwrap();
             assert!(anew.tenure() > tenure);
             let old = Rig {
@@ -461,18 +428,7 @@ fn an_opening_ends_within_the_sum_of_its_budgets_whatever_hangs() {
             .run(|world| async move {
                 let rig = with_tables(&world).await;
                 let run = metanode::begin_alone(&rig.coordination, ShardId(0)).await;
-                let opening = Opening {
-                    world: world.clone(),
-                    shard: ShardId(0),
-                    family: FAMILY,
-                    coordination: rig.coordination.clone(),
-                    pool: rig.pool.clone(),
-                    run: run.unwrap(),
-                    memory: ShardMemory::of_machine(&world),
-                    lease: metanode::OwnerLease::endless(),
-                    surveys: metanode::Surveys::Own,
-                    touch: Arc::new(metanode::Whole),
-                };
+                let opening = rig.opening(run.unwrap());
                 let hang = world.spawn("hang", {
                     let world = world.clone();
                     async move {

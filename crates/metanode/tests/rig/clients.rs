@@ -1,7 +1,7 @@
 //! Clients and owners on other nodes: their messages, and what they ask for.
 
-use super::{FAMILY, Rig};
-use metanode::{Metanode, Opening, OwnerLease, ShardMemory};
+use super::Rig;
+use metanode::{Metanode, Opening, OwnerLease};
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::operation::Stamp;
@@ -30,16 +30,8 @@ pub async fn next_owner_under(rig: &Rig, lease: OwnerLease) -> Arc<Metanode> {
     let assigned = rig.coordination.assign_shard(shard, record.assigned, run);
     assigned.await.unwrap();
     let opening = Opening {
-        world: rig.world.clone(),
-        shard,
-        family: FAMILY,
-        coordination: rig.coordination.clone(),
-        pool: rig.pool.clone(),
-        run,
-        memory: ShardMemory::of_machine(&rig.world),
         lease,
-        surveys: metanode::Surveys::Own,
-        touch: Arc::new(metanode::Whole),
+        ..rig.opening(run)
     };
     Metanode::open(opening).await.unwrap()
 }

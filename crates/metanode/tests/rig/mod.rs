@@ -10,8 +10,8 @@ use metanode::{CheckOptions, CheckReport, Metanode, Opening, ShardMemory};
 use model::map::{NsdState, PoolMap};
 use model::operation::{Publish, Stamp};
 use model::{
-    Attributes, Extent, ExtentKind, FamilyId, FileKind, InodeId, Operation, Reply, Result, Scheme,
-    SegmentPlace, SetAttributes, ShardId,
+    Attributes, Extent, ExtentKind, FamilyId, FileKind, InodeId, NodeRun, Operation, Reply, Result,
+    Scheme, SegmentPlace, SetAttributes, ShardId,
 };
 use namespace::{Key, Record};
 use nsd::Nsd;
@@ -75,6 +75,22 @@ pub async fn create(world: &World, scheme: Scheme, nsds: u32) {
         .unwrap();
 }
 
+/// What the root shard is opened with in a run of a node, without an end to its lease.
+fn opening(world: &World, coordination: &Coordination, pool: &Arc<Pool>, run: NodeRun) -> Opening {
+    Opening {
+        world: world.clone(),
+        shard: ShardId(0),
+        family: FAMILY,
+        coordination: coordination.clone(),
+        pool: pool.clone(),
+        run,
+        memory: ShardMemory::of_machine(world),
+        lease: metanode::OwnerLease::endless(),
+        surveys: metanode::Surveys::Own,
+        touch: Arc::new(metanode::Whole),
+    }
+}
+
 /// Opens everything except the NSDs in `without`.
 pub async fn open_without(world: &World, without: &[u32]) -> Rig {
     let disk = world.open_disk(Path::new("coordination")).unwrap();
@@ -95,18 +111,7 @@ pub async fn open_without(world: &World, without: &[u32]) -> Rig {
     }
     let pool = Pool::new(world.clone(), map, nsds);
     let run = metanode::begin_alone(&coordination, ShardId(0)).await;
-    let opening = Opening {
-        world: world.clone(),
-        shard: ShardId(0),
-        family: FAMILY,
-        coordination: coordination.clone(),
-        pool: pool.clone(),
-        run: run.unwrap(),
-        memory: ShardMemory::of_machine(world),
-        lease: metanode::OwnerLease::endless(),
-        surveys: metanode::Surveys::Own,
-        touch: Arc::new(metanode::Whole),
-    };
+    let opening = opening(world, &coordination, &pool, run.unwrap());
     let metanode = Metanode::open(opening).await.unwrap();
     let session = metanode.open_session().await.unwrap();
     Rig {
@@ -130,6 +135,11 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
 }
 
 impl Rig {
+    /// What the root shard is opened with once more, in this run of a node.
+    pub fn opening(&self, run: NodeRun) -> Opening {
+        opening(&self.world, &self.coordination, &self.pool, run)
+    }
+
     /// A shard with another family in the same process, made if it doesn't exist. Close its metanode
     /// before the rig.
     pub async fn neighbour(&self, shard: ShardId, family: FamilyId) -> Rig {
@@ -141,16 +151,9 @@ impl Rig {
             assigned.unwrap();
         }
         let opening = Opening {
-            world: self.world.clone(),
             shard,
             family,
-            coordination: self.coordination.clone(),
-            pool: self.pool.clone(),
-            run,
-            memory: ShardMemory::of_machine(&self.world),
-            lease: metanode::OwnerLease::endless(),
-            surveys: metanode::Surveys::Own,
-            touch: Arc::new(metanode::Whole),
+            ..self.opening(run)
         };
         let metanode = Metanode::open(opening).await.unwrap();
         let session = metanode.open_session().await.unwrap();
