@@ -110,6 +110,17 @@ fn a_sync_while_a_shard_is_taken_over_again_does_not_succeed_before_the_changes_
         .finished();
 }
 
+/// What is listed of the errand of a shard's take-over; the take-over itself must be.
+#[track_caller]
+fn waits_of_take_over(world: &World, shard: ShardId) -> Vec<Part> {
+    let waits = world.waits().0;
+    let take_over = Part::Work(Work::TakeOver(shard));
+    let work = waits.iter().find(|wait| wait.part == take_over);
+    let errand = work.unwrap_or_else(|| panic!("{waits:?}")).errand;
+    let inside = waits.iter().filter(|wait| wait.errand == errand);
+    inside.map(|wait| wait.part).collect()
+}
+
 /// Would be broken if a step of a take-over were in no list: what waits for the take-over waited for nothing meanwhile.
 #[test]
 fn a_take_over_is_listed_with_what_it_waits_for_until_clients_are_served() {
@@ -125,7 +136,6 @@ fn a_take_over_is_listed_with_what_it_waits_for_until_clients_are_served() {
             let run = metanode::begin_alone(&rig.coordination, shard).await;
             let opening = rig.opening(run.unwrap());
             faults.slow("nsd1", Duration::from_secs(1));
-            let take_over = Part::Work(Work::TakeOver(shard));
             let commit = Part::ForWork(Work::Commit(shard));
             let mut opens = pin!(Metanode::open(opening));
             let mut is_committing = false;
@@ -134,11 +144,7 @@ fn a_take_over_is_listed_with_what_it_waits_for_until_clients_are_served() {
                 if let Ok(opened) = world.timeout(moment, opens.as_mut()).await {
                     break opened.unwrap();
                 }
-                let waits = world.waits().0;
-                let work = waits.iter().find(|wait| wait.part == take_over);
-                let errand = work.unwrap_or_else(|| panic!("{waits:?}")).errand;
-                let mut inside = waits.iter().filter(|wait| wait.errand == errand);
-                is_committing |= inside.any(|wait| wait.part == commit);
+                is_committing |= waits_of_take_over(&world, shard).contains(&commit);
             };
             assert!(is_committing, "an owner's session is in a commit");
             faults.heal("nsd1");
@@ -164,13 +170,9 @@ fn a_take_over_that_waits_for_the_last_commit_of_the_owner_before_is_listed_with
             shard.resign(&Error::new(ErrorKind::Unavailable, "a test wants it"));
             let again = world.timeout(second, rig.metanode.sync());
             assert!(again.await.is_err(), "the commit isn't done yet");
-            let waits = world.waits().0;
-            let take_over = Part::Work(Work::TakeOver(shard.id()));
-            let work = waits.iter().find(|wait| wait.part == take_over);
-            let errand = work.unwrap_or_else(|| panic!("{waits:?}")).errand;
+            let parts = waits_of_take_over(&world, shard.id());
             let commit = Part::ForWork(Work::Commit(shard.id()));
-            let mut inside = waits.iter().filter(|wait| wait.errand == errand);
-            assert!(inside.any(|wait| wait.part == commit), "{waits:?}");
+            assert!(parts.contains(&commit), "{parts:?}");
             faults.heal("nsd1");
             rig.metanode.sync().await.unwrap();
             assert!(rig.look(ROOT, "f").await.is_some());
