@@ -19,7 +19,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
-use std::thread::{self, ThreadId};
+use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 use testkit::memory::{MemoryFileSystem, MemorySettings};
 use tokio::sync::Notify;
@@ -427,8 +427,9 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
 }
 
 /// A file system with one file, whose statfs blocks until told to continue.
+#[derive(Default)]
 struct Waits {
-    go: Arc<Notify>,
+    go: Notify,
     /// Held alone, it holds up each thread that a statfs comes to.
     gate: RwLock<()>,
     /// Those that have run what waits.
@@ -436,12 +437,19 @@ struct Waits {
 }
 
 impl Waits {
-    fn new(go: Arc<Notify>) -> Self {
-        Self {
-            go,
-            gate: RwLock::default(),
-            threads: Mutex::default(),
-        }
+    fn mounted(
+        transport: TransportChoice,
+        options: impl FnOnce(&mut MountOptions),
+    ) -> Mounted<Self> {
+        Mounted::with(transport, |_| Self::default(), options)
+    }
+
+    /// Lets operations go on until all that ask have their answers.
+    fn answer_all<T>(&self, asking: &[JoinHandle<T>]) {
+        eventually("all are answered", || {
+            self.go.notify_waiters();
+            asking.iter().all(JoinHandle::is_finished)
+        });
     }
 
     fn note_thread(&self) {
@@ -559,7 +567,7 @@ impl FileSystem for Waits {
     }
 }
 
-fn statfs(path: &std::path::Path) -> std::thread::JoinHandle<i32> {
+fn statfs(path: &std::path::Path) -> JoinHandle<i32> {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     std::thread::spawn(move || {
         // SAFETY: the path ends with NUL, the structure is plain data that the call fills.
@@ -571,13 +579,9 @@ fn statfs(path: &std::path::Path) -> std::thread::JoinHandle<i32> {
 }
 
 fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: TransportChoice) {
-    let go = Arc::new(Notify::new());
-    let fs_go = Arc::clone(&go);
-    let mounted = Mounted::with(
-        transport,
-        |_| Waits::new(fs_go),
-        |options| (options.threads, options.threads_max) = (2, 16),
-    );
+    let mounted = Waits::mounted(transport, |options| {
+        (options.threads, options.threads_max) = (2, 16);
+    });
     for round in 0..3 {
         let waiting: Vec<_> = (0..10).map(|_| statfs(&mounted.path("f"))).collect();
         eventually("ten wait", || mounted.mount.waiting().len() == 10);
@@ -590,10 +594,7 @@ fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: Tran
         for _ in 0..20 {
             assert!(fs::metadata(mounted.path("f")).is_ok());
         }
-        eventually("all are answered", || {
-            go.notify_waiters();
-            waiting.iter().all(|one| one.is_finished())
-        });
+        mounted.fs.answer_all(&waiting);
         for one in waiting {
             assert_eq!(one.join().unwrap(), 0, "round {round}");
         }
@@ -605,13 +606,9 @@ fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: Tran
 /// there: the others would be begun when something else is asked on that CPU.
 fn operations_of_a_burst_are_all_begun_although_those_before_them_wait(transport: TransportChoice) {
     const BURST: usize = 14;
-    let go = Arc::new(Notify::new());
-    let fs_go = Arc::clone(&go);
-    let mounted = Mounted::with(
-        transport,
-        |_| Waits::new(fs_go),
-        |options| (options.threads, options.threads_max) = (2, 16),
-    );
+    let mounted = Waits::mounted(transport, |options| {
+        (options.threads, options.threads_max) = (2, 16);
+    });
     // Nothing has to be looked up any more.
     let file = rustix::fs::open(mounted.path("f"), OFlags::PATH, Mode::empty()).unwrap();
     let file = Arc::new(file);
@@ -634,19 +631,15 @@ fn operations_of_a_burst_are_all_begun_although_those_before_them_wait(transport
     }
     drop(held_up);
     eventually("all wait", || mounted.mount.waiting().len() == BURST);
-    eventually("all are answered", || {
-        go.notify_waiters();
-        asking.iter().all(|one| one.thread.is_finished())
-    });
+    let asking: Vec<_> = asking.into_iter().map(|one| one.thread).collect();
+    mounted.fs.answer_all(&asking);
     for one in asking {
-        one.thread.join().unwrap().unwrap();
+        one.join().unwrap().unwrap();
     }
 }
 
 fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
-    let go = Arc::new(Notify::new());
-    let fs_go = Arc::clone(&go);
-    let mounted = Mounted::with(transport, |_| Waits::new(fs_go), |_| {});
+    let mounted = Waits::mounted(transport, |_| {});
     let waiting: Vec<_> = (0..8).map(|_| statfs(&mounted.path("f"))).collect();
     eventually("all wait", || mounted.mount.waiting().len() == 8);
     let forced = mounted.mount.unmount(Unmount::Forced);
@@ -658,7 +651,7 @@ fn a_forced_end_waits_for_no_operation(transport: TransportChoice) {
         assert_eq!(one.join().unwrap(), -1, "the program got an error");
     }
     // Only now may the operations end, and the mount with them.
-    let ended = ends_as_operations_go(&go, mounted.mount.ended());
+    let ended = ends_as_operations_go(&mounted.fs.go, mounted.mount.ended());
     mounted.runtime.block_on(ended);
 }
 
@@ -682,11 +675,9 @@ async fn ends_as_operations_go(go: &Notify, ended: impl Future<Output = ()>) {
 /// unmounted it, while operations of it may run for long.
 fn a_mount_that_has_ended_does_not_end_another_one_that_got_its_number(transport: TransportChoice) {
     let number = |place: &std::path::Path| fs::metadata(place).unwrap().dev();
-    let go = Arc::new(Notify::new());
     // The lowest free number is given, so another test's mount can only rarely be in between.
     let both = (0..100).find_map(|_| {
-        let fs_go = Arc::clone(&go);
-        let first = Mounted::with(transport, |_| Waits::new(fs_go), |_| {});
+        let first = Waits::mounted(transport, |_| {});
         let asks = statfs(&first.path("f"));
         eventually("it waits", || first.mount.waiting().len() == 1);
         let of_first = number(first.directory.path());
@@ -698,7 +689,7 @@ fn a_mount_that_has_ended_does_not_end_another_one_that_got_its_number(transport
         if number(second.directory.path()) == of_first {
             return Some((first, second));
         }
-        let ended = ends_as_operations_go(&go, first.mount.ended());
+        let ended = ends_as_operations_go(&first.fs.go, first.mount.ended());
         first.runtime.block_on(ended);
         None
     });
@@ -707,23 +698,21 @@ fn a_mount_that_has_ended_does_not_end_another_one_that_got_its_number(transport
     // Also if its id and its name are the same.
     assert!(!first.mount.is_attached());
     assert!(second.mount.is_attached());
-    let Mounted { mount, runtime, .. } = first;
+    let Mounted {
+        mount, runtime, fs, ..
+    } = first;
     let dead = mount.dead().unwrap();
     drop(mount);
     assert_eq!(number(second.directory.path()), of_second, "it is there");
     fs::write(second.path("g"), b"served").unwrap();
     assert!(!second.mount.is_ended());
-    runtime.block_on(ends_as_operations_go(&go, dead.ended()));
+    runtime.block_on(ends_as_operations_go(&fs.go, dead.ended()));
 }
 
 fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice) {
-    let go = Arc::new(Notify::new());
-    let fs_go = Arc::clone(&go);
-    let mounted = Mounted::with(
-        transport,
-        |_| Waits::new(fs_go),
-        |options| (options.threads, options.threads_max) = (2, 3),
-    );
+    let mounted = Waits::mounted(transport, |options| {
+        (options.threads, options.threads_max) = (2, 3);
+    });
     let waiting: Vec<_> = (0..30).map(|_| statfs(&mounted.path("f"))).collect();
     eventually("threads wait", || mounted.mount.waiting().len() >= 3);
     // Those that no thread can read show as well.
@@ -733,10 +722,7 @@ fn more_operations_than_threads_are_answered_in_turn(transport: TransportChoice)
         // Over io_uring those that stir a queue count, too.
         held.is_some_and(|held| held.requests + listed >= waiting.len())
     });
-    eventually("all are answered", || {
-        go.notify_waiters();
-        waiting.iter().all(|one| one.is_finished())
-    });
+    mounted.fs.answer_all(&waiting);
     for one in waiting {
         assert_eq!(one.join().unwrap(), 0);
     }
@@ -754,19 +740,15 @@ fn requests_that_wait_share_the_threads_of_their_queues() {
     let cpus = thread::available_parallelism().unwrap().get();
     // More than the threads that there may be.
     let many = (2 * cpus + 1).max(16);
-    let go = Arc::new(Notify::new());
-    let fs_go = Arc::clone(&go);
-    let mounted = Mounted::with(
-        TransportChoice::IoUring,
-        |_| Waits::new(fs_go),
+    let mounted = Waits::mounted(TransportChoice::IoUring, |options| {
         // So that a thread has as many entries as it may, however many CPUs can be plugged in.
-        |options| options.threads_max = 4096,
-    );
+        options.threads_max = 4096;
+    });
     for round in 0..3 {
         let waiting: Vec<_> = (0..many).map(|_| statfs(&mounted.path("f"))).collect();
         eventually("all wait", || mounted.mount.waiting().len() == many);
         for left in (0..many).rev() {
-            go.notify_one();
+            mounted.fs.go.notify_one();
             let waits = || waiting.iter().filter(|one| !one.is_finished());
             eventually("one more goes on", || waits().count() == left);
             assert!(fs::metadata(mounted.path("f")).is_ok(), "others come");
