@@ -16,15 +16,24 @@ fn key_file(cluster: &Cluster, number: usize, name: &str) -> PathBuf {
 }
 
 fn certificate(cluster: &Cluster, number: usize) -> Certificate {
-    let text = fs::read_to_string(key_file(cluster, number, "node.pem")).unwrap();
+    let text = key_text(cluster, number, "node.pem");
     Certificate::all_from_pem(&text, 1).unwrap().remove(0)
 }
 
-/// Gives a node that is down a certificate as it would have after most of two years.
-fn age(cluster: &Cluster, number: usize) {
-    let read = |node, name| fs::read_to_string(key_file(cluster, node, name)).unwrap();
-    let authority = Authority::from_pem(&read(1, "authority.key"), &read(1, "authority.pem"));
-    let key = PrivateKey::from_pem(&read(number, "node.key")).unwrap();
+/// What a file of a node's keys says.
+pub(super) fn key_text(cluster: &Cluster, number: usize, name: &str) -> String {
+    fs::read_to_string(key_file(cluster, number, name)).unwrap()
+}
+
+/// A certificate of a node for this key, as the cluster's authority made it long ago; it ends in so many days.
+pub(super) fn old_certificate(
+    cluster: &Cluster,
+    number: usize,
+    key: &PrivateKey,
+    days: i64,
+) -> String {
+    let read = |name| key_text(cluster, 1, name);
+    let authority = Authority::from_pem(&read("authority.key"), &read("authority.pem"));
     let request = SigningRequest::from_der(&key.signing_request().unwrap()).unwrap();
     let address: IpAddr = cluster.address(number as u8).parse().unwrap();
     let holder = Holder {
@@ -34,11 +43,17 @@ fn age(cluster: &Cluster, number: usize) {
     };
     let validity = Validity {
         from: in_days(-600),
-        until: in_days(60),
+        until: in_days(days),
     };
     let old = authority.unwrap().issue_for(&request, &holder, validity);
-    let file = key_file(cluster, number, "node.pem");
-    fs::write(file, old.unwrap().to_pem()).unwrap();
+    old.unwrap().to_pem()
+}
+
+/// Gives a node that is down a certificate as it would have after most of two years.
+fn age(cluster: &Cluster, number: usize) {
+    let key = PrivateKey::from_pem(&key_text(cluster, number, "node.key")).unwrap();
+    let old = old_certificate(cluster, number, &key, 60);
+    fs::write(key_file(cluster, number, "node.pem"), old).unwrap();
 }
 
 /// So many days from now.

@@ -1,11 +1,17 @@
 //! Strangers at a node's port: garbage, broken and forged frames, connections that say nothing, certificates of another
 //! authority, or whose time is over. `crates/rpc/tests/security` has more of them; here is what a real daemon makes of it.
 
-use super::{Cluster, ciphers::change, renewing::in_days, rotating::lets_in, works_everywhere};
+use super::{
+    Cluster,
+    ciphers::change,
+    renewing::{in_days, key_text, old_certificate},
+    rotating::lets_in,
+    works_everywhere,
+};
 use crate::fixture::{Node, bounded, eventually, pattern};
 use model::NodeId;
 use model::checksum::crc32c;
-use rpc::security::{Authority, Credentials, Holder, PrivateKey, SigningRequest, Validity};
+use rpc::security::{Authority, Credentials, Holder, PrivateKey};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -121,38 +127,26 @@ fn peak(node: &Node) -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
-fn holder(cluster: &Cluster, number: u8) -> Holder {
-    Holder {
-        node: NodeId(number.into()),
-        addresses: vec![cluster.address(number).parse().unwrap()],
-        has_localhost: true,
-    }
-}
-
 /// Key, certificate and authorities of node 2, as another authority makes them that calls itself this cluster's.
 fn forged(cluster: &Cluster, id: u128) -> [String; 3] {
     let now = in_days(0);
     let authority = Authority::found(id, now).unwrap();
-    let forged = Credentials::first(&authority, &holder(cluster, 2), now).unwrap();
-    let real = cluster.node(2).dir.join("keys/authorities.pem");
-    let authorities = fs::read_to_string(real).unwrap() + &forged.authorities_pem();
+    let holder = Holder {
+        node: NodeId(2),
+        addresses: vec![cluster.address(2).parse().unwrap()],
+        has_localhost: true,
+    };
+    let forged = Credentials::first(&authority, &holder, now).unwrap();
+    let authorities = key_text(cluster, 2, "authorities.pem") + &forged.authorities_pem();
     [forged.key_pem(), forged.certificate_pem(), authorities]
 }
 
 /// Those of node 1, as this cluster's authority makes them, for a time that is over.
 fn expired(cluster: &Cluster) -> [String; 3] {
-    let keys = cluster.node(1).dir.join("keys");
-    let read = |name: &str| fs::read_to_string(keys.join(name)).unwrap();
-    let authority = Authority::from_pem(&read("authority.key"), &read("authority.pem")).unwrap();
     let key = PrivateKey::generate().unwrap();
-    let request = SigningRequest::from_der(&key.signing_request().unwrap()).unwrap();
-    let validity = Validity {
-        from: in_days(-600),
-        until: in_days(-3),
-    };
-    let expired = authority.issue_for(&request, &holder(cluster, 1), validity);
-    let expired = expired.unwrap().to_pem();
-    [key.to_pem(), expired, read("authorities.pem")]
+    let expired = old_certificate(cluster, 1, &key, -3);
+    let authorities = key_text(cluster, 1, "authorities.pem");
+    [key.to_pem(), expired, authorities]
 }
 
 #[test]
