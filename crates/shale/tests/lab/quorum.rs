@@ -11,7 +11,6 @@ use model::member::NODE_LEASE;
 use rustix::process::Signal;
 use sim::by_suite;
 use std::{
-    cell::Cell,
     fs,
     path::PathBuf,
     process::{Child, Command, Stdio},
@@ -48,11 +47,10 @@ fn lose_one(lab: &Lab, nodes: &[u32], member: Member) -> (Pauses, u64) {
         Member::Follower => others(nodes, &[leader])[0],
     };
     let process = etcd::process(lab, lost);
-    let shortest = Cell::new(u64::MAX);
-    let look = || {
-        let leases = nodes.iter().filter_map(|node| standing(lab, *node).ok());
-        let lease = leases.map(|(lease, _)| lease).min();
-        shortest.set(shortest.get().min(lease.unwrap_or(u64::MAX)));
+    let mut shortest = u64::MAX;
+    let mut look = || {
+        let told = nodes.iter().filter_map(|node| standing(lab, *node).ok());
+        shortest = told.map(|(lease, _)| lease).fold(shortest, u64::min);
     };
     let before = (runs_of(lab, nodes), owner_of(lab, nodes[0]));
     let mut load = Load::start(lab, nodes);
@@ -82,7 +80,7 @@ fn lose_one(lab: &Lab, nodes: &[u32], member: Member) -> (Pauses, u64) {
     );
     load.must_be_seen(lab, nodes);
     load.remove(lab, nodes[0]);
-    (pauses, shortest.get())
+    (pauses, shortest)
 }
 
 /// Loses a member so many times; how others felt that is a figure.
