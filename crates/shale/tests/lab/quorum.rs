@@ -64,9 +64,7 @@ fn lose_one(lab: &Lab, nodes: &[u32], member: Member) -> (Pauses, u64) {
         }),
         Member::Follower => lab.until("all leases are newer", || {
             look();
-            let away = begun.elapsed();
-            let is_long = away >= 2 * NODE_LEASE;
-            is_long.then_some(()).ok_or_else(|| format!("{away:?}"))
+            has_lasted(begun, 2 * NODE_LEASE)
         }),
     }
     load.gets_on_while(nodes, FILES, |_| look());
@@ -105,6 +103,14 @@ fn lose_each(lab: &Lab, nodes: &[u32], member: Member, runs: usize) {
     figure(&format!(
         "lab: {name} silent: longest operations {worst}, worst of {runs}; leases lasted {shortest} ms at least"
     ));
+}
+
+/// Whether what began then has lasted for so long.
+fn has_lasted(begun: Instant, least: Duration) -> Result<(), String> {
+    let lasted = begun.elapsed();
+    (lasted >= least)
+        .then_some(())
+        .ok_or_else(|| format!("{lasted:?}"))
 }
 
 /// The rest of a node's lease, in milliseconds, and its run.
@@ -263,12 +269,7 @@ fn lose_most(lab: &Lab, nodes: &[u32], least: Duration) -> (Duration, Duration) 
         lab.until("waiters are shown", || shows_waiters(lab, *node));
     }
     let mut signalled = Signalled::all_but_one_end(lab, nodes[2]);
-    lab.until("it is away for long", || {
-        let away = begun.elapsed();
-        (away >= least)
-            .then_some(())
-            .ok_or_else(|| format!("{away:?}"))
-    });
+    lab.until("it is away for long", || has_lasted(begun, least));
     assert_eq!(
         load.operations(nodes),
         answered,
