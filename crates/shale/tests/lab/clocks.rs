@@ -86,7 +86,7 @@ impl Calendar {
         let start = [env!("CARGO_BIN_EXE_shale"), "up"];
         let command = [&["env", &preload, &file][..], &rest, &start].concat();
         lab.exec(node, &command);
-        self.shared = shared(lab.state(node)["pid"].as_i64().expect("it runs"));
+        self.shared = shared(lab.daemon(node));
     }
 
     /// From the next second on.
@@ -107,7 +107,7 @@ impl Drop for Calendar {
 }
 
 /// The memory that a process with the library shares with those that it starts.
-fn shared(process: i64) -> Vec<PathBuf> {
+fn shared(process: i32) -> Vec<PathBuf> {
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
     let environment = String::from_utf8_lossy(&environment);
     let mut variables = environment.split('\0');

@@ -76,24 +76,21 @@ fn on_nodes(lab: &Lab, command: &str, nodes: &[u32]) {
 }
 
 /// The daemons that nodes have at one time.
-pub(crate) struct Daemons(Vec<(u32, Value)>);
+pub(crate) struct Daemons(Vec<(u32, i32)>);
 
 impl Daemons {
     /// Each of these nodes must have one.
     #[track_caller]
     pub(crate) fn of(lab: &Lab, nodes: &[u32]) -> Self {
-        let pid = |node: &u32| (*node, lab.state(*node)["pid"].clone());
-        let all: Vec<_> = nodes.iter().map(pid).collect();
-        assert!(all.iter().all(|(_, pid)| pid.is_u64()), "{all:?}");
-        Self(all)
+        let daemon = |node: &u32| (*node, lab.daemon(*node));
+        Self(nodes.iter().map(daemon).collect())
     }
 
     /// They have come back by themselves: [`Fault::mend`] would have started others if they had ended.
     #[track_caller]
     pub(crate) fn must_live(&self, lab: &Lab) {
-        for (node, pid) in &self.0 {
-            let state = lab.state(*node);
-            assert_eq!(state["pid"], *pid, "n{node} has another daemon: {state}");
+        for (node, daemon) in &self.0 {
+            assert_eq!(lab.daemon(*node), *daemon, "n{node} has another daemon");
         }
     }
 }

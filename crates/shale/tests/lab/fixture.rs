@@ -107,6 +107,14 @@ impl Lab {
         self.states()[node as usize - 1].clone()
     }
 
+    /// The process of a node's daemon, which must run.
+    #[track_caller]
+    pub(crate) fn daemon(&self, node: u32) -> i32 {
+        let state = self.state(node);
+        let pid = state["pid"].as_i64();
+        pid.unwrap_or_else(|| panic!("n{node} has no daemon: {state}")) as i32
+    }
+
     #[track_caller]
     fn states(&self) -> Vec<Value> {
         let said = self.must(&["status", "--json"]);

@@ -52,10 +52,9 @@ pub(super) fn all_nodes_die_at_once_and_what_was_synced_is_there(lab: &Lab) -> T
     let nodes = lab.nodes();
     let mut load = Load::start(lab, &nodes);
     load.gets_on(&nodes, FILES);
-    let daemons = nodes.iter().map(|node| lab.state(*node)["pid"].as_i64());
-    let daemons: Vec<_> = daemons.map(|it| it.expect("all run")).collect();
+    let daemons: Vec<_> = nodes.iter().map(|node| lab.daemon(*node)).collect();
     for daemon in daemons {
-        signal(daemon as i32, Signal::KILL);
+        signal(daemon, Signal::KILL);
     }
     // What they supervised.
     Fault::Kill.strike(lab, &nodes);

@@ -46,7 +46,7 @@ pub(super) fn a_taker_that_stands_still_and_goes_on_changes_nothing_of_its_succe
         set_disks(lab, &SLOW);
         let assigned = noted(lab, &nodes, ASSIGNED);
         let taken = noted(lab, &[taker], TAKEN);
-        let daemon = lab.state(taker)["pid"].as_i64().expect("it runs") as i32;
+        let daemon = lab.daemon(taker);
         load.mark();
         Fault::Kill.strike(lab, &[first]);
         lab.until("another node is given the shard", || {
