@@ -321,8 +321,9 @@ impl Pool {
 }
 
 /// Whether the members that answer show every segment of a group: no more NSDs are unreachable
-/// than the scheme tolerates, or all of these are lost, so that waiting won't help. In a pool that writes single
-/// copies while NSDs are away, any NSD may have the only one.
+/// than the scheme tolerates, or all of these are lost, so that waiting won't help. A pool of two failure groups writes
+/// single copies while NSDs are away, so any NSD may have the only one; and with a scheme that two can carry nobody knows
+/// whether the pool was of two when something was written.
 fn sees_all(groups: &placement::Groups, group: GroupId, unreachable: &[NsdId]) -> bool {
     let is_lost = |nsd: &&NsdId| {
         groups
@@ -330,9 +331,8 @@ fn sees_all(groups: &placement::Groups, group: GroupId, unreachable: &[NsdId]) -
             .nsd(**nsd)
             .is_none_or(|entry| entry.state == NsdState::Lost)
     };
-    let tolerance = match groups.allows_degraded_writes() {
-        true => 0,
-        false => groups.scheme_of(group).map_or(0, |it| it.tolerance()),
-    };
-    unreachable.iter().all(|nsd| is_lost(&nsd)) || unreachable.len() <= tolerance
+    let tolerance = groups.scheme_of(group).map_or(0, |it| it.tolerance());
+    let may_be_single = tolerance <= 1 || groups.allows_degraded_writes();
+    let may_lack = if may_be_single { 0 } else { tolerance };
+    unreachable.iter().all(|nsd| is_lost(&nsd)) || unreachable.len() <= may_lack
 }

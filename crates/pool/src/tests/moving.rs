@@ -296,6 +296,36 @@ fn a_slot_does_not_leave_an_nsd_that_may_have_the_only_copy() {
     });
 }
 
+/// Would be broken if only a pool that is of two failure groups now could have single copies: the NSD that is added when
+/// one has died makes it a pool of three.
+#[test]
+fn a_slot_does_not_leave_an_nsd_with_the_only_copy_when_a_third_one_has_come() {
+    with_pool(Scheme::Replicate(2), 2, DISK_BYTES, async |rig| {
+        let (one, two) = (NsdId(1), NsdId(2));
+        let other = rig.disconnect(two);
+        let segments = fill(&rig, 20).await;
+        assert!(segments.iter().all(|(place, _)| place.scheme.width() == 1));
+        rig.add_nsd(3).await;
+        rig.connect(other).await;
+        let groups = rig.pool.groups();
+        let mut leaving = groups.moving();
+        leaving.retain(|(group, slot)| {
+            let members = groups.members(*group)[usize::from(*slot)];
+            members.current == one
+        });
+        assert!(!leaving.is_empty());
+        let away = rig.disconnect(one);
+        for (group, _) in &leaving {
+            let arrived = rig.pool.arrived_slots(*group).await;
+            assert!(arrived.expect("two answer").is_empty(), "group {group}");
+        }
+        rig.connect(away).await;
+        rig.repair_all().await;
+        assert_eq!(rig.pool.groups().moving(), []);
+        must_read(&rig, &segments, "").await;
+    });
+}
+
 #[test]
 fn a_survey_describes_segments_so_that_they_can_be_read() {
     with_pool(WIDE, 6, DISK_BYTES, async |rig| {
