@@ -8,7 +8,7 @@
 //! test pins it.
 
 use crate::random::Random;
-use model::map::{GROUPS_MAX, Generation, GroupStanding, NsdEntry, PoolMap};
+use model::map::{GROUPS_MAX, Generation, GroupStanding, NsdEntry, NsdState, PoolMap};
 use model::{FailureGroupId, GroupId, NsdId, Scheme};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,8 +104,11 @@ impl Groups {
             !map.generations.is_empty(),
             "a pool has at least one generation"
         );
-        let failure_groups: BTreeSet<_> =
-            map.nsds.iter().map(|entry| entry.failure_group).collect();
+        // NSDs that were given up stay in the map. They count with schemes that no pool of two can have.
+        let is_for_two = map.scheme().tolerance() <= 1;
+        let counts = |entry: &&NsdEntry| !is_for_two || entry.state != NsdState::Lost;
+        let counted = map.nsds.iter().filter(counts);
+        let failure_groups: BTreeSet<_> = counted.map(|entry| entry.failure_group).collect();
         Self {
             map: map.clone(),
             drawn: map.generations.iter().map(Drawn::new).collect(),
@@ -172,7 +175,8 @@ impl Groups {
     }
 
     /// Whether segments may be written without any redundancy while NSDs are missing: only in pools
-    /// of at most two failure groups, which could otherwise not write at all.
+    /// of at most two failure groups, which could otherwise not write at all. With a scheme that two can carry, those of
+    /// NSDs that were given up don't count.
     #[must_use]
     pub fn allows_degraded_writes(&self) -> bool {
         self.degraded_allowed

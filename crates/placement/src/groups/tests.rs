@@ -1,9 +1,8 @@
 //! Groups are balanced, separated and stable, and picks spread over them.
 
 use super::*;
-use crate::change::new_pool;
+use crate::change::{add_nsd, finish_moves, mark_lost, new_pool};
 use crate::pick::{Availability, Placement};
-use model::map::NsdState;
 use model::{Scheme, limits};
 
 fn entry(nsd: u32, failure_group: u32, weight: u32) -> NsdEntry {
@@ -269,6 +268,25 @@ fn two_failure_groups_may_write_one_copy_and_three_may_not() {
         Some(Scheme::Replicate(2))
     );
     assert_eq!(with_dead(&three, &[1, 2], 99), None);
+}
+
+/// Would be broken if an NSD that was given up counted, which stays in the map: nothing could be written to a pool of two
+/// whose NSD was once replaced while one of them is away.
+#[test]
+fn a_pool_of_two_whose_nsd_was_replaced_may_still_write_one_copy() {
+    let two = pool(Scheme::Replicate(2), 2, 2);
+    let scheme = |map: &PoolMap, dead: &[u32]| {
+        with_dead(&Groups::new(map), dead, 99).map(|placement| placement.scheme)
+    };
+    let lost = mark_lost(two.map(), NsdId(2)).expect("it was in use");
+    let moving = add_nsd(&lost, entry(3, 3, 100)).expect("a new number");
+    let replaced = finish_moves(&moving, &Groups::new(&moving).moving());
+    assert_eq!(scheme(&replaced, &[2]), Some(Scheme::Replicate(2)));
+    for away in [1, 3] {
+        assert_eq!(scheme(&replaced, &[2, away]), Some(Scheme::Replicate(1)));
+    }
+    let three = add_nsd(two.map(), entry(3, 3, 100)).expect("a new number");
+    assert_eq!(scheme(&three, &[1, 2]), None);
 }
 
 /// Coordination refuses unsound maps; groups are drawn from whatever passes.
