@@ -275,3 +275,56 @@ fn a_lock_is_its_holders_under_the_next_owner_and_those_of_who_stays_away_are_fr
         next.close().await.unwrap();
     });
 }
+
+/// Would be broken if a client told a new owner of a lock that it had asked the one before to end: that one had given it to
+/// another program, which lost it without hearing of that.
+#[test]
+fn a_lock_that_ended_without_an_answer_is_its_next_holders_under_the_next_owner() {
+    run(9_540, |world, node| async move {
+        let [mut first, mut second, mut third] = Program::several(&node).await;
+        let [locked, other] = files(&node).await;
+        for (program, file) in [(&first, locked), (&second, other)] {
+            let opens = program.client.open(file, OpenFlags::default());
+            opens.await.unwrap();
+        }
+        first.lock(locked).await.unwrap();
+        let waits = second.waits(locked).await;
+        node.metanode.sync().await.unwrap();
+        // The owner hears of the end, and its answer is lost.
+        first.way.deaf.store(true, Ordering::Relaxed);
+        let unlocks = {
+            let first = first.clone();
+            async move { first.set(locked, None).await }
+        };
+        let unlocks = world.spawn("unlocks", unlocks);
+        waits.woken(&world).await.unwrap();
+
+        let run = NodeRun {
+            node: NodeId(2),
+            ..RUN
+        };
+        let next = node.next_owner(run).await;
+        next.start_background();
+        // Each has a file open, so it is seen when it has said what it holds.
+        let until_told = async |inodes| {
+            while next.in_use().inodes < inodes {
+                world.sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // Who had the lock before says first what it holds, and asks only later for the end of it again.
+        first.follow(&next);
+        first.way.slow_ms.store(200, Ordering::Relaxed);
+        until_told(1).await;
+        first.way.cut.store(true, Ordering::Relaxed);
+        second.follow(&next);
+        until_told(2).await;
+        first.way.cut.store(false, Ordering::Relaxed);
+        unlocks.await.unwrap();
+        third.follow(&next);
+        let refused = third.lock(locked).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        second.set(locked, None).await.unwrap();
+        third.lock(locked).await.unwrap();
+        next.close().await.unwrap();
+    });
+}

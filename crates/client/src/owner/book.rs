@@ -1,14 +1,16 @@
 //! What a session holds at its owner, so that it can be said to the next one. Pure: it follows from
 //! the answers to requests in order, and from nothing else. Of operations that make something held and
 //! aren't answered it says that they were sent: whether they have made anything the owner knows.
+//! Locks that requests end which aren't answered it doesn't say: others may have got them from the
+//! owner before, and been told so.
 //!
 //! Bounded by what the owner gives: holds by the inodes that the client has in use, locks by the
 //! owner's limits.
 
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
 use model::operation::{Ranked, Turn};
-use model::owner::{LockCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
-use model::{ErrorKind, InodeId, LockRange, Reply, Result};
+use model::owner::{LockCall, Order, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure};
+use model::{ErrorKind, InodeId, LockKind, LockRange, Reply, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The opens and locks of a session.
@@ -25,6 +27,8 @@ pub(crate) struct Book {
     /// By slot: the number of an operation that was sent, and with which the session holds what it makes. Those
     /// that certainly weren't applied stay until the slot has another one: no record has their number.
     under_way: BTreeMap<u8, u64>,
+    /// By slot: a request about locks that was sent and isn't answered. One that certainly wasn't done isn't among them.
+    asked: BTreeMap<u8, LockCall>,
 }
 
 impl Book {
@@ -51,9 +55,68 @@ impl Book {
     }
 
     /// A request is about to be sent.
-    pub(super) fn begun(&mut self, request: &OwnerRequest) {
+    pub(super) fn begun(&mut self, request: &OwnerRequest, order: Option<Order>) {
         if let Some((slot, number)) = makes_held(request) {
             self.under_way.insert(slot, number);
+        }
+        if let (OwnerRequest::Lock(call), Some(order)) = (request, order) {
+            self.asked.insert(order.slot, call.clone());
+        }
+    }
+
+    /// A request in order is decided: what it changes is known, or it certainly wasn't done.
+    pub(super) fn decided(&mut self, order: Option<Order>) {
+        if let Some(order) = order {
+            self.asked.remove(&order.slot);
+        }
+    }
+
+    /// Locks that requests end or weaken which were sent and aren't answered count as ended and weakened from now on. The
+    /// owner before may have done that, and others have got what it let in: they may be told of that, and who asked may not.
+    pub(super) fn let_go(&mut self) {
+        let asked: Vec<LockCall> = self.asked.values().cloned().collect();
+        for call in &asked {
+            match call {
+                LockCall::Set(request) | LockCall::Queue { request, .. } => self.weaken(request),
+                LockCall::EndDoor(_) | LockCall::EndProcess { .. } | LockCall::EndOpen { .. } => {
+                    self.lock_answered(call, &Ok(OwnerReply::Done));
+                }
+                LockCall::BeginDoor(_)
+                | LockCall::Await { .. }
+                | LockCall::EndWait { .. }
+                | LockCall::Test { .. } => {}
+            }
+        }
+    }
+
+    /// A request for a lock, or to unlock, may have been granted: what its owner has there is the least that it may have left.
+    fn weaken(&mut self, request: &LockRequest) {
+        let known = self.locks.get(&key(request));
+        let known = known.into_iter().flat_map(BTreeMap::values);
+        let changes =
+            |lock: &&LockRequest| lock.kind != request.kind && lock.range.overlaps(request.range);
+        let changed: Vec<LockRequest> = known.filter(changes).copied().collect();
+        for lock in changed {
+            let range = LockRange {
+                start: lock.range.start.max(request.range.start),
+                end: lock.range.end.min(request.range.end),
+            };
+            let is_whole = request.space == LockSpace::Whole;
+            let kind = match request.kind {
+                None => None,
+                // flock gives the old lock up first.
+                Some(LockKind::Exclusive) if is_whole => None,
+                // It stays shared until it is exclusive.
+                Some(LockKind::Exclusive) => continue,
+                // If it asks for more than is locked it may be refused, or wait: then nothing changes.
+                Some(LockKind::Shared) if !is_whole && range != request.range => continue,
+                Some(LockKind::Shared) => request.kind,
+            };
+            self.set(&LockRequest {
+                kind,
+                range,
+                ..lock
+            });
         }
     }
 
@@ -299,7 +362,7 @@ mod tests {
     use super::*;
     use model::lock::LockTaker;
     use model::operation::{Rank, Stamp};
-    use model::{FileKind, FileName, LockKind, Operation, SessionId, Timestamp};
+    use model::{FileKind, FileName, Operation, SessionId, Timestamp};
     use proptest::prelude::*;
     use testkit::inodes::{attributes, new_inode};
 
@@ -388,14 +451,14 @@ mod tests {
             },
         };
         let mut book = Book::default();
-        book.begun(&make(1));
+        book.begun(&make(1), None);
         assert_eq!(book.under_way(), [(3, 1)]);
         book.answered(&make(1), &Err(ErrorKind::Exists.into()));
         assert!(book.under_way().is_empty());
         assert_eq!(book.parts(), [Reclaimed::default()], "nothing was made");
         // One that certainly wasn't applied gives way to the slot's next one.
         for number in [2, 3, 3] {
-            book.begun(&make(number));
+            book.begun(&make(number), None);
             assert_eq!(book.under_way(), [(3, number)]);
         }
         let inode = InodeId(7);
@@ -427,6 +490,53 @@ mod tests {
             };
             lock(&mut book, queue, reply);
             assert_eq!(locks(&book), if is_kept { vec![shared] } else { vec![] });
+        }
+    }
+
+    /// Would be broken if a new owner were told of a lock that the one before may have ended and given to others.
+    #[test]
+    fn what_a_request_without_an_answer_may_have_ended_is_not_said() {
+        let (shared, exclusive) = (Some(LockKind::Shared), Some(LockKind::Exclusive));
+        let part = |kind, start, end| request(1, 1, kind, start, end);
+        let held = part(exclusive, 0, 9);
+        let (inode, owner, door) = (held.inode, held.owner, DOOR);
+        let set = LockCall::Set;
+        let queue = |request| LockCall::Queue { wait: 1, request };
+        let cut = vec![part(exclusive, 0, 2), part(exclusive, 6, 9)];
+        let weaker = vec![part(exclusive, 0, 4), part(shared, 5, 9)];
+        let all = [
+            (set(part(None, 3, 5)), cut),
+            (set(part(shared, 5, 9)), weaker.clone()),
+            (queue(part(shared, 5, 9)), weaker),
+            // They may be refused, or have to wait, and then change nothing.
+            (set(part(shared, 5, 20)), vec![held]),
+            (queue(part(shared, 5, 20)), vec![held]),
+            (set(part(exclusive, 5, 20)), vec![held]),
+            (LockCall::EndProcess { inode, owner }, vec![]),
+            (LockCall::EndOpen { door, open: 1 }, vec![]),
+            (LockCall::EndDoor(door), vec![]),
+        ];
+        let order = Some(Order { slot: 3, number: 7 });
+        for (call, left) in all {
+            for is_decided in [true, false] {
+                let mut book = Book::default();
+                lock(&mut book, set(held), Ok(OwnerReply::Done));
+                book.begun(&OwnerRequest::Lock(call.clone()), order);
+                if is_decided {
+                    book.decided(order);
+                }
+                assert_eq!(locks(&book), [held], "as long as its owner lives");
+                book.let_go();
+                let expected = if is_decided { vec![held] } else { left.clone() };
+                assert_eq!(locks(&book), expected, "{call:?}");
+            }
+        }
+        for kind in [None, exclusive] {
+            let mut book = Book::default();
+            lock(&mut book, set(whole(shared)), Ok(OwnerReply::Done));
+            book.begun(&OwnerRequest::Lock(queue(whole(kind))), order);
+            book.let_go();
+            assert_eq!(locks(&book), [], "flock gives the old lock up first");
         }
     }
 

@@ -322,9 +322,13 @@ impl Calls {
             undecided: Some(call),
         };
         let call = taken.undecided.as_mut().expect("just put there");
+        let order = call.order;
         let decided = match self.ask_until(call, deadline).await {
             Outcome::Answered(answer) => answer,
-            Outcome::NotRun(error) => Err(error),
+            Outcome::NotRun(error) => {
+                self.book.lock().decided(order);
+                Err(error)
+            }
             Outcome::Unknown(error) => return Err(error),
         };
         if let Some(call) = taken.undecided.take()
@@ -513,7 +517,7 @@ impl Calls {
         let mut wanted = self.wanted.subscribe();
         call.tenure = {
             let mut book = self.book.lock();
-            book.begun(&call.request);
+            book.begun(&call.request, call.order);
             book.tenure()
         };
         let sent = pin!(self.send(way, call, until));
@@ -522,7 +526,9 @@ impl Calls {
                 if let Ok(answer) = &answer
                     && left_undone(answer).is_none()
                 {
-                    self.book.lock().answered(&call.request, answer);
+                    let mut book = self.book.lock();
+                    book.decided(call.order);
+                    book.answered(&call.request, answer);
                 }
                 answer
             }
@@ -590,14 +596,17 @@ impl Calls {
         }
         let session = self.session.get().copied().unwrap_or_default();
         let parts = {
-            let book = self.book.lock();
+            let mut book = self.book.lock();
             // With the book locked: what the owner in this process has done is in it, and nothing more is done. An owner
             // that the session knows may want to hear it as well: of one that was opened under the owner before, and
             // whose opening was answered by this one. It does nothing at once for it until it has heard.
             let is_known = matches!(way, OwnerWay::Near(owner) if owner.tenure() == known);
             let goes_on =
                 is_known || self.nearby.end(known) || self.world.has_planted(Planted::KeepLost);
-            goes_on.then(|| book.parts())
+            goes_on.then(|| {
+                book.let_go();
+                book.parts()
+            })
         };
         let Some(mut parts) = parts else {
             return Err(self.give_up_session(session));
