@@ -194,17 +194,29 @@ impl Locks {
         list();
         // Whichever comes first: the owner says whether the request was granted meanwhile. Waiting ends here: it may be
         // what says to a new owner what is held, and all that follows would wait for that.
-        let is_forgotten = {
+        let awaited = {
             let granted = pin!(self.granted(session, wait));
             let ended = select(granted, interrupted).await;
-            matches!(ended, Either::Left((Awaited::Forgotten, _)))
+            match ended {
+                Either::Left((awaited, _)) => Some(awaited),
+                Either::Right(_) => None,
+            }
         };
         queued.wait = None;
-        if is_forgotten {
+        if matches!(awaited, Some(Awaited::Forgotten)) {
             return Ok(Done::Forgotten);
         }
         let end = LockCall::EndWait { session, wait };
-        self.ask(end).await.map(|_| Done::Yes)
+        match self.ask(end).await {
+            // Nobody has interrupted it: the owner that had granted it has ended, and the next one knows no waits.
+            Err(error)
+                if error.kind() == ErrorKind::Interrupted
+                    && matches!(awaited, Some(Awaited::Granted)) =>
+            {
+                Ok(Done::Forgotten)
+            }
+            ended => ended.map(|_| Done::Yes),
+        }
     }
 
     /// Until a queued request is granted or its door ends. Has no deadline: it waits for a program.
@@ -212,6 +224,7 @@ impl Locks {
         loop {
             match self.ask(LockCall::Await { session, wait }).await {
                 Ok(OwnerReply::Waits) => {}
+                Ok(_) => return Awaited::Granted,
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable) => {}
                 Err(error) if error.kind() == ErrorKind::Stale => return Awaited::Forgotten,
@@ -270,7 +283,9 @@ enum Done {
 
 /// How waiting for a queued request ended.
 enum Awaited {
-    /// It was granted, or never will be.
+    /// It was granted.
+    Granted,
+    /// It never will be, as far as is known.
     Over,
     /// A new owner knows no waits: it must be queued again.
     Forgotten,

@@ -328,3 +328,36 @@ fn a_lock_that_ended_without_an_answer_is_its_next_holders_under_the_next_owner(
         next.close().await.unwrap();
     });
 }
+
+/// Would be broken if a program heard of an interruption that was none: its lock was granted, and the owner ended before it
+/// had heard that nobody waits any more.
+#[test]
+fn a_lock_that_was_granted_as_its_owner_ended_is_asked_of_the_next_one() {
+    run(9_550, |world, node| async move {
+        let [mut first, mut second] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        first.lock(file).await.unwrap();
+        let waits = second.waits(file).await;
+        node.metanode.sync().await.unwrap();
+        // What is under way is still answered: that the lock is granted.
+        second.way.cut.store(true, Ordering::Relaxed);
+        first.set(file, None).await.unwrap();
+        world.sleep(Duration::from_millis(100)).await;
+        let run = NodeRun {
+            node: NodeId(2),
+            ..RUN
+        };
+        let next = node.next_owner(run).await;
+        next.start_background();
+        for program in [&mut first, &mut second] {
+            program.follow(&next);
+            program.way.cut.store(false, Ordering::Relaxed);
+        }
+        let Waits { task, done } = waits;
+        task.await;
+        assert_eq!(done.lock().take(), Some(Ok(())));
+        let refused = first.lock(file).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        next.close().await.unwrap();
+    });
+}
