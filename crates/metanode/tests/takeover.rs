@@ -1,11 +1,13 @@
 //! A given-up shard is taken over again; an older owner can't write.
 
+use crate::rig::clients::{CLIENT, next_owner, next_owner_under, opened, send};
 use crate::rig::{self, Rig, pattern};
-use metanode::{Metanode, TAKE_OVER_MAX};
+use metanode::{Metanode, OwnerLease, TAKE_OVER_MAX};
 use model::operation::{Stamp, Turn};
-use model::owner::Reclaimed;
+use model::owner::{OwnerReply, OwnerRequest, Reclaimed};
 use model::{
-    Error, ErrorKind, FileKind, InodeId, NodeId, NodeRun, NsdId, Operation, Scheme, ShardId,
+    Error, ErrorKind, FileKind, InodeId, NodeId, NodeRun, NsdId, Operation, Scheme, SessionId,
+    ShardId,
 };
 use std::pin::pin;
 use std::sync::Arc;
@@ -501,4 +503,70 @@ fn the_documented_budgets_of_a_take_over_add_up_to_its_longest_attempt() {
     });
     let sum = Duration::from_secs_f64(seconds.sum());
     assert_eq!(sum, TAKE_OVER_MAX);
+}
+
+/// What a session on another node asks first: a new file.
+fn makes(world: &World, session: SessionId) -> OwnerRequest {
+    let operation = Operation::Create {
+        directory: ROOT,
+        name: rig::name("a"),
+        new: rig::new_inode(FileKind::File),
+    };
+    let turn = Turn::Slot { slot: 0, number: 1 };
+    let stamp = Stamp {
+        turn,
+        ..Stamp::own(world.wall(), session)
+    };
+    OwnerRequest::Execute { operation, stamp }
+}
+
+/// Would be broken if a client took a change for undone that its owner has made: it asks for it once more if its session ends.
+#[test]
+fn a_change_that_was_made_as_the_owners_lease_ended_is_not_said_to_be_undone() {
+    Simulation::new(45)
+        .run(|world| async move {
+            let second = Duration::from_secs(1);
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let lease = OwnerLease::not_yet();
+            let metanode = next_owner_under(&rig, lease.clone()).await;
+            let rig = Rig { metanode, ..rig };
+            let nothing = Reclaimed::default();
+            let told = rig.metanode.reclaim(rig.source.session(), &nothing, true);
+            told.await.unwrap();
+            lease.extend(world.now() + second);
+            let session = opened(&rig).await;
+            let ask = async || send(&rig, CLIENT, session, None, makes(&world, session)).await;
+
+            world.sleep(second * 2).await;
+            assert_eq!(ask().await.unwrap_err().kind(), ErrorKind::OldEpoch);
+            assert!(rig.look(ROOT, "a").await.is_none(), "it wasn't begun");
+            // It ends while the change is made durable.
+            lease.extend(world.now() + Duration::from_nanos(1));
+            assert_eq!(ask().await.unwrap_err().kind(), ErrorKind::Unknown);
+            assert!(rig.look(ROOT, "a").await.is_some());
+            lease.extend(world.now() + second);
+            assert!(matches!(ask().await, Ok(OwnerReply::Operation(_))));
+            rig.metanode.close().await.unwrap();
+        })
+        .finished();
+}
+
+/// The same of one that its owner couldn't make durable because another one had followed: it may be in the log that the other
+/// one has taken over.
+#[test]
+fn a_change_that_an_owner_could_not_log_is_not_said_to_be_undone() {
+    Simulation::new(46)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let session = opened(&rig).await;
+            let next = next_owner(&rig).await;
+            let ask = async || send(&rig, CLIENT, session, None, makes(&world, session)).await;
+            assert_eq!(ask().await.unwrap_err().kind(), ErrorKind::Unknown);
+            // Now it knows, and doesn't begin.
+            assert_eq!(ask().await.unwrap_err().kind(), ErrorKind::OldEpoch);
+            next.close().await.unwrap();
+        })
+        .finished();
 }

@@ -194,6 +194,6 @@ impl Metanode {
 }
 
 /// The error for something that was done, perhaps, by an owner that may have been followed.
-fn left(error: Error) -> Error {
+pub(super) fn left(error: Error) -> Error {
     Error::new(ErrorKind::Unknown, error.to_string())
 }

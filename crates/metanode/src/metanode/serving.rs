@@ -7,6 +7,7 @@
 pub(super) mod replays;
 
 use crate::metanode::Metanode;
+use crate::metanode::near::left;
 use crate::metanode::operations::Asker;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -77,6 +78,11 @@ impl Service for Metanode {
                 let text = format!("an owner has no method {}", call.method.0);
                 Err(Error::new(ErrorKind::NotImplemented, text))
             };
+            let changes = asked.as_ref().is_ok_and(|asked| asked.request.is_change());
+            // Before the work, so that who asks for a change knows then that it isn't made.
+            if changes && let Err(error) = self.lease.check(&self.world) {
+                return message(&Err(error));
+            }
             let answer = match asked {
                 Ok(asked) => self.serve_call(from, asked, deadline).await,
                 Err(error) => message(&Err(error)),
@@ -84,6 +90,7 @@ impl Service for Metanode {
             // After the work: another owner may have followed meanwhile.
             match self.lease.check(&self.world) {
                 Ok(()) => answer,
+                Err(error) if changes => message(&Err(left(error))),
                 Err(error) => message(&Err(error)),
             }
         })
@@ -236,8 +243,20 @@ impl Metanode {
         if applies_twice && matches!(stamp.turn, Turn::Slot { .. }) {
             stamp.turn = Turn::Own;
         }
+        // A shard that is given up does nothing, unless it is taken over again.
+        let is_alive = self.shard().check_alive().is_ok();
+        let takeovers = self.host.takeovers();
         loop {
-            let reply = self.execute_durable(&operation, &stamp, deadline).await;
+            let mut reply = self.execute_durable(&operation, &stamp, deadline).await;
+            let may_have_run = is_alive || self.host.takeovers() != takeovers;
+            if let Err(error) = &reply
+                && error.kind() == ErrorKind::OldEpoch
+                && may_have_run
+                && !operation.is_read()
+            {
+                // It wasn't made durable here, and may be in the log of the next owner.
+                reply = Err(left(error.clone()));
+            }
             self.world.at(Point::BeforeAnswer).await;
             let message = message(&reply.map(OwnerReply::Operation));
             if message.body.len() <= BODY_BYTES_MAX {
