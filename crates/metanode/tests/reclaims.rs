@@ -1,11 +1,12 @@
 //! What sessions say to a new owner: locks and open files, in attempts that replace each other.
 
 use crate::rig;
-use crate::rig::clients::{exclusive, exists, next_owner};
+use crate::rig::clients::{CLIENT, exclusive, exists, next_owner, opened, send};
 use futures::FutureExt;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
-use model::owner::{LockCall, OwnerReply, OwnerRequest, Reclaimed};
+use model::owner::{LockCall, Order, OwnerReply, OwnerRequest, Reclaimed};
 use model::{ErrorKind, InodeId, LockKind, LockRange, Scheme};
+use std::pin::pin;
 use std::time::Duration;
 use world::call::Local;
 use world::sim::Simulation;
@@ -168,6 +169,47 @@ fn a_repeated_reclaim_gives_no_lock_away() {
                 "its door has ended"
             );
             new.close().await.unwrap();
+        })
+        .finished();
+}
+
+/// Would be broken if others were told that they have the locks of a session whose end is lost with its owner: the client comes
+/// back, and the next owner gives it the locks again.
+#[test]
+fn the_locks_of_a_session_are_free_when_a_new_owner_would_know_of_its_end() {
+    Simulation::new(59)
+        .run(|world| async move {
+            rig::create(&world, Scheme::Replicate(1), 1).await;
+            let rig = rig::open(&world).await;
+            let inode = rig.file(ROOT, "f").await;
+            let session = opened(&rig).await;
+            let door = LockDoor { session, number: 1 };
+            let calls = [
+                LockCall::BeginDoor(door),
+                LockCall::Set(exclusive(inode, door)),
+            ];
+            for (number, call) in (1..).zip(calls) {
+                let order = Some(Order { slot: 1, number });
+                let took = send(&rig, CLIENT, session, order, OwnerRequest::Lock(call)).await;
+                assert_eq!(took, Ok(OwnerReply::Done));
+            }
+            let knows_end = || {
+                let is_open = rig.metanode.hosted().run_of_session(session).is_some();
+                !is_open && rig.metanode.is_clean()
+            };
+            let mut closing = pin!(rig.metanode.close_session(session));
+            let closed = loop {
+                if let Some(closed) = closing.as_mut().now_or_never() {
+                    break closed;
+                }
+                assert!(rig.metanode.locks().count() == 1 || knows_end());
+                world.sleep(Duration::from_micros(10)).await;
+            };
+            closed.unwrap();
+            assert!(rig.metanode.locks().count() == 0 && knows_end());
+            let next = next_owner(&rig).await;
+            assert!(next.hosted().run_of_session(session).is_none());
+            next.close().await.unwrap();
         })
         .finished();
 }

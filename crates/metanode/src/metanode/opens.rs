@@ -84,14 +84,17 @@ impl Metanode {
         self.tokens.expel(gone.map(|(session, _)| session));
     }
 
-    /// Ends a client's session: its locks and holds end, and orphans that only it held are
-    /// released.
+    /// Ends a client's session, durably: its holds and locks end, and orphans that only it held are released.
+    ///
+    /// Its locks go last, when a new owner would know of the end. Otherwise others could be told that they have them, and lose
+    /// them: that owner would give them back to a client that comes back.
     ///
     /// # Errors
-    /// Errors of the releases; the session has ended in any case.
+    /// Errors of the releases, or if the end isn't durable yet; the session has ended in any case.
     pub async fn close_session(&self, session: SessionId) -> Result<()> {
-        // First, so that no late request adds an open or a lock.
-        self.end_requests(session);
+        // First, so that no late request adds an open.
+        self.refuse_requests(session);
+        let rest = Rest(self, session);
         let stamp = self.host.stamp();
         let mut result = Ok(());
         let slot = |session| Key::Slot { session, slot: 0 };
@@ -110,13 +113,18 @@ impl Metanode {
         }
         self.owes_nothing(session);
         self.world.at(Point::SessionClosing).await;
-        result = result.and(self.shard().end_session(session).await);
+        let ended = self.shard().end_session(session).await;
         if self.shard().session_standing(session) != Standing::Open {
             self.tokens.end_session(session);
         }
-        // What requests that were under way have taken and made since.
-        self.end_requests(session);
-        for inode in self.end_uses(session) {
+        result = result.and(match ended {
+            Ok(()) => self.sync().await,
+            failed => failed,
+        });
+        // Also what requests that were under way have taken and made since.
+        let late = self.end_uses(session);
+        drop(rest);
+        for inode in late {
             result = result.and(self.release(inode, &stamp).await);
         }
         result
@@ -134,12 +142,11 @@ impl Metanode {
         Err(namespace::sessions::ended(session))
     }
 
-    /// Requests of the session are refused from now on, and what they have locked is free.
-    fn end_requests(&self, session: SessionId) {
+    /// Requests of the session are refused from now on.
+    fn refuse_requests(&self, session: SessionId) {
         self.sessions.end(session);
         self.replays.forget(session);
         self.streams.forget(session);
-        self.end_locks(session);
     }
 
     /// Returns the inodes that are to be released.
@@ -292,6 +299,19 @@ impl Metanode {
                 }
             }
         }
+    }
+}
+
+/// What a session that is being closed still has: free once this is dropped, as that is done or given up. A round releases the
+/// inodes.
+struct Rest<'a>(&'a Metanode, SessionId);
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        let Self(metanode, session) = *self;
+        metanode.refuse_requests(session);
+        metanode.end_locks(session);
+        drop(metanode.end_uses(session));
     }
 }
 
