@@ -77,7 +77,7 @@ impl Locks {
         let locks = part.locks.iter();
         let locks = locks.filter(|lock| is_own(lock.owner.door) && lock.kind.is_some());
         // What it has already costs no room, of which there may be none.
-        let lost = locks.filter(|lock| !table.has(lock) && table.request(**lock, None).is_err());
+        let lost = locks.filter(|lock| !table.has(lock) && table.take_again(**lock).is_err());
         let lost = lost.count();
         Self::wake(&mut table);
         u32::try_from(lost).unwrap_or(u32::MAX)

@@ -33,6 +33,12 @@ impl Charges {
         held + more <= share.min(USER_LOCKS_MAX)
     }
 
+    /// Whether there is room for a lock that was held under the owner before: whoever had it had a share for it then, which may
+    /// be less by now, and as many as waited may have got theirs without one.
+    pub(super) fn may_keep(&self) -> bool {
+        self.all.held < LOCKS_MAX + WAITS_MAX
+    }
+
     /// Whether a user may have one more waiting request; shared as for locks.
     pub(super) fn may_wait(&self, user: u32) -> bool {
         let waiting = self.of(user).waiting;

@@ -124,6 +124,22 @@ impl<W> LockTable<W> {
         answer
     }
 
+    /// Takes a lock that its owner had before, unless others have it: its user's share doesn't count, since that depends on who
+    /// names its locks first.
+    pub(super) fn take_again(&mut self, request: LockRequest) -> Result<()> {
+        match self.request(request, None) {
+            // Nobody else has it.
+            Err(error)
+                if error.kind() == ErrorKind::TooManyLocks && self.held.charges.may_keep() =>
+            {
+                self.held.set(&request);
+                self.grant_waiting(request.space, request.inode, request.range);
+                Ok(())
+            }
+            answer => answer.map(drop),
+        }
+    }
+
     fn take(&mut self, request: LockRequest, kind: LockKind, waker: Option<W>) -> Result<Answer> {
         if !self.held.is_stopped(&request, kind) {
             self.held.check_room(&request)?;

@@ -652,6 +652,32 @@ fn a_lock_that_is_named_again_needs_no_room() {
     assert_eq!(locks.reclaim(SESSION, &part), 0);
 }
 
+/// Would be broken if a lock were lost because others name theirs first to a new owner, and leave its user a smaller share than
+/// it had.
+#[test]
+fn a_lock_that_was_held_before_needs_no_share() {
+    let locks = Locks::new();
+    let tables = Tables::new();
+    locks.table.lock().charge_locks(1000, USER_LOCKS_MAX);
+    let part = Reclaimed {
+        doors: vec![DOOR],
+        locks: vec![tables.lock(1, EXCLUSIVE, range(0, 9))],
+        ..Reclaimed::default()
+    };
+    assert_eq!(locks.reclaim(SESSION, &part), 0);
+    let more = locks.try_set(tables.lock(1, EXCLUSIVE, range(20, 29)));
+    assert_eq!(more.unwrap_err().kind(), ErrorKind::TooManyLocks);
+    // All together have a limit nevertheless.
+    let mut table = locks.table.lock();
+    table.charge_locks(1001, LOCKS_MAX + WAITS_MAX - USER_LOCKS_MAX - 1);
+    drop(table);
+    let part = Reclaimed {
+        locks: vec![tables.lock(1, EXCLUSIVE, range(20, 29))],
+        ..part
+    };
+    assert_eq!(locks.reclaim(SESSION, &part), 1);
+}
+
 proptest! {
     /// Byte by byte: what a session has said and says again stays, in its newest kind.
     #[test]
