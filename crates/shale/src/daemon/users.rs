@@ -17,16 +17,20 @@ pub fn who_uses(directory: &Path) -> String {
     });
     let users: Vec<_> = numbers
         .filter(|(_, process)| uses(process, directory))
-        .map(|(number, process)| {
-            let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-            format!("{} (process {number})", name.trim())
-        })
+        .map(|(number, process)| format!("{} (process {number})", name_of(&process)))
         .collect();
     let named = users[..users.len().min(NAMED_MAX)].join(", ");
     match users.len() - users.len().min(NAMED_MAX) {
         0 => named,
         more => format!("{named} and {more} more"),
     }
+}
+
+/// What a process is called, as one line of text: it may choose any bytes, and these end up on terminals and in logs.
+fn name_of(process: &Path) -> String {
+    let name = fs::read(process.join("comm")).unwrap_or_default();
+    let name = String::from_utf8_lossy(&name);
+    name.trim().replace(char::is_control, "?")
 }
 
 fn uses(process: &Path, directory: &Path) -> bool {
@@ -53,4 +57,25 @@ fn uses(process: &Path, directory: &Path) -> bool {
         path.and_then(|path| path.strip_prefix(directory))
             .is_some_and(|rest| rest.first() == Some(&b'/'))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would be broken if whoever runs a program in a mount could write to the terminal of the one who ends it.
+    #[test]
+    fn a_process_is_named_in_one_line_of_text_whatever_it_calls_itself() {
+        let process = tempfile::tempdir().unwrap();
+        for (chosen, shown) in [
+            (&b"bash\n"[..], "bash"),
+            (b"a\x1b[2Jb\nshale:\n", "a?[2Jb?shale:"),
+            (b"\xff\xc2\x9bm\n", "\u{fffd}?m"),
+        ] {
+            fs::write(process.path().join("comm"), chosen).unwrap();
+            assert_eq!(name_of(process.path()), shown);
+        }
+        let nowhere = process.path().join("nowhere");
+        assert_eq!(name_of(&nowhere), "");
+    }
 }
