@@ -3,6 +3,7 @@
 use crate::admin::Refusal;
 use model::Error;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write, stderr, stdout};
 
@@ -18,8 +19,9 @@ pub(crate) use say;
 /// Prints a line on standard output. If that fails, ends the program: quietly if the reader has
 /// gone (`head`), otherwise with a message.
 pub fn line(text: Arguments<'_>) {
+    let text = text.to_string();
     let mut out = stdout().lock();
-    let written = writeln!(out, "{text}").and_then(|()| out.flush());
+    let written = writeln!(out, "{}", plain(&text)).and_then(|()| out.flush());
     match written {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(READER_GONE),
@@ -37,13 +39,29 @@ pub fn refusal(error: &Error, json: bool) {
             kind: error.kind().name().into(),
             message: error.to_string(),
         };
-        eprintln!(
-            "{}",
-            serde_json::to_string(&refusal).expect("a refusal is two strings")
-        );
+        let text = serde_json::to_string(&refusal).expect("a refusal is two strings");
+        eprintln!("{}", plain(&text));
     } else {
-        eprintln!("shale: {error}");
+        eprintln!("shale: {}", plain(&error.to_string()));
     }
+}
+
+/// Text for a terminal: what would command it (move the cursor, hide lines, set its title) stands there as its number, in
+/// the way of JSON, so that JSON stays what it is. Parts of what is printed are chosen by others: another node's answers,
+/// and paths that any user may name.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    let commands = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
+    if !text.contains(commands) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match commands(letter) {
+            true => shown += &format!("\\u{:04x}", u32::from(letter)),
+            false => shown.push(letter),
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// Prints what the user should know although the command goes on.
@@ -98,11 +116,29 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    /// Would be broken if a node of the cluster could write to the terminals of those who ask all nodes how they are.
+    #[test]
+    fn what_others_have_chosen_commands_no_terminal() {
+        let line = "größe\t1\nnext";
+        assert!(matches!(plain(line), Cow::Borrowed(same) if same == line));
+        let hostile = "a\u{1b}]0;title\u{7}\r\u{9b}2J\u{7f}";
+        let shown = "a\\u001b]0;title\\u0007\\u000d\\u009b2J\\u007f";
+        assert_eq!(plain(hostile), shown);
+        // Some of them stand in JSON as they are.
+        let json = serde_json::to_string(hostile).unwrap();
+        assert!(json.contains('\u{9b}'));
+        let printed = plain(&json);
+        assert!(!printed.contains(char::is_control));
+        assert_eq!(serde_json::from_str::<String>(&printed).unwrap(), hostile);
+    }
+
     #[test]
     fn bytes_are_short_and_in_powers_of_1024() {
-        assert_eq!(super::bytes(0), "0 B");
-        assert_eq!(super::bytes(1536), "1.5 KiB");
-        assert_eq!(super::bytes(20 << 30), "20.0 GiB");
-        assert_eq!(super::bytes(150 << 20), "150 MiB");
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(20 << 30), "20.0 GiB");
+        assert_eq!(bytes(150 << 20), "150 MiB");
     }
 }

@@ -14,6 +14,7 @@ use crate::{
     },
     directory::lock,
     options::Options,
+    output::plain,
 };
 use model::{Error, ErrorKind, Result};
 use std::{
@@ -80,7 +81,7 @@ pub fn run(called_as: CalledAs, arguments: impl Iterator<Item = OsString>) -> Ex
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{name}: {error}");
+            eprintln!("{name}: {}", plain(&error.to_string()));
             ExitCode::from(FAILED)
         }
     }
