@@ -356,8 +356,8 @@ impl LocalNsds {
     /// [`LocalNsds::next_id`]; lost slots move there first. Repair starts without being asked.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then. `Unknown`: coordination hasn't said whether the
-    /// pool has it now; the region must be kept, and is found with the next start if it has.
+    /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then, and no region is left. `Unknown`: coordination
+    /// hasn't said whether the pool has it now; the region must be kept, and is found with the next start if it has.
     pub async fn add(&self, id: NsdId, path: &Path, bytes: u64) -> Result<()> {
         let is_device = host::at_path(path) == AtPath::Other;
         let disk = if is_device {
@@ -385,7 +385,7 @@ impl LocalNsds {
                 return Err(error.while_doing(format!("preparing {}", path.display())));
             }
         };
-        self.use_opened(nsd);
+        self.use_opened(nsd.clone());
         self.regions.lock().insert(id, Region::new(path));
         let entry = entry(id, bytes, self.failures);
         let added = |map: &PoolMap| NsdEntry {
@@ -393,15 +393,30 @@ impl LocalNsds {
             ..entry.clone()
         };
         let changed = self.change_map(|map| placement::add_nsd(map, added(map)));
-        changed.await.map_err(|error| match error.kind() {
-            ErrorKind::Unavailable => {
+        if let Err(error) = changed.await {
+            if error.kind() == ErrorKind::Unavailable {
                 let text = format!("whether the pool has NSD {id} now isn't known: {error}");
-                Error::new(ErrorKind::Unknown, text)
+                return Err(Error::new(ErrorKind::Unknown, text));
             }
-            _ => error,
-        })?;
+            self.give_back(nsd).await;
+            if !is_device {
+                // Nobody knows of it any more, and all of it is allocated.
+                let _ = host::remove_file(path);
+            }
+            return Err(error);
+        }
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
         Ok(())
+    }
+
+    /// No longer uses an NSD that the pool hasn't taken.
+    async fn give_back(&self, nsd: Arc<Nsd>) {
+        let id = nsd.id();
+        self.server.remove(id);
+        self.pool.remove_nsd(id);
+        self.regions.lock().remove(&id);
+        // It holds nothing.
+        let _ = nsd.close().await;
     }
 
     /// The failure group of a new NSD: that of the node's others, which may have a name.

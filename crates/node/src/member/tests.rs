@@ -285,6 +285,24 @@ fn an_nsd_that_may_have_been_added_is_not_said_to_be_refused() {
     run.finished();
 }
 
+/// Would be broken if a region that the pool has refused stayed in use, and its space allocated, with nobody who knows of it.
+#[test]
+fn a_region_that_the_pool_does_not_take_is_used_no_more() {
+    let run = Simulation::new(5).run(|world| async move {
+        let [member, _other] = two_members(&world, 5).await;
+        // The pool has this number, on the other node: a refusal that is certain, as one when others change the map all the
+        // time.
+        let taken = NsdId(2);
+        let path = Path::new("a region that the pool does not take");
+        let refused = member.parts.nsds.add(taken, path, REGION_BYTES).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
+        assert!(member.pool().nsd(taken).is_none());
+        assert!(!member.parts.nsds.regions.lock().contains_key(&taken));
+    });
+    run.finished();
+}
+
 /// It has time to end in good order. Its daemon may be of any mind: then nobody answers it, and it loses what it had.
 #[test]
 fn a_node_that_was_expelled_by_hand_is_answered_by_nobody_and_ends() {
