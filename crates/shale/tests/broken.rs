@@ -259,6 +259,12 @@ fn a_mount_point_in_the_way_is_named_and_a_full_one_is_only_covered() {
     let other = resting();
     let mount = node.mnt.display().to_string();
     shale(&other, &["up", "--mount", &mount]).refused_with(&[&mount, "mounted there already"]);
+    // The directories of the nodes themselves.
+    for place in [other.dir.as_path(), other.dir.parent().unwrap()] {
+        let place = place.to_str().unwrap();
+        shale(&other, &["up", "--mount", place]).refused_with(&[place, "would cover"]);
+    }
+    shale(&node, &["mount", node.dir.to_str().unwrap()]).refused_with(&["would cover"]);
     must_be_sound(&node);
 }
 

@@ -17,6 +17,7 @@ use crate::{
         joining::{self, Wishes},
         keys,
     },
+    daemon::mounts::check_place,
     directory::lock,
     output::warning,
 };
@@ -50,6 +51,9 @@ pub fn join(join: &Join, json: bool) -> Result<ExitCode> {
     let token = JoinToken::from_text(&token_text(join)?)?;
     if let Some(name) = &join.name {
         check_node_name(name)?;
+    }
+    if let Some(mount) = &join.mount {
+        check_place(dir, mount)?;
     }
     let plan = Plan::of_new_member(join.mount.as_deref(), join.allow_other, join.nsd_size)?;
     let cluster = match NodeConfig::load_to_join(dir)? {

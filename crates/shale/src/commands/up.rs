@@ -7,7 +7,7 @@ use crate::{
     cli::Up,
     daemon::{
         config::{NodeConfig, Plan},
-        mounts::real_path,
+        mounts::{check_place, real_path},
     },
     output::say,
 };
@@ -27,6 +27,9 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
     })?;
     let plan = Plan::from_arguments(up)?;
     refuse_long_path(&dir)?;
+    if let Some(mount) = &up.mount {
+        check_place(&dir, mount)?;
+    }
     // Another user's directory is refused before its daemon is asked, which wouldn't answer.
     NodeConfig::load(&dir)?;
     // A daemon that is going down refuses to mount again; once it has ended, it is started.

@@ -151,6 +151,7 @@ impl Mounts {
     async fn make(self: &Arc<Self>, mountpoint: &Path, options: &Options) -> Result<()> {
         let _attempt = self.attempt.clone();
         self.check_mounts()?;
+        check_place(&self.source, mountpoint)?;
         // What follows ends soon; this may take as long as a client's patience, and other mounts don't wait for that.
         let prepared = self.prepare(options).await?;
         self.make_prepared(mountpoint, options, prepared, None)
@@ -695,4 +696,21 @@ fn mounts_in(
 pub fn real_path(path: &Path) -> PathBuf {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     absolute.canonicalize().unwrap_or(absolute)
+}
+
+/// Refuses a mount point that would cover the node's directory: nobody could reach the daemon there, and the daemon itself would
+/// look for its files in the file system that it serves.
+///
+/// # Errors
+/// `InvalidArgument`, saying what to do.
+pub fn check_place(dir: &Path, mountpoint: &Path) -> Result<()> {
+    if !real_path(dir).starts_with(real_path(mountpoint)) {
+        return Ok(());
+    }
+    let text = format!(
+        "a mount at {} would cover the node's directory {1}; choose another place, for instance {1}/mnt",
+        mountpoint.display(),
+        dir.display()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, text))
 }

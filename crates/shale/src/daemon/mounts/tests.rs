@@ -59,6 +59,36 @@ fn a_file_system_whose_owner_does_not_answer_holds_up_no_other_mount() {
     run.finished();
 }
 
+/// Would be broken if one mistyped path left a daemon that nobody can reach, nor it its own files.
+#[test]
+fn no_mount_covers_the_directory_of_its_node() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |path: &str| home.path().join(path);
+    let dir = at("a/node");
+    std::fs::create_dir_all(dir.join("mnt")).unwrap();
+    std::os::unix::fs::symlink(&dir, at("link")).unwrap();
+    let covering = [dir.clone(), at("a"), at("link"), "/".into()];
+    for place in &covering {
+        let refused = check_place(&dir, place).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        assert!(refused.to_string().contains("another place"), "{refused}");
+    }
+    // It isn't made yet.
+    check_place(&at("b/node"), &at("b")).unwrap_err();
+    for place in [dir.join("mnt"), at("a/nod"), at("a/node2"), at("b")] {
+        check_place(&dir, &place).unwrap();
+    }
+    let run = Simulation::new(1).run(move |world: World| async move {
+        let mounts = Mounts::new(&world, Arc::new(Unreachable), source_of(&dir), None);
+        for place in covering {
+            let refused = mounts.add(&place, &Options::default()).now_or_never();
+            let refused = refused.expect("nobody is asked first").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        }
+    });
+    run.finished();
+}
+
 /// No node owns any shard.
 struct Nobody(World);
 
