@@ -13,6 +13,10 @@ use std::{
 };
 
 const FILE: &str = "node.toml";
+/// Where it is written before it gets its name.
+const NEW_FILE: &str = "node.toml.new";
+/// The directory of a node's keys, which a machine makes before it has joined a cluster.
+const KEYS: &str = "keys";
 /// Region size if none is given.
 const NSD_BYTES_DEFAULT: u64 = 20 << 30;
 /// Below this, the structures of an NSD leave too little for data.
@@ -244,7 +248,7 @@ impl NodeConfig {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                refuse_used_directory(dir)?;
+                refuse_used_directory(dir, None)?;
                 return Ok(None);
             }
             Err(error) => return Err(io(error, "reading", &path)),
@@ -277,10 +281,12 @@ impl NodeConfig {
     /// # Errors
     /// As [`NodeConfig::load`].
     pub fn load_to_join(dir: &Path) -> Result<Option<Self>> {
-        match dir.join("keys").exists() && !dir.join(FILE).exists() {
-            true => private::check(dir).map(|()| None),
-            false => Self::load(dir),
+        if !dir.join(KEYS).exists() || dir.join(FILE).exists() {
+            return Self::load(dir);
         }
+        private::check(dir)?;
+        refuse_used_directory(dir, Some(KEYS))?;
+        Ok(None)
     }
 
     /// The configuration of a node that joins a cluster, without NSDs; nothing is written but the directory.
@@ -421,7 +427,7 @@ impl NodeConfig {
     /// The system's error.
     pub fn store(&self, dir: &Path) -> Result<()> {
         let path = dir.join(FILE);
-        let new = dir.join("node.toml.new");
+        let new = dir.join(NEW_FILE);
         let version = match self.cluster {
             Some(_) => VERSION,
             // Programs that know no clusters can go on with it.
@@ -459,17 +465,20 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str, path: &Path) -> Result<T> {
     })
 }
 
-/// A mistyped path must not turn a directory with other files into a node.
-fn refuse_used_directory(dir: &Path) -> Result<()> {
+/// A mistyped path must not turn a directory with other files into a node. `own`: one more name that may be there.
+fn refuse_used_directory(dir: &Path, own: Option<&str>) -> Result<()> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io(error, "looking into", dir)),
     };
-    // A new ext4 counts as an empty directory, and so does what a command has left that only took the lock.
+    // A new ext4 counts as an empty directory, and so does what a command has left that only took the lock, or found no room
+    // for the node's file.
+    let names = ["lost+found", lock::FILE, NEW_FILE].into_iter().chain(own);
+    let names: Vec<_> = names.collect();
     let mut others = entries
         .filter_map(std::result::Result::ok)
-        .filter(|entry| entry.file_name() != "lost+found" && entry.file_name() != lock::FILE);
+        .filter(|entry| names.iter().all(|name| entry.file_name() != *name));
     if others.next().is_some() {
         let was_ours = dir.join("coordination.region").exists();
         let hint = if was_ours {
@@ -518,6 +527,36 @@ mod tests {
         fixed: 256 << 10,
         per_byte: 512,
     };
+
+    /// Would be broken if a disk that was full for a moment made people choose another directory, or if a mistyped path cost
+    /// what is below it.
+    #[test]
+    fn a_directory_is_used_if_it_has_more_than_an_attempt_leaves() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path();
+        let is_free = |to_join: bool| {
+            let loaded = match to_join {
+                true => NodeConfig::load_to_join(dir),
+                false => NodeConfig::load(dir),
+            };
+            match loaded {
+                Ok(found) => found.is_none(),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+                    false
+                }
+            }
+        };
+        for left in ["lost+found", lock::FILE, NEW_FILE] {
+            std::fs::write(dir.join(left), "").unwrap();
+            assert!(is_free(false) && is_free(true), "{left}");
+        }
+        std::fs::create_dir(dir.join(KEYS)).unwrap();
+        assert!(is_free(true) && !is_free(false));
+        // Of something else that has keys.
+        std::fs::create_dir(dir.join("etcd")).unwrap();
+        assert!(!is_free(true) && !is_free(false));
+    }
 
     /// People edit the file.
     #[test]
