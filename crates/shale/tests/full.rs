@@ -544,6 +544,20 @@ fn a_full_disk_under_the_nodes_directory_is_told_and_loses_nothing() {
         until_kept(node, "critical-begins");
         store(1);
         must_be_there(0..2);
+        // A daemon that has died is started again, as by systemd: not by `up`, which writes node.toml.
+        node.kill();
+        let mut mount = Command::new(env!("CARGO_BIN_EXE_shale"));
+        let mounted = run(mount.args([&node.dir, &node.mnt]));
+        assert_eq!(mounted.code, 0, "{}", mounted.text);
+        must_be_there(0..2);
+        wait_for(node, &["events"], |events| {
+            let all = events.as_array().unwrap();
+            let started = all
+                .iter()
+                .rposition(|line| line["event"] == "daemon-started");
+            let since = serde_json::Value::from(&all[started.unwrap()..]);
+            tells_of_directory(&since, "critical-begins")
+        });
         fs::remove_file(&filler).unwrap();
         until_kept(node, "critical-ends");
         store(2);

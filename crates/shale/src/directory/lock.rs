@@ -16,6 +16,8 @@ use std::{
 pub const FILE: &str = "daemon.lock";
 /// More than a process number needs.
 const HOLDER_BYTES_MAX: u64 = 32;
+/// Bytes of a process number as it is written, with blanks behind it.
+const HOLDER_BYTES: usize = 10;
 /// Pause between two looks at the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait for a stopped process.
@@ -41,6 +43,7 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
                 "; run as the user that owns the directory",
             ),
             io::ErrorKind::NotFound => (ErrorKind::NotFound, "; create a node with `shale up`"),
+            io::ErrorKind::StorageFull => (ErrorKind::NoSpace, "; free space there"),
             _ => (ErrorKind::Unavailable, ""),
         };
         Error::new(kind, format!("{e}{hint}")).while_doing(format!("locking {}", path.display()))
@@ -63,10 +66,10 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
         }
         std::thread::sleep(PAUSE);
     }
-    // For messages, and for killing a daemon that doesn't answer.
-    file.set_len(0).map_err(failed)?;
-    file.write_all_at(std::process::id().to_string().as_bytes(), 0)
-        .map_err(failed)?;
+    // For messages, and for killing a daemon that doesn't answer. Over what is there: a daemon must start on a full disk, too.
+    let holder = format!("{:<1$}", std::process::id(), HOLDER_BYTES);
+    file.write_all_at(holder.as_bytes(), 0).map_err(failed)?;
+    file.set_len(HOLDER_BYTES as u64).map_err(failed)?;
     Ok(DirectoryLock { _file: file })
 }
 
@@ -229,5 +232,18 @@ mod tests {
         check_access(dir).unwrap();
         drop(lock);
         assert!(!is_held(dir));
+    }
+
+    #[test]
+    fn whoever_has_the_lock_is_known_whatever_the_file_said_before() {
+        let home = tempfile::tempdir().unwrap();
+        let own = std::process::id().cast_signed();
+        for before in ["", "7", "4294967295", "more than a number needs, and more"] {
+            fs::write(home.path().join(FILE), before).unwrap();
+            let lock = take(home.path()).unwrap();
+            assert_eq!(holder(home.path()), Some(own), "{before:?}");
+            drop(lock);
+            assert_eq!(holder(home.path()), None);
+        }
     }
 }
