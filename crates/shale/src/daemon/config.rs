@@ -377,6 +377,10 @@ impl NodeConfig {
             return planned.store(dir);
         }
         self.refuse_other_file_system(dir, plan)?;
+        if plan.mount.is_none() && plan.options.is_none() && !plan.allow_other {
+            // Nothing is to be written: there may be no room for it.
+            return Ok(());
+        }
         if let Some(mount) = &plan.mount {
             self.mount = mount.clone();
         }
@@ -556,6 +560,23 @@ mod tests {
         // Of something else that has keys.
         std::fs::create_dir(dir.join("etcd")).unwrap();
         assert!(!is_free(true) && !is_free(false));
+    }
+
+    /// Would be broken if a node couldn't be started on a full disk.
+    #[test]
+    fn a_start_that_changes_nothing_writes_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("node");
+        let same = Plan::of_new_member(None, false, None).unwrap();
+        let mut config = NodeConfig::of_new_member(&dir, &same).unwrap();
+        config.store(&dir).unwrap();
+        // Nothing can be written there.
+        std::fs::create_dir(dir.join(NEW_FILE)).unwrap();
+        config.update(&dir, &same).unwrap();
+        let other = Plan::of_new_member(Some(Path::new("/mnt")), false, None).unwrap();
+        config.update(&dir, &other).unwrap_err();
+        let more = Plan::of_new_member(None, true, None).unwrap();
+        config.update(&dir, &more).unwrap_err();
     }
 
     /// People edit the file.
