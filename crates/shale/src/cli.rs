@@ -344,7 +344,7 @@ pub enum Nsd {
         #[arg(long, value_name = "NODE")]
         node: Option<String>,
         /// Bytes of the region, which are allocated at once: a number with K, M, G or T (powers of
-        /// 1024) [default: as the others].
+        /// 1024) [default: what --nsd-size was when that node was made or joined, 20G without it].
         #[arg(long, value_parser = parse_size)]
         nsd_size: Option<u64>,
         /// A block device or the path of a new region file on this node [default: DIR/nsd/ID.region].
