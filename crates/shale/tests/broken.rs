@@ -265,6 +265,12 @@ fn a_mount_point_in_the_way_is_named_and_a_full_one_is_only_covered() {
         shale(&other, &["up", "--mount", place]).refused_with(&[place, "would cover"]);
     }
     shale(&node, &["mount", node.dir.to_str().unwrap()]).refused_with(&["would cover"]);
+    // No mount is ended in the name of another node, whose daemon makes nothing of it durable.
+    for ends in [&["umount", &mount][..], &["fs", "unmount", &mount]] {
+        let dir = node.dir.to_str().unwrap();
+        shale(&other, ends).refused_with(&["serves the mount", dir]);
+    }
+    assert!(node.path("file").exists());
     must_be_sound(&node);
 }
 

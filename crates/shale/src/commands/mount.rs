@@ -4,7 +4,7 @@ use super::{down::wait_for_end, start::ask};
 use crate::{
     admin::{How, MountRequest, UnmountRequest, Unmounted, client::SOCKET},
     cli::{Dir, Mount, Umount},
-    daemon::mounts::real_path,
+    daemon::mounts::{real_path, source_of},
     directory::{lock, log},
     options::Options,
     output::{self, say},
@@ -85,9 +85,12 @@ pub fn add(dir: &Path, mountpoint: &Path, options: &Options) -> Result<()> {
 /// Ends a mount, durably if its daemon answers.
 ///
 /// # Errors
-/// As [`umount`].
+/// As [`umount`]; `InvalidArgument`: another node than that of `dir` serves it.
 pub fn end(dir: Option<&Path>, mountpoint: &Path, how: How) -> Result<()> {
     let mountpoint = real_path(mountpoint);
+    if let Some(dir) = dir.filter(|_| how != How::Forced) {
+        refuse_other_nodes(dir, &mountpoint)?;
+    }
     let dir = match dir {
         Some(dir) => Some(dir.to_path_buf()),
         None => node_of(&mountpoint)?,
@@ -186,6 +189,26 @@ fn node_of(mountpoint: &Path) -> Result<Option<PathBuf>> {
     let mut mounts = fuse::mounted_shales()?.into_iter().rev();
     let mount = mounts.find(|mount| mount.mountpoint == mountpoint);
     Ok(mount.map(|mount| mount.source))
+}
+
+/// Refuses a mount that another node serves than the one that is named: the wrong daemon, or none, would make durable what was
+/// written through it.
+fn refuse_other_nodes(dir: &Path, mountpoint: &Path) -> Result<()> {
+    // What can't be seen is looked at once more.
+    let Ok(Some(node)) = node_of(mountpoint) else {
+        return Ok(());
+    };
+    // A directory may have been renamed since.
+    if node == source_of(dir) || !lock::is_held(&node) {
+        return Ok(());
+    }
+    let text = format!(
+        "the node in {} serves the mount at {}, not the one in {}: say --dir {0}",
+        node.display(),
+        mountpoint.display(),
+        dir.display()
+    );
+    Err(Error::new(ErrorKind::InvalidArgument, text))
 }
 
 fn say(json: bool, what: &str, mountpoint: &Path) -> Result<ExitCode> {
