@@ -154,6 +154,14 @@ fn a_region_that_can_only_be_read_is_refused_until_it_can_be_written() {
     let line = r#"mount --bind "$DIR/nsd" "$DIR/nsd"; mount -o remount,ro,bind "$DIR/nsd"
         "$SHALE" up --dir "$DIR""#;
     in_own_mounts(&node, line).refused_with(&["Read-only file system", "make it writable"]);
+    // Nor can the daemon log and lock.
+    let line =
+        r#"mount --bind "$DIR" "$DIR"; mount -o remount,ro,bind "$DIR"; "$SHALE" up --dir "$DIR""#;
+    let words = ["daemon.log", "Read-only file system", "make it writable"];
+    in_own_mounts(&node, line).refused_with(&words);
+    let line = line.replace(" up ", " daemon ");
+    let words = ["daemon.lock", "Read-only file system", "make it writable"];
+    in_own_mounts(&node, &line).refused_with(&words);
     comes_up_with_its_file(&node);
 }
 

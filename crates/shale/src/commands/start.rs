@@ -178,9 +178,17 @@ fn spawn(dir: &Path, on_demand: bool) -> Result<Child> {
         Error::new(ErrorKind::Unavailable, e.to_string()).while_doing("starting the daemon")
     };
     log::put_large_aside(dir).map_err(failed)?;
+    let path = dir.join(log::FILE);
     let how = &mut std::fs::OpenOptions::new();
-    let log = private::open(how.create(true).append(true), &dir.join(log::FILE));
-    let log = log.map_err(failed)?;
+    let log = private::open(how.create(true).append(true), &path).map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::ReadOnlyFilesystem => lock::READ_ONLY,
+            std::io::ErrorKind::StorageFull => "; free space there",
+            _ => "",
+        };
+        Error::new(ErrorKind::Unavailable, format!("{error}{hint}"))
+            .while_doing(format!("opening {}", path.display()))
+    })?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command
         .arg("daemon")

@@ -18,6 +18,9 @@ pub const FILE: &str = "daemon.lock";
 const HOLDER_BYTES_MAX: u64 = 32;
 /// Bytes of a process number as it is written, with blanks behind it.
 const HOLDER_BYTES: usize = 10;
+/// What can be done about a directory that can only be read.
+pub const READ_ONLY: &str =
+    "; make it writable (`mount -o remount,rw`), and look at the kernel's log for the reason";
 /// Pause between two looks at the lock.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Longest wait for a stopped process.
@@ -44,6 +47,7 @@ pub fn take(dir: &Path) -> Result<DirectoryLock> {
             ),
             io::ErrorKind::NotFound => (ErrorKind::NotFound, "; create a node with `shale up`"),
             io::ErrorKind::StorageFull => (ErrorKind::NoSpace, "; free space there"),
+            io::ErrorKind::ReadOnlyFilesystem => (ErrorKind::ReadOnly, READ_ONLY),
             _ => (ErrorKind::Unavailable, ""),
         };
         Error::new(kind, format!("{e}{hint}")).while_doing(format!("locking {}", path.display()))
