@@ -4,6 +4,7 @@
 use super::private;
 use parking_lot::Mutex;
 use std::{
+    borrow::Cow,
     fs,
     io::{self, Stderr, Write},
     path::{Path, PathBuf},
@@ -91,13 +92,32 @@ impl<W: Write> Line<'_, W> {
 impl<W: Write> Write for Line<'_, W> {
     /// Gets whole lines.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.write_or_count(line, 1);
+        self.write_or_count(&one_line(line), 1);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// A line that is one: what another node has said in it, why it refuses something for instance, looks like no further line of
+/// this daemon.
+fn one_line(line: &[u8]) -> Cow<'_, [u8]> {
+    let text = line.strip_suffix(b"\n").unwrap_or(line);
+    let is_text = |byte: &u8| !byte.is_ascii_control() || *byte == b'\t';
+    if text.iter().all(is_text) {
+        return Cow::Borrowed(line);
+    }
+    let mut shown = Vec::with_capacity(line.len());
+    for byte in text {
+        match is_text(byte) {
+            true => shown.push(*byte),
+            false => shown.extend(byte.escape_ascii()),
+        }
+    }
+    shown.push(b'\n');
+    Cow::Owned(shown)
 }
 
 impl<'a> MakeWriter<'a> for Log {
@@ -268,6 +288,22 @@ mod tests {
         line.write_all(b"there is room\n").unwrap();
         assert_eq!(out, b"there is room\n");
         assert_eq!(limit.lock().next(now), Some(0));
+    }
+
+    /// Would be broken if another node could write lines into this one's log.
+    #[test]
+    fn what_is_logged_at_a_time_is_one_line() {
+        let limit = Mutex::new(Limit::new(Instant::now()));
+        let mut out = Vec::new();
+        let mut line = Line {
+            limit: &limit,
+            out: &mut out,
+        };
+        line.write_all("größe\t1\n".as_bytes()).unwrap();
+        line.write_all(b"refused: no\n2026-11-29 ERROR a disk is gone\r\x1b[2J\n")
+            .unwrap();
+        let shown = "größe\t1\nrefused: no\\n2026-11-29 ERROR a disk is gone\\r\\x1b[2J\n";
+        assert_eq!(String::from_utf8(out).unwrap(), shown);
     }
 
     #[test]
