@@ -1,6 +1,7 @@
 //! Checks the rules of STYLE.md and ARCHITECTURE.md that a machine can check.
 
 mod cycles;
+pub(crate) mod demonstration;
 mod documents;
 mod fuzz_targets;
 mod makefile;
