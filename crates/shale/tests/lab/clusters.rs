@@ -2,8 +2,9 @@
 
 use super::fixture::Lab;
 use crate::fixture::{bounded::run_within, pattern, repository};
+use crate::tidy::demonstration::lines_of_readme;
 use sim::by_suite;
-use std::{fs, process::Command, time::Duration};
+use std::{env, fs, path::Path, process::Command, time::Duration};
 
 const MIB: usize = 1 << 20;
 /// The demonstration copies and reads tens of thousands of files.
@@ -118,5 +119,26 @@ fn the_demonstration_of_a_cluster_shows_what_it_is_to_show() {
     for words in ["n4: killed", "every checksum right", "n4: up"] {
         assert!(ended.text.contains(words), "{words}: {}", ended.text);
     }
+    assert!(!lab.dir.exists(), "nothing is left of it");
+}
+
+/// The README's lines, as they stand there: only where the lab is differs. It takes minutes.
+#[test]
+fn the_five_lines_of_the_readme_survive_a_killed_node_during_a_copy() {
+    if by_suite(true, false) {
+        return;
+    }
+    let Some(lab) = Lab::unmade() else { return };
+    let lines = lines_of_readme().join("\n");
+    let lines = lines.replace("/var/lib/shale-lab", lab.dir.to_str().unwrap());
+    let program = Path::new(env!("CARGO_BIN_EXE_shale")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), env::var("PATH").unwrap());
+    let mut shell = Command::new("bash");
+    shell.args(["-ec", &lines]);
+    shell.env("PATH", path).env("SHALE_LAB_DIR", &lab.dir);
+    let ended = run_within(&mut shell, DEMONSTRATION_MAX);
+    assert_eq!(ended.code, 0, "{}", ended.text);
+    let has_all = ended.text.lines().any(|it| it == "node 2 has all of it");
+    assert!(has_all, "{}", ended.text);
     assert!(!lab.dir.exists(), "nothing is left of it");
 }
