@@ -3,19 +3,44 @@
 use super::{
     Cluster, free_net, refused,
     secrets::{must_be_its_owners, without_umask},
+    waiting::waiters,
+    works_everywhere,
 };
-use crate::fixture::{Node, eventually, own_process};
+use crate::fixture::{
+    Node,
+    chains::{self, Link},
+    eventually, own_process, poll,
+};
 use model::{NodeId, Timestamp};
 use rpc::security::{Authority, Credentials, Holder};
+use serde_json::Value;
+use sim::by_suite;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Leases end in seconds.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running etcd; killed when dropped.
 struct Outside {
+    command: Command,
     process: Child,
     url: String,
+}
+
+impl Outside {
+    /// It is gone at once. Its data stays.
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// It runs again, with its data.
+    fn start_again(&mut self) {
+        self.process = self.command.spawn().unwrap();
+    }
 }
 
 impl Drop for Outside {
@@ -71,16 +96,59 @@ fn start(folder: &Path, address: &str) -> Outside {
     ] {
         command.arg(flag).arg(value);
     }
-    let process = command
+    command
         .arg("--client-cert-auth")
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+        .stderr(Stdio::null());
     Outside {
-        process,
+        process: command.spawn().unwrap(),
+        command,
         url: client,
     }
+}
+
+/// For how long a node may serve still, in milliseconds.
+fn lease(node: &Node) -> Option<u64> {
+    let output = node.run(&["status", "--json"]);
+    let status: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    status["cluster"]["lease_milliseconds"].as_u64()
+}
+
+/// Whether somebody whose program hangs is told that it waits for coordination, and what helps.
+fn tells_why(way: &[Link]) -> bool {
+    let causes = [
+        "it has no lease: ",
+        "the cluster has no manager: ",
+        "waits for coordination",
+    ];
+    let (first, last) = (&way[0], &way[way.len() - 1]);
+    let is_cause = causes.iter().any(|cause| last.text.starts_with(cause));
+    first.text.contains(" of process ") && is_cause && last.remedy.is_some()
+}
+
+/// etcd is away until no node has a lease, and comes back with what it knew: a program waits meanwhile, and goes on then.
+#[track_caller]
+fn all_wait_for(cluster: &Cluster, outside: &mut Outside) {
+    let nodes = cluster.nodes.len();
+    outside.kill();
+    poll::until("no node has a lease", PATIENCE, || {
+        let has_one = |number: &usize| lease(cluster.node(*number)) != Some(0);
+        let other = (1..=nodes).find(has_one);
+        other.map_or(Ok(()), |number| Err(format!("node {number}")))
+    });
+    let path = cluster.path(2, "waited");
+    let program = std::thread::spawn(move || fs::write(path, "written"));
+    poll::until("a program is told why it waits", PATIENCE, || {
+        let said = waiters(cluster, 2);
+        let ways = chains::from(&said, 2);
+        let is_told = ways.iter().any(|way| tells_why(way));
+        is_told.then_some(()).ok_or_else(|| said.to_string())
+    });
+    assert!(!program.is_finished(), "nobody answers without a lease");
+    outside.start_again();
+    poll::eventually("it goes on", PATIENCE, || program.is_finished());
+    program.join().unwrap().unwrap();
+    works_everywhere(cluster, nodes, "back");
 }
 
 #[test]
@@ -97,7 +165,7 @@ fn a_cluster_whose_etcd_others_run_takes_machines() {
         net,
     };
     let address = cluster.address(1);
-    let outside = start(&folder, &address);
+    let mut outside = start(&folder, &address);
     let place = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let (ca, certificate, key) = (place("ca.pem"), place("client.pem"), place("client.key"));
     let create = |more: &[&str]| {
@@ -149,5 +217,9 @@ fn a_cluster_whose_etcd_others_run_takes_machines() {
     cluster.nodes.push(fourth);
     for number in 1..=4 {
         must_be_its_owners(&cluster, number, &["node.key", "etcd-client.key"]);
+    }
+    // It takes as long as leases last.
+    if by_suite(false, true) {
+        all_wait_for(&cluster, &mut outside);
     }
 }

@@ -13,7 +13,7 @@ use std::fs;
 use std::time::Duration;
 
 /// All that a node says of all; the exit code is 1 if one of them is silent.
-fn waiters(cluster: &Cluster, asked: usize) -> Value {
+pub(super) fn waiters(cluster: &Cluster, asked: usize) -> Value {
     let output = cluster.node(asked).run(&["waiters", "--all", "--json"]);
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
