@@ -222,7 +222,8 @@ fn a_node_grows_into_a_cluster_under_load_and_what_leaves_it_takes_nothing_along
     assert!(told.critical > 0 && told.has_end, "{shown:?}");
     assert_eq!(told.limits, BTreeSet::from([SLOWLY]));
     assert!(told.rebuilding.len() > 1, "{:?}", told.pieces);
-    steps.done("what was lost rebuilt");
+    let order = told.must_be_in_order();
+    steps.done(&format!("what was lost rebuilt{order}"));
 
     let busy = size.busy.iter().copied().filter(|node| *node <= left);
     let busy: Vec<u32> = busy.collect();

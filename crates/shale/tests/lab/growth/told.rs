@@ -6,6 +6,9 @@ use crate::fixture::poll;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// So many groups are repaired at once at most where all nodes take part in each.
+const AT_ONCE: u64 = 8;
+
 /// What a command answers on a node; null if it says something else, perhaps because another node becomes the manager.
 pub(super) fn ask(cluster: &Cluster, node: u32, command: &[&str]) -> Value {
     let output = cluster
@@ -73,6 +76,11 @@ pub(super) struct Told {
     pub(super) left: BTreeSet<u64>,
     /// The most bytes in groups that lose data with the next NSD.
     pub(super) critical: u64,
+    /// Groups that lacked two slots, and those that lacked one, when both NSDs were seen to be lost.
+    lacked: Option<(u64, u64)>,
+    /// How often most of the former still did, and how many of the latter didn't any more then, at most.
+    looks: usize,
+    early: u64,
     /// How fast repair might be, while it ran.
     pub(super) limits: BTreeSet<u64>,
     /// An end was expected.
@@ -96,6 +104,7 @@ impl Told {
             self.limits
                 .extend(cluster["limit_bytes_per_second"].as_u64());
             self.has_end |= repair["seconds_left"].as_u64() > Some(0);
+            self.look_at_order(repair);
         }
         for part in cluster["nodes"].as_array().into_iter().flatten() {
             let number = |what: &str| part[what].as_u64().unwrap_or_default();
@@ -106,6 +115,39 @@ impl Told {
             }
         }
         self.last = status;
+    }
+
+    /// Counts groups that lack two slots and one, by what is told of all of them.
+    fn look_at_order(&mut self, repair: &Value) {
+        let number = |what: &str| repair[what].as_u64().unwrap_or_default();
+        let degraded = number("groups_degraded");
+        // Where one slot is lacking one moves, and where two are two do.
+        let two = number("slots_moving").saturating_sub(degraded);
+        // One more node that is given up for a while would count, too: what lacks two can't be read then.
+        if two == 0 || number("groups_unreadable") > 0 {
+            return;
+        }
+        let one = degraded.saturating_sub(two);
+        let (twos, ones) = *self.lacked.get_or_insert((two, one));
+        if two > twos / 2 {
+            self.looks += 1;
+            self.early = self.early.max(ones.saturating_sub(one));
+        }
+    }
+
+    /// NSDs were lost: groups that lack two slots come first, and those that lack one keep their places meanwhile. A group that
+    /// couldn't be repaired waits for its next try and holds nobody up then, so this is so only as long as most of them are
+    /// left. Returns what was seen.
+    #[track_caller]
+    pub(super) fn must_be_in_order(&self) -> String {
+        let (Some((two, one)), early, looks) = (self.lacked, self.early, self.looks) else {
+            return String::new();
+        };
+        assert!(
+            early <= AT_ONCE,
+            "{early} of {one} groups were repaired when most of {two} that had lost more weren't"
+        );
+        format!(" ({two} groups before {one} that had lost less, as {looks} looks showed)")
     }
 }
 
