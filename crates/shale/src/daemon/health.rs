@@ -660,8 +660,8 @@ fn cluster_events(facts: &Facts) -> Vec<HealthEvent> {
     }
     if !cluster.has_manager {
         let what = "no node is the cluster's manager: nodes that die aren't replaced";
-        let remedy =
-            "see that most of the quorum nodes run: without them coordination answers nothing";
+        let remedy = "see that most of the quorum nodes run, with an etcd of your own most of its members: without them \
+                      coordination answers nothing";
         events.push(event(CRITICAL, "cluster", what, remedy));
     }
     events.extend(cluster.etcd.iter().flat_map(etcd_events));

@@ -123,7 +123,8 @@ fn tells_why(way: &[Link]) -> bool {
     ];
     let (first, last) = (&way[0], &way[way.len() - 1]);
     let is_cause = causes.iter().any(|cause| last.text.starts_with(cause));
-    first.text.contains(" of process ") && is_cause && last.remedy.is_some()
+    let remedy = last.remedy.as_deref().unwrap_or_default();
+    first.text.contains(" of process ") && is_cause && remedy.contains("an etcd of your own")
 }
 
 /// etcd is away until no node has a lease, and comes back with what it knew: a program waits meanwhile, and goes on then.

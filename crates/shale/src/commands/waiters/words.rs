@@ -163,8 +163,8 @@ fn remedy(chains: &Chains<'_>, known: &Known, item: Item) -> Option<String> {
             return Some(text);
         }
         Item::NoLease(_) | Item::NoManager => {
-            let text =
-                "see that most of the quorum nodes run and reach each other: `shale health --all`";
+            let text = "see that most of the quorum nodes run and reach each other, with an etcd of your own most of its \
+                        members: `shale health --all`";
             return Some(text.into());
         }
         Item::Lease { .. } => return Some("nothing: others go on without it then".into()),
@@ -189,9 +189,10 @@ fn remedy(chains: &Chains<'_>, known: &Known, item: Item) -> Option<String> {
                  health --all` names nodes that don't reach each other"
             ))
         }
-        WaitPart::ForCoordination => {
-            Some("see that most of the quorum nodes run: `shale health --all`".into())
-        }
+        WaitPart::ForCoordination => Some(
+            "see that most of the quorum nodes run, with an etcd of your own most of its members: `shale health --all`"
+                .into(),
+        ),
         WaitPart::ForToken { .. } => Some(
             "nothing: it is asked for it, and loses its session if it gives nothing back in time"
                 .into(),

@@ -232,8 +232,8 @@ impl InCluster {
     pub(super) async fn read_soon<T>(&self, read: impl Future<Output = Result<T>>) -> Result<T> {
         let read = self.member.world().timeout(READ_MAX, read).await;
         read.unwrap_or_else(|_| {
-            let text = "coordination doesn't answer: most of the quorum nodes must run, and the network must reach \
-                        them; try again";
+            let text = "coordination doesn't answer: most of the quorum nodes must run, or of the members of an etcd of \
+                        your own, and the network must reach them; try again";
             Err(Error::new(ErrorKind::Unavailable, text))
         })
     }
