@@ -1,11 +1,13 @@
 //! Slots move to added NSDs while files are used and checked and the power is cut.
 
 use crate::rig::{self, Rig, pattern};
+use crate::space::Away;
 use coordination::ShardRecord;
 use metanode::CheckOptions;
 use model::map::{NsdState, PoolMap};
 use model::{FamilyId, GroupId, InodeId, NsdId, Scheme, ShardId};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use world::World;
@@ -168,43 +170,101 @@ fn a_drained_nsd_is_given_up_when_others_have_what_only_it_had() {
         .finished();
 }
 
+/// An NSD whose slots have moved away, and that stays in use because another shard has its log there.
+struct Drained {
+    nsd: NsdId,
+    /// The record of the other shard, with its log elsewhere, and the version of the one that there is.
+    elsewhere: ShardRecord,
+    version: u64,
+}
+
+impl Drained {
+    async fn of(rig: &Rig) -> Self {
+        let log = rig.metanode.hosted().tree().log().view();
+        let nsd = NsdId(3 - log[0].0);
+        // Another shard, which an owner on another node has.
+        let first = rig.coordination.shard(ShardId(0)).await.unwrap().unwrap();
+        let mut elsewhere = ShardRecord {
+            shard: ShardId(1),
+            families: vec![FamilyId(1)],
+            view: vec![nsd],
+            ..first.value
+        };
+        let version = rig.coordination.set_shard(0, &elsewhere).await.unwrap();
+        elsewhere.view = log;
+        rig.change_map(|map| placement::change::drain(map, nsd).unwrap())
+            .await;
+        let drained = Self {
+            nsd,
+            elsewhere,
+            version,
+        };
+        do_rounds(rig).await;
+        assert!(rig.pool.groups().slots_of(nsd).is_empty());
+        assert!(!drained.is_lost(rig), "it has a log");
+        drained
+    }
+
+    /// The other shard's log leaves it.
+    async fn move_log(&self, rig: &Rig) {
+        let changed = rig.coordination.set_shard(self.version, &self.elsewhere);
+        changed.await.unwrap();
+    }
+
+    fn is_lost(&self, rig: &Rig) -> bool {
+        rig.pool.map().nsd(self.nsd).unwrap().state == NsdState::Lost
+    }
+}
+
+/// Does what background work does in twenty minutes.
+async fn do_rounds(rig: &Rig) {
+    do_so_many_rounds(rig, 20).await;
+}
+
+/// Does what background work does in so many minutes.
+async fn do_so_many_rounds(rig: &Rig, minutes: u32) {
+    for _ in 0..minutes {
+        rig.metanode.run_background_once().await.unwrap();
+        rig.world.sleep(Duration::from_secs(61)).await;
+    }
+}
+
 #[test]
 fn a_drained_nsd_stays_while_another_shard_has_its_log_there() {
     let simulation = Simulation::new(19);
     simulation
         .run(|world| async move {
             let rig = with_files_in(&world, Scheme::Replicate(1)).await;
-            let log = rig.metanode.hosted().tree().log().view();
-            let drained = NsdId(3 - log[0].0);
-            // Another shard, which an owner on another node has.
-            let first = rig.coordination.shard(ShardId(0)).await.unwrap().unwrap();
-            let mut other = ShardRecord {
-                shard: ShardId(1),
-                families: vec![FamilyId(1)],
-                view: vec![drained],
-                ..first.value
-            };
-            let version = rig.coordination.set_shard(0, &other).await.unwrap();
-            rig.change_map(|map| placement::change::drain(map, drained).unwrap())
-                .await;
-            let is_lost = || {
-                let map = rig.pool.map();
-                map.nsd(drained).unwrap().state == NsdState::Lost
-            };
-            for _ in 0..20 {
-                rig.metanode.run_background_once().await.unwrap();
-                world.sleep(Duration::from_secs(61)).await;
-            }
-            assert!(rig.pool.groups().slots_of(drained).is_empty());
-            assert!(!is_lost(), "it has a log");
-            other.view = log;
-            let changed = rig.coordination.set_shard(version, &other).await;
-            changed.unwrap();
-            for _ in 0..20 {
-                rig.metanode.run_background_once().await.unwrap();
-                world.sleep(Duration::from_secs(61)).await;
-            }
-            assert!(is_lost());
+            let drained = Drained::of(&rig).await;
+            drained.move_log(&rig).await;
+            do_rounds(&rig).await;
+            assert!(drained.is_lost(&rig));
+            must_have_files(&rig).await;
+            rig.close().await;
+        })
+        .finished();
+}
+
+/// Would be broken if an NSD that nobody reaches counted as empty: its node doesn't open it any more when it is back.
+#[test]
+fn a_drained_nsd_is_not_given_up_while_its_node_is_away() {
+    let simulation = Simulation::new(20);
+    simulation
+        .run(|world| async move {
+            let rig = with_files_in(&world, Scheme::Replicate(1)).await;
+            let drained = Drained::of(&rig).await;
+            let nsd = rig.pool.nsd(drained.nsd).unwrap();
+            rig.pool.add_remote_nsd(drained.nsd, Arc::new(Away));
+            drained.move_log(&rig).await;
+            do_so_many_rounds(&rig, 5).await;
+            assert!(!drained.is_lost(&rig), "nobody knows what it has");
+            // So it is if nobody knows where it is.
+            rig.pool.remove_nsd(drained.nsd);
+            do_so_many_rounds(&rig, 5).await;
+            assert!(!drained.is_lost(&rig), "nobody knows what it has");
+            rig.pool.add_nsd(nsd);
+            do_so_many_rounds(&rig, 5).await;
+            assert!(drained.is_lost(&rig));
             must_have_files(&rig).await;
             rig.close().await;
         })

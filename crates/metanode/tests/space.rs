@@ -62,7 +62,7 @@ fn publish(inode: InodeId, place: SegmentPlace, at: u32, length: u32) -> Operati
 }
 
 /// An NSD of a node that hasn't started yet.
-struct Away;
+pub(crate) struct Away;
 
 impl Remote for Away {
     fn call(&self, _: Call, _: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {

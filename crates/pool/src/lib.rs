@@ -38,7 +38,7 @@ pub use suspects::{Suspect, SuspectCause};
 use futures::future::join_all;
 use members::Member;
 use model::map::{NsdState, PoolMap};
-use model::nsd::GroupFence;
+use model::nsd::{GroupFence, NsdHealth};
 use model::{Error, ErrorKind, GroupVersion, MapEpoch, NsdId, Result};
 use nsd::{Handle, Nsd};
 use parking_lot::{Mutex, RwLock};
@@ -258,6 +258,14 @@ impl Pool {
             .filter(|entry| entry.state != NsdState::Lost);
         let mut members = counted.filter_map(|entry| self.member(entry.nsd));
         members.any(|member| member.is_unreached(now))
+    }
+
+    /// Whether it can't be found out now what an NSD holds: nobody knows where it is, or its node hasn't answered for some
+    /// seconds. Both may pass. An NSD that says that it failed isn't away.
+    #[must_use]
+    pub fn is_away(&self, nsd: NsdId) -> bool {
+        let handle = self.handle(nsd);
+        handle.is_none_or(|handle| handle.health() != NsdHealth::Failed && !handle.is_heard())
     }
 
     /// Changes whenever an NSD is added or removed: conclusions about redundancy made under another

@@ -4,6 +4,7 @@ use crate::background::counts::count;
 use crate::host::{DATA_POOL, Host};
 use coordination::Coordination;
 use model::map::{GroupStanding, NsdState, PoolMap};
+use model::nsd::NsdHealth;
 use model::{ErrorKind, GroupId, NsdId, Operation, Result};
 use parking_lot::Mutex;
 use pool::{MemberState, Pool};
@@ -50,11 +51,18 @@ impl Slots {
 
     /// The groups whose blobs an NSD holds without being a member; none if it doesn't serve.
     pub(super) async fn groups_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
-        let held = match self.host.pool().groups_on(nsd).await {
-            Ok(held) => held,
-            Err(error) if error.kind() == ErrorKind::Unavailable => return Ok(Vec::new()),
-            Err(error) => return Err(error),
-        };
+        match self.find_left_by(nsd).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => Ok(Vec::new()),
+            found => found,
+        }
+    }
+
+    /// The groups whose blobs an NSD holds without being a member.
+    ///
+    /// # Errors
+    /// As [`Pool::groups_on`].
+    async fn find_left_by(&self, nsd: NsdId) -> Result<Vec<GroupId>> {
+        let held = self.host.pool().groups_on(nsd).await?;
         let groups = self.host.pool().groups();
         // Those of a newer map aren't known to be left.
         let is_known = |group: &GroupId| groups.map().standing(*group) != GroupStanding::Future;
@@ -62,12 +70,17 @@ impl Slots {
         Ok(held.into_iter().filter(is_left).collect())
     }
 
-    /// Hands over blobs that an NSD without slots still holds and that may be the last copies.
+    /// Hands over blobs that an NSD without slots still holds and that may be the last copies. What was on one that says
+    /// that it failed is rebuilt from the others.
     ///
     /// # Errors
-    /// If an NSD that should get them is away or full.
+    /// If it doesn't answer, or an NSD that should get them is away or full.
     async fn hand_over_all(&self, nsd: NsdId) -> Result<()> {
-        for group in self.groups_left_by(nsd).await? {
+        let handle = self.host.pool().handle(nsd);
+        if handle.is_some_and(|handle| handle.health() == NsdHealth::Failed) {
+            return Ok(());
+        }
+        for group in self.find_left_by(nsd).await? {
             self.host.pool().leave_group(nsd, group).await?;
         }
         Ok(())
@@ -119,6 +132,11 @@ impl Slots {
         }
         let mut given_up = 0;
         for nsd in &drained {
+            // Its node may only be starting again, and doesn't open an NSD that was given up.
+            if self.host.pool().is_away(*nsd) {
+                tracing::debug!(%nsd, "a drained NSD is away; it may have pieces that no other one has");
+                continue;
+            }
             // A crash, or an NSD that now has its slots, may have prevented it from handing
             // everything over.
             if let Err(error) = self.hand_over_all(*nsd).await {

@@ -4,7 +4,7 @@ use super::member::repairs::of_cluster;
 use super::running::Running;
 use super::serving::Serving;
 use crate::admin::RepairStatus;
-use model::{Result, map::NsdState};
+use model::{NsdId, Result, map::NsdState};
 use pool::Groups;
 
 impl Serving {
@@ -17,7 +17,8 @@ impl Serving {
             Running::Alone(node) => of_node(&node.metanode().repair_status()),
             Running::InCluster(here) => of_cluster(&here.member().repair_report().await?),
         };
-        let stuck = stuck_drain(&self.running.pool().groups());
+        let pool = self.running.pool();
+        let stuck = stuck_drain(&pool.groups(), |nsd| pool.is_away(nsd));
         if let Some(reason) = stuck.filter(|_| status.state == "idle") {
             status.state = "waiting".into();
             status.reason = reason;
@@ -27,18 +28,26 @@ impl Serving {
 }
 
 /// Why an NSD isn't emptied although nothing moves any more: those that its slots could go to were lost since its drain
-/// began.
-fn stuck_drain(groups: &Groups) -> Option<String> {
+/// began, or nobody can look what is left on it.
+fn stuck_drain(groups: &Groups, is_away: impl Fn(NsdId) -> bool) -> Option<String> {
     if !groups.moving().is_empty() {
         return None;
     }
     let nsds = groups.map().nsds.iter();
     let draining = nsds.filter(|entry| entry.state == NsdState::Draining);
-    let mut staying = draining.map(|entry| (entry.nsd, groups.staying_on(entry.nsd)));
-    let (nsd, slots) = staying.find(|(_, slots)| *slots > 0)?;
+    let draining: Vec<NsdId> = draining.map(|entry| entry.nsd).collect();
+    let mut staying = draining.iter().map(|nsd| (nsd, groups.staying_on(*nsd)));
+    if let Some((nsd, slots)) = staying.find(|(_, slots)| *slots > 0) {
+        return Some(format!(
+            "NSD {nsd} can't be emptied: {slots} of its slots can't move to another failure group; add an NSD with \
+             `shale nsd add`, or take the drain back with `shale nsd drain {nsd} --cancel`"
+        ));
+    }
+    let is_left = |nsd: &&NsdId| groups.slots_of(**nsd).is_empty() && is_away(**nsd);
+    let nsd = draining.iter().find(is_left)?;
     Some(format!(
-        "NSD {nsd} can't be emptied: {slots} of its slots can't move to another failure group; add an NSD with \
-         `shale nsd add`, or take the drain back with `shale nsd drain {nsd} --cancel`"
+        "NSD {nsd} doesn't answer, and its drain ends when nothing is on it that no other one has: bring it or its node \
+         back (`shale health`), or give it up with `shale nsd remove {nsd} --gone`"
     ))
 }
 
@@ -129,11 +138,11 @@ fn waits_for(status: &metanode::RepairStatus) -> Option<String> {
 mod tests {
     use super::*;
     use model::map::{Generation, NsdEntry, PoolMap, SlotException};
-    use model::{FailureGroupId, GroupId, MapEpoch, NsdId, Scheme};
+    use model::{FailureGroupId, GroupId, MapEpoch, Scheme};
     use std::collections::BTreeMap;
 
-    /// A pool of one group, whose only slot is on the first of two NSDs, or moves on from there.
-    fn groups(state: NsdState, next: Option<NsdId>) -> Groups {
+    /// A pool of one group, whose only slot is on one of two NSDs, or moves on from there. The state is that of the first.
+    fn groups(state: NsdState, current: u32, next: Option<NsdId>) -> Groups {
         let nsds = [(1, state), (2, NsdState::Active)].map(|(nsd, state)| NsdEntry {
             nsd: NsdId(nsd),
             failure_group: FailureGroupId(nsd),
@@ -141,7 +150,7 @@ mod tests {
             state,
         });
         let slot = SlotException {
-            current: NsdId(1),
+            current: NsdId(current),
             next,
         };
         let generation = Generation {
@@ -165,12 +174,29 @@ mod tests {
     /// Would be broken if whoever waits for a drain that can't end waited for ever.
     #[test]
     fn a_drain_that_cannot_end_is_told_with_what_to_do() {
-        let stuck = stuck_drain(&groups(NsdState::Draining, None)).unwrap();
+        let serves = |_| false;
+        let stuck = stuck_drain(&groups(NsdState::Draining, 1, None), serves).unwrap();
         for part in ["NSD 1 can't be emptied", "shale nsd add", "--cancel"] {
             assert!(stuck.contains(part), "{stuck}");
         }
-        assert_eq!(stuck_drain(&groups(NsdState::Active, None)), None);
-        let moves = groups(NsdState::Draining, Some(NsdId(2)));
-        assert_eq!(stuck_drain(&moves), None);
+        assert_eq!(
+            stuck_drain(&groups(NsdState::Active, 1, None), serves),
+            None
+        );
+        let moves = groups(NsdState::Draining, 1, Some(NsdId(2)));
+        assert_eq!(stuck_drain(&moves, serves), None);
+    }
+
+    /// Would be broken if nobody said that a drain waits for an NSD to come back, or to be given up.
+    #[test]
+    fn a_drain_that_waits_for_its_nsd_is_told_with_what_to_do() {
+        let first = |nsd: NsdId| nsd == NsdId(1);
+        let left = groups(NsdState::Draining, 2, None);
+        let stuck = stuck_drain(&left, first).unwrap();
+        for part in ["NSD 1 doesn't answer", "shale nsd remove 1 --gone"] {
+            assert!(stuck.contains(part), "{stuck}");
+        }
+        assert_eq!(stuck_drain(&left, |_| false), None);
+        assert_eq!(stuck_drain(&groups(NsdState::Lost, 2, None), first), None);
     }
 }
