@@ -130,11 +130,22 @@ impl Pool {
     /// member isn't asked again: a piece that a writer with an older map puts there counts as
     /// missing, and repair rebuilds it.
     pub async fn set_map(&self, map: PoolMap) -> Result<()> {
-        let (before, fences) = {
+        let fences = self.use_map(map);
+        let told = fences
+            .iter()
+            .map(async |(nsd, fences)| self.fence(*nsd, fences).await);
+        join_all(told).await.into_iter().collect()
+    }
+
+    /// Starts to use a newer map, as [`Pool::set_map`], and returns what its NSDs have to be told with [`Pool::fence`]:
+    /// nothing if the map is an older one. One that doesn't answer holds up nothing else then.
+    #[must_use]
+    pub fn use_map(&self, map: PoolMap) -> BTreeMap<NsdId, Vec<GroupFence>> {
+        let (before, now, fences) = {
             let mut current = self.map.write();
             let before = self.groups();
             if map.epoch < current.epoch {
-                return Ok(());
+                return BTreeMap::new();
             }
             let is_again = map.epoch == current.epoch;
             let fences: Vec<GroupFence> = map
@@ -146,46 +157,32 @@ impl Pool {
                 .filter(|fence| fence.version != GroupVersion::FIRST)
                 .filter(|fence| is_again || current.version(fence.group) != fence.version)
                 .collect();
-            *self.groups.write() = Arc::new(Groups::new(&map));
+            let now = Arc::new(Groups::new(&map));
+            *self.groups.write() = now.clone();
             // With the map locked, so that it never goes back.
             self.newest_epoch.send_replace(map.epoch);
             *current = Arc::new(map);
-            (before, fences)
+            (before, now, fences)
         };
         self.space.forget();
-        self.fence(&before, &fences).await
+        by_nsd(&before, &now, &fences)
     }
 
-    /// Fences the groups on their members and former members. A piece that a former member accepted
-    /// under the old map would be deleted along with the slot's old pieces.
-    async fn fence(&self, before: &Groups, fences: &[GroupFence]) -> Result<()> {
-        let now = self.groups();
-        let mut by_nsd: BTreeMap<NsdId, Vec<GroupFence>> = BTreeMap::new();
-        for fence in fences {
-            let both = [before, &now];
-            let both = both.iter().filter(|groups| groups.contains(fence.group));
-            let slots = both.flat_map(|groups| groups.members(fence.group));
-            let members: BTreeSet<NsdId> = slots.flat_map(|slot| slot.in_reading_order()).collect();
-            for nsd in members {
-                by_nsd.entry(nsd).or_default().push(*fence);
-            }
-        }
-        let told = by_nsd.iter().map(async |(nsd, fences)| {
-            let told = self.fence_nsd(*nsd, fences).await;
-            // A lost NSD may never answer, and its pieces don't count.
-            let entry = now.map().nsd(*nsd);
-            let is_lost = entry.is_none_or(|entry| entry.state == NsdState::Lost);
-            if is_lost { Ok(()) } else { told }
-        });
-        join_all(told).await.into_iter().collect()
-    }
-
-    async fn fence_nsd(&self, nsd: NsdId, fences: &[GroupFence]) -> Result<()> {
+    /// Tells an NSD versions of groups, unless it is lost or can't be read.
+    ///
+    /// # Errors
+    /// `Unavailable` if it didn't confirm.
+    pub async fn fence(&self, nsd: NsdId, fences: &[GroupFence]) -> Result<()> {
         // An unreachable NSD can't get puts either; the fence it misses is found when it is back.
         if self.member(nsd).is_none_or(|member| !member.is_readable()) {
             return Ok(());
         }
-        self.tell(nsd, fences).await
+        let told = self.tell(nsd, fences).await;
+        // A lost NSD may never answer, and its pieces don't count.
+        let map = self.map();
+        let entry = map.nsd(nsd);
+        let is_lost = entry.is_none_or(|entry| entry.state == NsdState::Lost);
+        if is_lost { Ok(()) } else { told }
     }
 
     /// Tells an NSD versions of groups.
@@ -374,6 +371,26 @@ impl Pool {
         }
         out
     }
+}
+
+/// What members and former members of groups have to be told, each with its groups. A piece that a former member accepted
+/// under the old map would be deleted along with the slot's old pieces.
+fn by_nsd(
+    before: &Groups,
+    now: &Groups,
+    fences: &[GroupFence],
+) -> BTreeMap<NsdId, Vec<GroupFence>> {
+    let mut by_nsd: BTreeMap<NsdId, Vec<GroupFence>> = BTreeMap::new();
+    for fence in fences {
+        let both = [before, now];
+        let both = both.iter().filter(|groups| groups.contains(fence.group));
+        let slots = both.flat_map(|groups| groups.members(fence.group));
+        let members: BTreeSet<NsdId> = slots.flat_map(|slot| slot.in_reading_order()).collect();
+        for nsd in members {
+            by_nsd.entry(nsd).or_default().push(*fence);
+        }
+    }
+    by_nsd
 }
 
 #[cfg(test)]

@@ -85,14 +85,18 @@ pub(crate) async fn must_read_all(stage: &Arc<Stage>, node: usize) {
 
 /// A node gives the pool another scheme.
 pub(crate) async fn change_scheme(stage: &Arc<Stage>, node: usize, scheme: Scheme) {
+    let changing = begin_change(stage, node, scheme);
+    stage.end_of(changing).await.expect("changed");
+}
+
+fn begin_change(stage: &Arc<Stage>, node: usize, scheme: Scheme) -> Answer<Result<()>> {
     let change = PoolChange {
         scheme: Some(scheme),
         block_bytes: None,
     };
-    let changed = stage.run(node, move |_, member| async move {
+    stage.start_task(node, move |_, member| async move {
         member.change_pool(change).await
-    });
-    changed.await.expect("changed");
+    })
 }
 
 /// A program that writes, and reads what it wrote and what others did, until it is told to stop.
@@ -490,6 +494,49 @@ fn a_change_that_an_nsd_does_not_hear_of_is_made() {
         change_scheme(&stage, 1, Scheme::Replicate(1)).await;
         stage.heal();
         until(&stage, 2, "one generation", has_one_generation).await;
+    });
+}
+
+/// How long it takes until a node uses a map with this scheme.
+async fn until_used(stage: &Arc<Stage>, node: usize, scheme: Scheme) -> Duration {
+    let begun = stage.now();
+    loop {
+        let known = stage.run(
+            node,
+            |_, member| async move { member.pool().map().scheme() },
+        );
+        if known.await == scheme {
+            return stage.now() - begun;
+        }
+        let took = stage.now() - begun;
+        assert!(took < ms(60_000), "node {node} doesn't hear of {scheme}");
+        stage.sleep(ms(10)).await;
+    }
+}
+
+/// Would be broken if a node used the next map only when all NSDs had answered for the one before: NSDs that know it
+/// refuse its writes meanwhile.
+#[test]
+fn a_map_is_used_while_an_nsd_is_silent_for_the_one_before() {
+    Stage::play(1, &ClusterScenario::USUAL, None, async |stage| {
+        until(&stage, 0, "all slots are where they go", has_one_generation).await;
+        for other in [0, 1] {
+            stage.cut(other, 2);
+        }
+        let first = begin_change(&stage, 1, Scheme::Replicate(1));
+        for node in [1, 0] {
+            until_used(&stage, node, Scheme::Replicate(1)).await;
+        }
+        let second = begin_change(&stage, 1, Scheme::Replicate(2));
+        until_used(&stage, 1, Scheme::Replicate(2)).await;
+        let took = until_used(&stage, 0, Scheme::Replicate(2)).await;
+        // Its silence ends what the third node was told after four seconds.
+        assert!(took < ms(1_000), "{took:?}");
+        stage.heal();
+        for change in [first, second] {
+            stage.end_of(change).await.expect("changed");
+        }
+        until(&stage, 0, "one generation", has_one_generation).await;
     });
 }
 

@@ -4,8 +4,11 @@
 //! known can't be right, coordination is asked for its revision. The roster is read anew only if that is a later one and
 //! the watch doesn't tell of it.
 
+mod fencing;
+
 use super::Parts;
 use coordination::{News, Roster};
+use fencing::Fencing;
 use metanode::DATA_POOL;
 use model::{NodeId, NsdId};
 use std::collections::BTreeMap;
@@ -84,23 +87,28 @@ pub(super) async fn follow(parts: Arc<Parts>) {
     }
 }
 
-/// The task that brings the pool's map up to date. Apart from the roster's, because NSDs that don't
-/// answer hold it up.
+/// The task that brings the pool's map up to date. It uses each map at once, because NSDs refuse what is put by an older
+/// one than they know; NSDs that don't answer hold up only what they are told themselves.
 pub(super) async fn follow_map(parts: Arc<Parts>) {
     let mut roster = parts.roster.subscribe();
+    let pool = &parts.nsds.pool;
+    let mut fencing = Fencing::of(pool);
     loop {
-        let map = roster.borrow_and_update().pools.get(DATA_POOL).cloned();
-        let pool = &parts.nsds.pool;
-        if let Some(map) = map.filter(|map| map.epoch > pool.map().epoch) {
+        let newest = {
+            let roster = roster.borrow_and_update();
+            let map = roster.pools.get(DATA_POOL);
+            map.filter(|map| map.epoch > pool.map().epoch).cloned()
+        };
+        if let Some(map) = newest {
             let epoch = map.epoch.0;
-            match pool.set_map(map).await {
-                Ok(()) => tracing::info!(epoch, "the pool has a new map"),
-                // Whoever made the map sees to its fences.
-                Err(error) => tracing::debug!(epoch, %error, "not all NSDs know the new map"),
-            }
+            fencing.begin(pool.use_map(map));
+            tracing::info!(epoch, "the pool has a new map");
         }
-        if roster.changed().await.is_err() {
-            return;
+        tokio::select! {
+            changed = roster.changed() => if changed.is_err() {
+                return;
+            },
+            () = fencing.next() => {}
         }
     }
 }
