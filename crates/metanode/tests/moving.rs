@@ -5,7 +5,8 @@ use crate::space::Away;
 use coordination::ShardRecord;
 use metanode::CheckOptions;
 use model::map::{NsdState, PoolMap};
-use model::{FamilyId, GroupId, InodeId, NsdId, Scheme, ShardId};
+use model::nsd::GroupFence;
+use model::{ErrorKind, FamilyId, GroupId, GroupVersion, InodeId, NsdId, Scheme, ShardId};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -147,13 +148,16 @@ fn a_drained_nsd_is_given_up_when_others_have_what_only_it_had() {
             let log = rig.metanode.hosted().tree().log().view();
             let drained = NsdId(3 - log[0].0);
             // As if a crash had come after its slots moved and before it had handed everything
-            // over.
+            // over, and it had been away then.
+            let slots = rig.pool.groups().slots_of(drained);
+            let nsd = rig.pool.remove_nsd(drained).unwrap();
             rig.change_map(|map| {
                 let draining = placement::change::drain(map, drained).unwrap();
                 let moving = placement::Groups::new(&draining).moving();
                 placement::change::finish_moves(&draining, &moving)
             })
             .await;
+            rig.pool.add_nsd(nsd.clone());
             let blobs = || rig.pool.nsd(drained).unwrap().usage().blobs;
             assert!(blobs() > 2);
             rig.metanode.start_background();
@@ -164,6 +168,12 @@ fn a_drained_nsd_is_given_up_when_others_have_what_only_it_had() {
                 world.sleep(Duration::from_millis(1)).await;
             }
             assert_eq!(blobs(), 0);
+            // Nothing that nobody looks for can come by an older map.
+            let version = GroupVersion::FIRST;
+            for (group, _) in slots {
+                let late = nsd.learn_group(GroupFence { group, version }).await;
+                assert_eq!(late.unwrap_err().kind(), ErrorKind::OldEpoch);
+            }
             must_have_files(&rig).await;
             rig.close().await;
         })

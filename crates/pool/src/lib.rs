@@ -185,6 +185,20 @@ impl Pool {
         if is_lost { Ok(()) } else { told }
     }
 
+    /// Tells an NSD the versions of all groups, as this node knows them: it refuses what is put by older maps from then on.
+    ///
+    /// # Errors
+    /// `Unavailable` if it is away or didn't confirm.
+    pub async fn fence_all(&self, nsd: NsdId) -> Result<()> {
+        let map = self.map();
+        let fences = map.all_groups().map(|group| GroupFence {
+            group,
+            version: map.version(group),
+        });
+        let changed = fences.filter(|fence| fence.version != GroupVersion::FIRST);
+        self.tell(nsd, &changed.collect::<Vec<_>>()).await
+    }
+
     /// Tells an NSD versions of groups.
     ///
     /// # Errors

@@ -80,6 +80,8 @@ impl Slots {
         if handle.is_some_and(|handle| handle.health() == NsdHealth::Failed) {
             return Ok(());
         }
+        // It may have been away when its slots left it, and nothing must come any more once it was looked through.
+        self.host.pool().fence_all(nsd).await?;
         for group in self.find_left_by(nsd).await? {
             self.host.pool().leave_group(nsd, group).await?;
         }
