@@ -564,7 +564,7 @@ impl FileSystem for Door {
             self.siblings.note_owner(inode);
         }
         if is_for_owners(&set) && caller.uid != 0 && self.may_be_old(inode) {
-            set.only_for = Some((caller.uid, caller.gid));
+            set.only_for = Some(crate::judging::judged(&self.client, caller, inode, &set).await?);
         }
         let attributes = self.client.set_attributes(inode, set).await?;
         if set.size.is_some() {

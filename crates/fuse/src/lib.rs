@@ -28,6 +28,7 @@ mod door;
 mod extended;
 mod file_system;
 mod init;
+mod judging;
 mod kernel_cache;
 mod killed;
 mod listed;

@@ -18,7 +18,7 @@ pub(crate) fn is_killed(thread: u32) -> bool {
 }
 
 /// Whether /proc/PID/status tells that of a thread; false if there is none.
-fn tells(thread: u32, that: impl FnOnce(&str) -> bool) -> bool {
+pub(crate) fn tells(thread: u32, that: impl FnOnce(&str) -> bool) -> bool {
     if thread == 0 {
         // The thread belongs to another process id namespace.
         return false;
@@ -41,7 +41,7 @@ fn tells_kill(status: &str) -> bool {
 }
 
 /// The rest of the line that begins so.
-fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(rest.trim())
 }

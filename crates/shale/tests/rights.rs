@@ -615,6 +615,12 @@ fn a_former_owner_cannot_change_a_file_that_another_mount_gave_away() {
             // Still the owner's own file, but without setgid for a group that the owner isn't in.
             assert_eq!(tried, [0; 3]);
             assert_eq!(mode_alone(&path), 0o4777);
+            // With setgid, if it is one of several groups of the owner, as the kernel judges, too.
+            as_user(USER, &[USER, GROUP], || {
+                file.set_permissions(fs::Permissions::from_mode(0o2777))
+                    .unwrap();
+            });
+            assert_eq!(mode_alone(&path), 0o2777);
         }
         fs::remove_file(&path).unwrap();
     }
