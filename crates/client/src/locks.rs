@@ -3,8 +3,11 @@
 //! Doors outlast sessions: each session begins with all of them. Locks don't: programs that had some on a
 //! file get errors from it until all have closed it.
 
+mod ending;
+
 use crate::page_pool::PagePool;
 use crate::session::Session;
+use ending::Ending;
 use futures::future::{Either, select};
 use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
@@ -18,6 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) struct Locks {
     session: Arc<Session>,
     pages: Arc<PagePool>,
+    ending: Arc<Ending>,
     /// Mounts and other doors so far.
     doors: AtomicU32,
     /// Waits for locks so far.
@@ -27,6 +31,7 @@ pub(crate) struct Locks {
 impl Locks {
     pub(crate) fn new(session: Arc<Session>, pages: Arc<PagePool>) -> Self {
         Self {
+            ending: Ending::new(session.clone()),
             session,
             pages,
             doors: AtomicU32::new(0),
@@ -64,8 +69,7 @@ impl Locks {
     pub(crate) fn end_door(&self, door: LockDoor) {
         self.session.doors().end(door.number);
         let door = door_in(door, self.session.id());
-        let end = OwnerRequest::Lock(LockCall::EndDoor(door));
-        self.session.ask_later(end, ());
+        self.ending.end_soon(LockCall::EndDoor(door));
     }
 
     /// F_GETLK: the first lock that conflicts with one of this kind.
@@ -79,6 +83,7 @@ impl Locks {
         loop {
             let session = self.session.current().await?;
             self.pages.check_lost(inode)?;
+            self.ending.until_told(inode).await?;
             let test = LockCall::Test {
                 inode,
                 owner: owner_in(owner, session),
@@ -148,6 +153,7 @@ impl Locks {
         loop {
             let session = self.session.current().await?;
             self.pages.check_lost(request.inode)?;
+            self.ending.until_told(request.inode).await?;
             let request = LockRequest {
                 owner: owner_in(request.owner, session),
                 ..request
@@ -236,28 +242,19 @@ impl Locks {
     /// A process closed a descriptor (FLUSH): ends its POSIX locks on the inode.
     pub(crate) async fn release_process(&self, inode: InodeId, owner: LockOwner) {
         let owner = owner_in(owner, self.session.id());
-        self.end(LockCall::EndProcess { inode, owner }).await;
+        let end = LockCall::EndProcess { inode, owner };
+        self.ending.end(end).await;
     }
 
     /// The last descriptor of an open file is gone (RELEASE): ends the locks taken through it.
     pub(crate) async fn release_open(&self, door: LockDoor, open: u64) {
         let door = door_in(door, self.session.id());
-        self.end(LockCall::EndOpen { door, open }).await;
-    }
-
-    async fn end(&self, end: LockCall) {
-        if let Err(error) = self.ask(end).await
-            && error.kind() != ErrorKind::SessionEnded
-        {
-            tracing::warn!(%error, "file locks of a closed file may last until the session ends");
-        }
+        let end = LockCall::EndOpen { door, open };
+        self.ending.end(end).await;
     }
 
     async fn ask(&self, call: LockCall) -> Result<OwnerReply> {
-        let request = OwnerRequest::Lock(call);
-        let answer = self.session.ask(&request).await;
-        self.session.doors().answered(&request, &answer);
-        answer
+        self.ending.ask(call).await
     }
 }
 

@@ -213,6 +213,43 @@ fn whoever_waits_on_another_node_is_woken_however_the_lock_ends() {
     });
 }
 
+/// Would be broken if locks stayed that no program has because no owner could be told in time, or if one that the same process,
+/// or another one with its name, takes afterwards went with them.
+#[test]
+fn an_owner_that_can_not_be_told_of_the_end_of_locks_is_told_later() {
+    run(9_540, |world, node| async move {
+        let [holder, other] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        let (client, owner) = (&holder.client, holder.owner());
+        let name_owner = |is_named: bool| {
+            *holder.map.owner.lock() = is_named.then(|| holder.way.clone());
+        };
+        for end in 0..3 {
+            holder.lock(file).await.unwrap();
+            name_owner(false);
+            match end {
+                0 => client.release_process_locks(file, owner).await,
+                1 => client.release_open_locks(holder.door, TAKER.open).await,
+                _ => {
+                    client.release_process_locks(file, owner).await;
+                    name_owner(true);
+                    holder.lock(file).await.unwrap();
+                    world.sleep(Duration::from_secs(30)).await;
+                    let refused = other.lock(file).await.unwrap_err();
+                    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+                    name_owner(false);
+                    client.end_lock_door(holder.door);
+                    let late = patient().patience + Duration::from_secs(30);
+                    world.sleep(late).await;
+                }
+            }
+            name_owner(true);
+            other.waits(file).await.woken(&world).await.unwrap();
+            other.set(file, None).await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_lock_is_its_holders_under_the_next_owner_and_those_of_who_stays_away_are_free() {
     run(9_530, |world, node| async move {
