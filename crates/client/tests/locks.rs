@@ -5,6 +5,7 @@ use crate::rig::way::{Map, RUN, Way};
 use crate::rig::{self, Node, patient, run_patient as run};
 use client::{Client, OpenFlags};
 use metanode::Metanode;
+use model::limits::SESSION_SLOTS;
 use model::lock::{LockDoor, LockOwner, LockTaker};
 use model::{ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Result};
 use std::future::{Pending, pending};
@@ -247,6 +248,24 @@ fn an_owner_that_can_not_be_told_of_the_end_of_locks_is_told_later() {
             other.waits(file).await.woken(&world).await.unwrap();
             other.set(file, None).await.unwrap();
         }
+    });
+}
+
+/// Would be broken if the refusal were taken for that of an owner that ends: the request would be asked for again and again, and
+/// would keep one of the session's slots as long as that lasts.
+#[test]
+fn a_lock_that_is_asked_for_when_its_mount_has_ended_is_refused_at_once() {
+    run(9_550, |world, node| async move {
+        let [late] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        late.client.end_lock_door(late.door);
+        world.sleep(Duration::from_secs(1)).await;
+        for _ in 0..=SESSION_SLOTS {
+            let asked = world.timeout(Duration::from_secs(1), late.lock(file));
+            let refused = asked.await.expect("it is answered").unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Interrupted);
+        }
+        late.client.close().await.unwrap();
     });
 }
 

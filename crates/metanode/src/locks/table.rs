@@ -95,8 +95,9 @@ impl<W> LockTable<W> {
             return Err(ErrorKind::InvalidArgument.into());
         }
         if !self.doors.contains(&request.owner.door) {
+            // Not `ShuttingDown`: that is said by an owner that ends, and a client asks the next one.
             return Err(Error::new(
-                ErrorKind::ShuttingDown,
+                ErrorKind::Interrupted,
                 "the mount through which the lock was requested has ended",
             ));
         }

@@ -283,7 +283,7 @@ fn a_door_that_ends_frees_only_its_own_locks() {
     assert_eq!(all.table.take_granted(), [2]);
     assert_eq!(all.table.counts(), (2, 0));
     let late = all.lock(3, EXCLUSIVE, range(90, 99));
-    assert_eq!(all.set(late), Err(ErrorKind::ShuttingDown));
+    assert_eq!(all.set(late), Err(ErrorKind::Interrupted));
     all.table.end_session(SessionId(1));
     assert_eq!(all.table.counts(), (0, 0));
     all.table.assert_charges();
