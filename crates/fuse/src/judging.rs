@@ -1,15 +1,19 @@
-//! Groups of the caller of a request, as /proc tells them: the kernel sends only one of each caller.
+//! What the kernel doesn't send of the caller of a request, as /proc tells it: its groups but one, and its capabilities.
+//!
+//! It is asked for only where a change is judged again that the kernel has judged, perhaps by an outdated owner and group.
 
-use crate::signals::{line, tells};
+use crate::signals::{line, set, tells};
 use crate::verbs::Caller;
 use client::Client;
-use model::{InodeId, Result, SetAttributes};
+use model::{Attributes, Error, ErrorKind, InodeId, Result, SetAttributes};
 
 const SETGID: u32 = 0o2000;
+/// Capabilities: to change owners and groups, and whatever else only an owner may change.
+const CHOWN: u64 = 1 << 0;
+const FOWNER: u64 = 1 << 3;
 
-/// User and group for which a change is done that the kernel may have judged by an outdated owner and group
-/// ([`SetAttributes::only_for`]). A new mode keeps setgid if the caller is in the file's group, whichever of the
-/// caller's groups that is: so it is looked up for the rare mode with setgid.
+/// User and group for which a change is done ([`SetAttributes::only_for`]). A new mode keeps setgid if the caller is in the file's
+/// group, whichever of the caller's groups that is: so it is looked up for the rare mode with setgid.
 pub(crate) async fn judged(
     client: &Client,
     caller: &Caller,
@@ -27,6 +31,35 @@ pub(crate) async fn judged(
     Ok((caller.uid, group))
 }
 
+/// Changes attributes. A caller that isn't the owner may have a capability for it, which the kernel has seen.
+pub(crate) async fn set_attributes(
+    client: &Client,
+    caller: &Caller,
+    inode: InodeId,
+    mut set: SetAttributes,
+) -> Result<Attributes> {
+    let done = client.set_attributes(inode, set).await;
+    let is_refused = |error: &Error| error.kind() == ErrorKind::NotPermitted;
+    if set.only_for.is_none() || !done.as_ref().is_err_and(is_refused) {
+        return done;
+    }
+    let needed = match set.uid.is_some() || set.gid.is_some() {
+        true => CHOWN,
+        false => FOWNER,
+    };
+    if !has(caller.pid, needed) {
+        return done;
+    }
+    set.only_for = None;
+    // Boxed because it is rare: otherwise every change's future would contain it.
+    Box::pin(client.set_attributes(inode, set)).await
+}
+
+/// Whether the caller may do with everybody's files what is for their owners.
+pub(crate) fn may_as_owner(caller: &Caller) -> bool {
+    caller.uid == 0 || has(caller.pid, FOWNER)
+}
+
 /// Whether a thread that waits for its request is in a group, besides its own one.
 fn is_in(thread: u32, group: u32) -> bool {
     tells(thread, |status| lists(status, group))
@@ -37,6 +70,13 @@ fn lists(status: &str, group: u32) -> bool {
     groups
         .split_whitespace()
         .any(|listed| listed.parse::<u32>() == Ok(group))
+}
+
+/// Whether a thread that waits for its request has a capability here: in a user namespace of its own everybody has all.
+fn has(thread: u32, capability: u64) -> bool {
+    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
+    tells(thread, |status| set(status, "CapEff:") & capability != 0)
+        && namespace("self").is_some_and(|own| namespace(&thread.to_string()) == Some(own))
 }
 
 #[cfg(test)]
@@ -51,5 +91,6 @@ mod tests {
         assert!(!others.iter().any(|group| lists(status, *group)));
         assert!(!lists("Groups:\t\n", 0) && !lists("", 0));
         assert!(!is_in(0, 0), "a thread that can't be seen");
+        assert!(!has(0, FOWNER));
     }
 }

@@ -46,8 +46,8 @@ pub(crate) fn line<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.trim())
 }
 
-/// A line's set of signals; none if there is no such line.
-fn set(status: &str, name: &str) -> u64 {
+/// A line's set, of signals for instance; none if there is no such line.
+pub(crate) fn set(status: &str, name: &str) -> u64 {
     line(status, name).map_or(0, |bits| u64::from_str_radix(bits, 16).unwrap_or(0))
 }
 
