@@ -52,6 +52,9 @@ struct WaitsState {
     /// An INTERRUPT can overtake its request when two threads read them. Request numbers are never
     /// reused, so a stale one does no harm here.
     early: VecDeque<u64>,
+    /// Requests that may begin to wait, and whether each was interrupted: the kernel says it once, and other requests'
+    /// interrupts would push it out of `early`.
+    asking: Map<u64, bool>,
     /// The mount has ended.
     closed: bool,
 }
@@ -63,6 +66,19 @@ struct Wait {
     interrupt: Option<oneshot::Sender<()>>,
 }
 
+/// A request that is asked for without waiting first; may begin to wait until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Asking<'a> {
+    waits: &'a LockWaits,
+    unique: u64,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.waits.state.lock().asking.remove(&self.unique);
+    }
+}
+
 /// Why a wait can't begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoWait {
@@ -71,21 +87,36 @@ pub(crate) enum NoWait {
 }
 
 impl LockWaits {
+    /// A request is about to be asked for, and waits if its lock isn't free: an interrupt that comes meanwhile is kept for it.
+    pub(crate) fn ask(&self, unique: u64) -> Asking<'_> {
+        let mut state = self.state.lock();
+        let early = state.early.iter().position(|early| *early == unique);
+        if let Some(at) = early {
+            state.early.remove(at);
+        }
+        state.asking.insert(unique, early.is_some());
+        Asking {
+            waits: self,
+            unique,
+        }
+    }
+
     /// Ends the wait of a request. Other requests continue: they end on their own.
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
-        match state.waits.get_mut(&unique) {
-            Some(wait) => {
-                // The receiver is gone if the wait has just ended.
-                let _ = wait.interrupt.take().map(|interrupt| interrupt.send(()));
-            }
-            None => {
-                if state.early.len() == EARLY_MAX {
-                    state.early.pop_front();
-                }
-                state.early.push_back(unique);
-            }
+        if let Some(wait) = state.waits.get_mut(&unique) {
+            // The receiver is gone if the wait has just ended.
+            let _ = wait.interrupt.take().map(|interrupt| interrupt.send(()));
+            return;
         }
+        if let Some(is_interrupted) = state.asking.get_mut(&unique) {
+            *is_interrupted = true;
+            return;
+        }
+        if state.early.len() == EARLY_MAX {
+            state.early.pop_front();
+        }
+        state.early.push_back(unique);
     }
 
     /// Ends all waits and refuses new ones: no program is left to be answered.
@@ -115,7 +146,7 @@ impl LockWaits {
             state.early.remove(at);
             return Err(NoWait::Interrupted);
         }
-        if state.closed {
+        if state.closed || state.asking.get(&unique) == Some(&true) {
             return Err(NoWait::Interrupted);
         }
         let own = state.users.get(&user).copied().unwrap_or_default();
@@ -199,5 +230,26 @@ mod tests {
         assert!(has_ended(&mut two));
         assert_eq!(waits.begin(4, 0, 10).err(), Some(NoWait::Interrupted));
         waits.end(2);
+    }
+
+    /// Would be broken if a request that asks for its lock lost its interrupt to those of others: the kernel sends no other one.
+    #[test]
+    fn no_interrupts_of_others_push_out_that_of_a_request_that_asks() {
+        let waits = LockWaits::default();
+        waits.interrupt(1);
+        let asking = [1, 2, 3].map(|unique| waits.ask(unique));
+        waits.interrupt(2);
+        let others = 10..10 + 2 * EARLY_MAX as u64;
+        others.for_each(|other| waits.interrupt(other));
+        for unique in [1, 2] {
+            assert_eq!(waits.begin(unique, 0, 10).err(), Some(NoWait::Interrupted));
+        }
+        let mut begun = waits.begin(3, 0, 10).expect("there is room");
+        assert!(!has_ended(&mut begun));
+        waits.interrupt(3);
+        assert!(has_ended(&mut begun));
+        waits.end(3);
+        drop(asking);
+        assert!(waits.state.lock().asking.is_empty());
     }
 }

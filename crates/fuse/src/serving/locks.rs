@@ -38,6 +38,7 @@ impl<F: FileSystem> Serving<F> {
         wait: bool,
         reply_to: &ReplyTo<'_>,
     ) -> Result<Reply> {
+        let _asking = wait.then(|| self.locks.ask(caller.unique));
         match self.fs.set_lock(caller, lock, None).await {
             Ok(()) => Ok(Reply::Empty),
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
