@@ -10,11 +10,16 @@ use crate::page_pool::PagePool;
 use crate::session::Session;
 use bytes::Bytes;
 use futures::future::join;
-use model::{Attributes, ErrorKind, InodeId, Operation, Privileges, Result, SetAttributes};
+use model::{Attributes, Error, ErrorKind, InodeId, Operation, Privileges, Result, SetAttributes};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use world::Map;
 
 const CAPABILITIES: &[u8] = b"security.capability";
+/// Pause before capabilities are dropped that couldn't be.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The privileges of files, as far as they are known here.
 pub(crate) struct Rights {
@@ -23,6 +28,8 @@ pub(crate) struct Rights {
     /// Counts changes that may give an inode of this client privileges. An answer requested before
     /// such a change must not be remembered after it.
     grants: AtomicU64,
+    /// Inodes that a task takes the capabilities from; true: once more, because bytes have changed since it began.
+    losing: Mutex<Map<InodeId, bool>>,
 }
 
 /// A change that may give an inode privileges, until it is answered. Without an answer it may have been done all the same,
@@ -44,6 +51,7 @@ impl Rights {
             session,
             pages,
             grants: AtomicU64::new(0),
+            losing: Mutex::default(),
         })
     }
 
@@ -60,6 +68,50 @@ impl Rights {
             return Ok(false);
         }
         self.drop_unless_plain(&state, privileges).await
+    }
+
+    /// Bytes of the inode have changed by a write that mustn't wait for other clients: drops its capabilities soon, in a task.
+    pub(crate) fn drop_capabilities_later(self: &Arc<Self>, inode: InodeId) {
+        let state = self.pages.inode(inode);
+        if state.lock().loses_nothing_to(Privileges::DropCapabilities) {
+            return;
+        }
+        {
+            let mut losing = self.losing.lock();
+            if let Some(again) = losing.get_mut(&inode) {
+                *again = true;
+                return;
+            }
+            losing.insert(inode, false);
+        }
+        let rights = self.clone();
+        let losing = async move { rights.lose_capabilities(inode).await };
+        self.session.spawn("drops a file's capabilities", losing);
+    }
+
+    async fn lose_capabilities(&self, inode: InodeId) {
+        let is_away = |error: Error| {
+            let kind = error.kind();
+            matches!(kind, ErrorKind::Unavailable | ErrorKind::Unknown)
+        };
+        loop {
+            let dropped = self.drop_from(inode, Privileges::DropCapabilities).await;
+            if dropped.is_err_and(is_away) && self.session.check_open().is_ok() {
+                self.session.world().sleep(PAUSE).await;
+                continue;
+            }
+            let goes_on = {
+                let mut losing = self.losing.lock();
+                let again = losing.insert(inode, false) == Some(true);
+                if !again {
+                    losing.remove(&inode);
+                }
+                again
+            };
+            if !goes_on {
+                return;
+            }
+        }
     }
 
     /// As `drop_from`, for an inode that isn't known to have none.

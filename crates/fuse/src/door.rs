@@ -722,7 +722,7 @@ impl FileSystem for Door {
         // file systems, that leaves the mode alone, which may have been set after the pages were
         // changed.
         if write.from_cache {
-            let written = self.client.write_back(inode, write.offset, write.data);
+            let written = self.client.write_stored(inode, write.offset, write.data);
             written.await?;
             self.note_change(inode);
             return Ok(u32::try_from(write.data.len()).expect("requests have at most 1 MiB"));

@@ -1,7 +1,10 @@
 //! Users and each other's files: rights that a program file gives to everyone who runs it, and who
 //! may open, change and name files.
 
-use crate::fixture::{self, Node, mounted_as, must_run, once_idle, skipped, within_a_minute};
+use crate::fixture::{
+    self, Node, eventually, mounted_as, must_run, once_idle, skipped, within_a_minute,
+};
+use crate::mapping::Mapping;
 use std::{
     ffi::CString,
     fs::{self, File, FileTimes},
@@ -223,6 +226,18 @@ fn whoever_changes_a_programs_bytes_doesnt_get_the_rights_that_it_gives() {
         as_user(USER, &[USER], || file.write_all_at(b"y", round).unwrap());
         assert!(!has_xattr(&program, CAPABILITIES).unwrap());
     }
+    // Stores into a mapping: nobody knows whose, so the bits stay, and the capabilities go a moment later.
+    set_mode(&program, 0o4777);
+    set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();
+    as_user(USER, &[USER], || {
+        let file = open_at(&mount, "program", libc::O_RDWR, 0).unwrap();
+        let mapping = Mapping::new(&file, libc::MAP_SHARED);
+        mapping.write(5, b"stored");
+        mapping.try_sync().unwrap();
+    });
+    let have_gone = || !has_xattr(&program, CAPABILITIES).unwrap();
+    eventually("the capabilities go", have_gone);
+    assert_eq!(mode_alone(&program), 0o4777);
     // A chown gives the file to another user, without these rights.
     set_mode(&program, 0o6755);
     set_xattr(&program, CAPABILITIES, &NET_RAW).unwrap();

@@ -65,6 +65,17 @@ impl Client {
         self.writer.write_back(inode, offset, data).await
     }
 
+    /// As [`Client::write_back`], of a file that programs may execute: as with other changes of its bytes it loses its
+    /// capabilities, but soon afterwards, because others may be waiting for these pages.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_stored(&self, inode: InodeId, offset: u64, data: &[u8]) -> Result<()> {
+        let written = self.writer.write_back(inode, offset, data).await;
+        self.rights.drop_capabilities_later(inode);
+        written
+    }
+
     /// O_APPEND: finds the end atomically, writes there and returns its offset.
     ///
     /// # Errors
