@@ -251,6 +251,37 @@ fn an_owner_that_can_not_be_told_of_the_end_of_locks_is_told_later() {
     });
 }
 
+/// Would be broken if a lock that was asked for in vain came after its program had closed the file, or if its request stayed among
+/// those that wait: nobody would give that lock back.
+#[test]
+fn a_lock_whose_program_has_gone_while_the_owner_was_away_is_nobodys() {
+    run(9_560, |world, node| async move {
+        let [gone, other] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        for waits in [false, true] {
+            if waits {
+                other.lock(file).await.unwrap();
+            }
+            gone.way.cut.store(true, Ordering::Relaxed);
+            let refused = match waits {
+                true => gone.wait(file).await,
+                false => gone.lock(file).await,
+            };
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unknown);
+            gone.way.cut.store(false, Ordering::Relaxed);
+            let (client, owner) = (&gone.client, gone.owner());
+            client.release_process_locks(file, owner).await;
+            // What is still asked for in the background is decided by now.
+            world.sleep(Duration::from_secs(60)).await;
+            if waits {
+                other.set(file, None).await.unwrap();
+            }
+            other.lock(file).await.unwrap();
+            other.set(file, None).await.unwrap();
+        }
+    });
+}
+
 /// Would be broken if the refusal were taken for that of an owner that ends: the request would be asked for again and again, and
 /// would keep one of the session's slots as long as that lasts.
 #[test]

@@ -34,7 +34,7 @@ use futures::future::{BoxFuture, Either, select};
 use model::call::NoAnswer;
 use model::operation::Stamp;
 use model::owner::{
-    HeldToken, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
+    HeldToken, LockCall, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
 };
 use model::token::GrantNumber;
 use model::{Advice, Error, ErrorKind, InodeId, Result, SessionId, ShardId};
@@ -748,12 +748,18 @@ impl Calls {
         }
     }
 
-    /// What ends the use of a file that a request of the session has begun, for who doesn't wait for it any more.
+    /// What ends the use of a file that a request of the session has begun, or its wait for a lock, for who doesn't wait for it any
+    /// more.
     fn close_of(
         &self,
         request: &OwnerRequest,
         answer: &Result<OwnerReply>,
     ) -> Option<OwnerRequest> {
+        if let OwnerRequest::Lock(LockCall::Queue { wait, request }) = request {
+            let (session, wait) = (request.owner.door.session, *wait);
+            let end = OwnerRequest::Lock(LockCall::EndWait { session, wait });
+            return matches!(answer, Ok(OwnerReply::Waits)).then_some(end);
+        }
         let inode = held_by(request, answer)?;
         let stamp = Stamp::own(self.world.wall(), request.session()?);
         Some(OwnerRequest::Unhold { inode, stamp })

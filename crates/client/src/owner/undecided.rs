@@ -9,9 +9,13 @@
 //! that: the owner may be waiting for another client, which waits for this very publish. So who changes a file waits,
 //! before there is anything to publish ([`Undecided::until`]; `exclusive.rs`). *A change of names* keeps nobody waiting: only
 //! who tells kernels of it (`tokens/late.rs`).
+//!
+//! *A file lock*: taken after its program was told that it isn't, and has closed the file or unlocked it, it would stay with
+//! nobody, and others would wait for it. So all that takes and ends locks waits, of whichever file: an owner that answers
+//! decides it at once.
 
 use futures::future::BoxFuture;
-use model::owner::OwnerRequest;
+use model::owner::{LockCall, OwnerRequest};
 use model::{InodeId, Operation};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -27,6 +31,8 @@ pub(crate) enum Late {
     Attributes,
     /// It changes names in a directory.
     Names,
+    /// It takes or ends file locks, or waits for some; of whichever file.
+    Locks,
 }
 
 /// A session's undecided requests: at most as many as there are slots.
@@ -53,10 +59,12 @@ impl Undecided {
         })
     }
 
-    /// Until all publishes of the file are decided that a request publishes; `None` if nothing must be decided before it.
+    /// Until all publishes of the file are decided that a request publishes, or all that takes or ends locks if it does; `None` if
+    /// nothing must be decided before it.
     pub(super) fn before(&self, request: &OwnerRequest) -> Option<BoxFuture<'static, ()>> {
         match late(request)? {
             (inode, Late::Publish) => self.until(inode, &[Late::Publish]),
+            (_, Late::Locks) => self.until_none(|(_, late)| *late == Late::Locks),
             _ => None,
         }
     }
@@ -67,13 +75,21 @@ impl Undecided {
         inode: InodeId,
         kinds: &'static [Late],
     ) -> Option<BoxFuture<'static, ()>> {
-        if !has(&self.0.borrow(), inode, kinds) {
+        self.until_none(move |(of, late)| *of == inode && kinds.contains(late))
+    }
+
+    /// Until all those are decided; `None` if there are none.
+    fn until_none(
+        &self,
+        is_one: impl Fn(&(InodeId, Late)) -> bool + Send + Sync + 'static,
+    ) -> Option<BoxFuture<'static, ()>> {
+        if !self.0.borrow().iter().any(&is_one) {
             return None;
         }
         let mut all = self.0.subscribe();
         Some(Box::pin(async move {
             // Without its sender the session is over.
-            let over = all.wait_for(|all| !has(all, inode, kinds)).await;
+            let over = all.wait_for(|all| !all.iter().any(&is_one)).await;
             drop(over);
         }))
     }
@@ -88,15 +104,15 @@ impl Drop for UndecidedRequest {
     }
 }
 
-fn has(all: &[(InodeId, Late)], inode: InodeId, kinds: &[Late]) -> bool {
-    all.iter()
-        .any(|(of, late)| *of == inode && kinds.contains(late))
-}
-
 /// What a request may do late, and of which inode; of a rename of the directory where the name was.
 fn late(request: &OwnerRequest) -> Option<(InodeId, Late)> {
-    let OwnerRequest::Execute { operation, .. } = request else {
-        return None;
+    let operation = match request {
+        OwnerRequest::Execute { operation, .. } => operation,
+        OwnerRequest::Lock(call) => {
+            let it = (InodeId::ROOT, Late::Locks);
+            return is_about_held(call).then_some(it);
+        }
+        _ => return None,
     };
     match operation {
         Operation::Publish(publish) => Some((publish.inode, Late::Publish)),
@@ -119,5 +135,18 @@ fn late(request: &OwnerRequest) -> Option<(InodeId, Late)> {
             ..
         } => Some((*directory, Late::Names)),
         _ => None,
+    }
+}
+
+/// Whether a request takes or ends locks, or waits for some.
+fn is_about_held(call: &LockCall) -> bool {
+    match call {
+        LockCall::Set(_)
+        | LockCall::Queue { .. }
+        | LockCall::EndWait { .. }
+        | LockCall::EndProcess { .. }
+        | LockCall::EndOpen { .. }
+        | LockCall::EndDoor(_) => true,
+        LockCall::BeginDoor(_) | LockCall::Test { .. } | LockCall::Await { .. } => false,
     }
 }
