@@ -213,7 +213,7 @@ impl Locks {
             return Ok(Done::Forgotten);
         }
         let end = LockCall::EndWait { session, wait };
-        match self.ask(end).await {
+        match self.ending.withdraw(end).await {
             // Nobody has interrupted it: the owner that had granted it has ended, and the next one knows no waits.
             Err(error)
                 if error.kind() == ErrorKind::Interrupted

@@ -251,6 +251,36 @@ fn an_owner_that_can_not_be_told_of_the_end_of_locks_is_told_later() {
     });
 }
 
+/// Would be broken if a wait that was given up stayed at the owner, which couldn't be told: it would grant the lock to nobody.
+#[test]
+fn a_wait_for_a_lock_that_is_given_up_while_no_owner_is_there_ends_later() {
+    run(9_570, |world, node| async move {
+        let [gone, other] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        other.lock(file).await.unwrap();
+        let waiting = {
+            let (gone, world) = (gone.clone(), world.clone());
+            async move {
+                let (all, kind) = (LockRange::ALL, Some(LockKind::Exclusive));
+                let (client, owner) = (&gone.client, gone.owner());
+                let interrupted = Some(world.sleep(Duration::from_secs(10)));
+                let waits = client.set_lock(file, owner, all, kind, TAKER, interrupted);
+                let refused = waits.await.unwrap_err();
+                assert_eq!(refused.kind(), ErrorKind::Unavailable);
+                client.release_process_locks(file, owner).await;
+            }
+        };
+        let waiting = world.spawn("waits for a lock", waiting);
+        world.sleep(Duration::from_secs(5)).await;
+        *gone.map.owner.lock() = None;
+        waiting.await;
+        *gone.map.owner.lock() = Some(gone.way.clone());
+        world.sleep(Duration::from_secs(10)).await;
+        other.set(file, None).await.unwrap();
+        other.lock(file).await.unwrap();
+    });
+}
+
 /// Would be broken if a lock that was asked for in vain came after its program had closed the file, or if its request stayed among
 /// those that wait: nobody would give that lock back.
 #[test]

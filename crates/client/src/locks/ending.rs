@@ -1,4 +1,4 @@
-//! Ends of locks: of closed files, and of doors.
+//! Ends of locks: of closed files, of doors, and of requests that wait.
 //!
 //! *An end of which the owner certainly hasn't heard*, when its program has waited for long enough, is told later, as long as
 //! the session lasts: otherwise the owner would keep locks that no program has, this client would name them to each new owner,
@@ -7,7 +7,7 @@
 
 use crate::session::Session;
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
-use model::{ErrorKind, InodeId, Result};
+use model::{Error, ErrorKind, InodeId, Result};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,16 +49,29 @@ impl Ending {
 
     /// Asks for the end of locks. If the owner can't be told in time, it is told later.
     pub(super) async fn end(self: &Arc<Self>, end: LockCall) {
-        let Err(error) = self.ask(end.clone()).await else {
+        // Behind the withdrawal of a request that the owner may have granted.
+        if !self.untold.lock().is_empty() {
+            self.tell_later(end);
             return;
-        };
-        match error.kind() {
-            ErrorKind::Unavailable => self.tell_later(end),
-            ErrorKind::SessionEnded => {}
-            _ => {
-                tracing::warn!(%error, "file locks of a closed file may last until the session ends");
-            }
         }
+        if let Err(error) = self.withdraw(end).await
+            && !matches!(
+                error.kind(),
+                ErrorKind::Unavailable | ErrorKind::SessionEnded
+            )
+        {
+            tracing::warn!(%error, "file locks of a closed file may last until the session ends");
+        }
+    }
+
+    /// As [`Ending::end`], of a request that waits: the answer says whether it was granted.
+    pub(super) async fn withdraw(self: &Arc<Self>, end: LockCall) -> Result<OwnerReply> {
+        let answer = self.ask(end.clone()).await;
+        let is_unheard = |error: &Error| error.kind() == ErrorKind::Unavailable;
+        if answer.as_ref().is_err_and(is_unheard) {
+            self.tell_later(end);
+        }
+        answer
     }
 
     /// As [`Ending::end`], without waiting.
