@@ -56,8 +56,11 @@ impl Locks {
     }
 
     /// Registers a mount (or other door), which its session numbers; lock requests need one.
-    pub fn begin_door(&self, door: LockDoor) {
-        self.table.lock().begin_door(door);
+    ///
+    /// # Errors
+    /// `TooManyLocks` if the session has 4,096 already.
+    pub fn begin_door(&self, door: LockDoor) -> Result<()> {
+        self.table.lock().begin_door(door)
     }
 
     /// Ends a door: its locks end, its waiting requests are interrupted, later ones are refused.
@@ -68,12 +71,14 @@ impl Locks {
     }
 
     /// A session says to a new owner which doors it has begun and which locks it holds. The same
-    /// again changes nothing. Returns how many of the locks others have taken meanwhile.
+    /// again changes nothing. Returns how many of the locks it doesn't have back: others have taken them meanwhile, or its
+    /// doors are more than a session may have.
     pub fn reclaim(&self, session: SessionId, part: &Reclaimed) -> u32 {
         let is_own = |door: LockDoor| door.session == session;
         let mut table = self.table.lock();
         let doors = part.doors.iter().filter(|door| is_own(**door));
-        doors.for_each(|door| table.begin_door(*door));
+        // Through a door that is refused it gets no locks, which are counted below.
+        doors.for_each(|door| drop(table.begin_door(*door)));
         let locks = part.locks.iter();
         let locks = locks.filter(|lock| is_own(lock.owner.door) && lock.kind.is_some());
         // What it has already costs no room, of which there may be none.

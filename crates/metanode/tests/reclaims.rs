@@ -153,7 +153,7 @@ fn a_repeated_reclaim_gives_no_lock_away() {
                 session: other,
                 number: 1,
             };
-            new.locks().begin_door(of_other);
+            new.locks().begin_door(of_other).unwrap();
             let waits = exclusive(inode, of_other);
             assert!(!new.locks().queue(1, waits).unwrap());
             assert_eq!(reclaim(said(2, &doors, &[lock])).await, 0);

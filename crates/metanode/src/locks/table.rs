@@ -62,6 +62,8 @@ impl<W> Default for LockTable<W> {
     }
 }
 
+/// Most doors of one session: a node has one for each mount.
+pub(super) const DOORS_MAX: usize = 4096;
 /// Most waiting requests followed in search of a deadlock; larger circles go undetected.
 const FOLLOWED_MAX: usize = 256;
 /// Most locks examined in search of a deadlock.
@@ -72,8 +74,19 @@ impl<W> LockTable<W> {
         self.held.locks.len()
     }
 
-    pub(super) fn begin_door(&mut self, door: LockDoor) {
+    /// Begins a door, unless its session has too many. The same again changes nothing.
+    pub(super) fn begin_door(&mut self, door: LockDoor) -> Result<()> {
+        if self.doors.contains(&door) {
+            return Ok(());
+        }
+        let numbered = |number| LockDoor { number, ..door };
+        let of_session = self.doors.range(numbered(0)..=numbered(u32::MAX));
+        if of_session.count() >= DOORS_MAX {
+            let text = format!("a session has at most {DOORS_MAX} mounts or other doors");
+            return Err(Error::new(ErrorKind::TooManyLocks, text));
+        }
         self.doors.insert(door);
+        Ok(())
     }
 
     /// Whether the owner has this lock, taken in the same way: asking for it would change nothing.

@@ -2,6 +2,7 @@
 
 use super::charges::{Charges, LOCKS_MAX, USER_LOCKS_MAX, USER_WAITS_MAX, WAITS_MAX};
 use super::spans::{Span, Spans};
+use super::table::DOORS_MAX;
 use super::*;
 use futures::FutureExt;
 use model::lock::LockTaker;
@@ -26,7 +27,7 @@ struct Tables {
 impl Tables {
     fn new() -> Self {
         let mut table = LockTable::default();
-        table.begin_door(DOOR);
+        table.begin_door(DOOR).unwrap();
         Self { table, door: DOOR }
     }
 
@@ -262,7 +263,7 @@ fn a_change_of_kind_in_flock_gives_the_old_lock_up_first() {
 fn a_door_that_ends_frees_only_its_own_locks() {
     let mut all = Tables::new();
     let second = LockDoor { number: 2, ..DOOR };
-    all.table.begin_door(second);
+    all.table.begin_door(second).unwrap();
     let at_second = |request: LockRequest| LockRequest {
         owner: LockOwner {
             door: second,
@@ -357,10 +358,41 @@ fn no_user_can_take_all_locks_or_all_waits() {
     assert!(held < LOCKS_MAX && waiting < WAITS_MAX);
 }
 
+/// Would be broken if a faulty daemon could make its owner remember doors without end.
+#[test]
+fn a_session_has_only_so_many_doors_and_takes_none_from_others() {
+    let locks = Locks::new();
+    let door = |number| LockDoor { number, ..DOOR };
+    for number in 1..=DOORS_MAX as u32 {
+        locks.begin_door(door(number)).unwrap();
+    }
+    let further = door(DOORS_MAX as u32 + 1);
+    let refused = locks.begin_door(further).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TooManyLocks);
+    locks.begin_door(DOOR).unwrap();
+    let of_other = LockDoor {
+        session: SESSION.next(),
+        ..DOOR
+    };
+    locks.begin_door(of_other).unwrap();
+    // What it says to a new owner has the same limit, and a lock through one too many isn't had back.
+    let tables = Tables::new();
+    let mut lock = tables.lock(1, EXCLUSIVE, range(0, 9));
+    lock.owner.door = further;
+    let part = Reclaimed {
+        doors: vec![further],
+        locks: vec![lock],
+        ..Reclaimed::default()
+    };
+    assert_eq!(locks.reclaim(SESSION, &part), 1);
+    locks.end_door(DOOR);
+    assert_eq!(locks.reclaim(SESSION, &part), 0);
+}
+
 /// An owner's locks, with the door of [`Tables`].
 fn with_door() -> Locks {
     let locks = Locks::new();
-    locks.begin_door(DOOR);
+    locks.begin_door(DOOR).unwrap();
     locks
 }
 

@@ -311,7 +311,7 @@ impl Metanode {
                 }
             }
             OwnerRequest::Lock(call) => match call {
-                LockCall::BeginDoor(door) => locks.begin_door(*door),
+                LockCall::BeginDoor(door) => locks.begin_door(*door)?,
                 LockCall::EndDoor(door) => locks.end_door(*door),
                 LockCall::Set(request) => {
                     return locks.try_set(*request).map(|()| reply);
