@@ -5,6 +5,7 @@ mod charges;
 mod conflicts;
 mod held;
 mod kept;
+mod queued;
 mod spans;
 mod table;
 #[cfg(test)]
@@ -17,10 +18,11 @@ use model::lock::{HeldLock, LockDoor, LockOwner, LockRequest, LockSpace};
 use model::owner::Reclaimed;
 use model::{Error, ErrorKind, InodeId, LockKind, LockRange, NodeId, Result, SessionId};
 use parking_lot::Mutex;
+use queued::Queued;
 use std::collections::BTreeMap;
 use table::{Answer, GaveUp, LockTable};
 use tokio::sync::oneshot;
-use world::{Errand, Instant, Map, Part, Waiter};
+use world::{Errand, Instant, Part, Waiter};
 
 /// The cause by which requests are listed that wait for others' locks.
 const LOCK_WAIT: &str = "another program's lock of the file";
@@ -29,8 +31,8 @@ const LOCK_WAIT: &str = "another program's lock of the file";
 #[derive(Default)]
 pub struct Locks {
     table: Mutex<LockTable<oneshot::Sender<()>>>,
-    /// The requests queued and not ended, by session and number. Locked before the table.
-    waits: Mutex<Map<(SessionId, u64), Wait>>,
+    /// The requests queued and not ended. Locked before the table.
+    waits: Mutex<Queued<Wait>>,
 }
 
 /// A queued request.
@@ -44,9 +46,6 @@ struct Wait {
 
 /// Most requests that are listed with the locks that they wait for: each costs a search.
 const LISTED_MAX: usize = 256;
-
-/// Most requests queued and not ended: those that wait, and as many that were granted meanwhile.
-const QUEUED_MAX: usize = 2 * charges::WAITS_MAX;
 
 impl Locks {
     /// An empty table.
@@ -98,17 +97,20 @@ impl Locks {
     /// Locks held, and requests queued and not ended.
     #[must_use]
     pub fn count(&self) -> usize {
-        let waits = self.waits.lock().len();
+        let waits = self.waits.lock().count();
         waits + self.table.lock().held_count()
     }
 
     /// Ends a session and all its doors.
     pub fn release_session(&self, session: SessionId) {
+        let mut waits = self.waits.lock();
         let mut table = self.table.lock();
         table.end_session(session);
+        // The table remembers the granted ones until they are claimed.
+        for wait in waits.end_session(session) {
+            table.give_up(wait.ticket);
+        }
         Self::wake(&mut table);
-        drop(table);
-        self.waits.lock().retain(|(owner, _), _| *owner != session);
     }
 
     /// Locks, changes the kind of a lock, or unlocks, without waiting.
@@ -134,35 +136,39 @@ impl Locks {
     /// or waiting; `InvalidArgument`, also for a number under which the session waits already.
     pub fn queue(&self, wait: u64, request: LockRequest) -> Result<bool> {
         let mut waits = self.waits.lock();
-        let key = (request.owner.door.session, wait);
+        let session = request.owner.door.session;
         // The number is another daemon's word: a wait that it replaced would never end.
-        if waits.contains_key(&key) {
+        if waits.get(session, wait).is_some() {
             let text = "the session waits for another lock under this number";
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        if waits.len() >= QUEUED_MAX {
-            return Err(ErrorKind::TooManyLocks.into());
-        }
+        let may_wait = waits.has_room(session);
         let (sender, granted) = oneshot::channel();
         let mut table = self.table.lock();
-        let answer = table.request(request, Some(sender));
+        // One that needn't wait needs no room, and a flock gives its old lock up in any case.
+        let answer = table.request(request, may_wait.then_some(sender));
         Self::wake(&mut table);
-        let Answer::Waits(ticket) = answer? else {
-            return Ok(true);
+        let ticket = match answer {
+            Ok(Answer::Granted) => return Ok(true),
+            Ok(Answer::Waits(ticket)) => ticket,
+            Err(error) if !may_wait && error.kind() == ErrorKind::WouldBlock => {
+                let text = "too many lock requests of this node, or of all, are waiting";
+                return Err(Error::new(ErrorKind::TooManyLocks, text));
+            }
+            Err(error) => return Err(error),
         };
-        let granted = granted.shared();
-        let wait = Wait {
+        let queued = Wait {
             ticket,
-            granted,
+            granted: granted.shared(),
             by: None,
         };
-        waits.insert(key, wait);
+        waits.insert(session, wait, queued);
         Ok(false)
     }
 
     /// A queued request waits on this errand since then, for [`Locks::waits`].
     pub(crate) fn note_wait(&self, session: SessionId, wait: u64, by: (Errand, Instant)) {
-        if let Some(wait) = self.waits.lock().get_mut(&(session, wait)) {
+        if let Some(wait) = self.waits.lock().get_mut(session, wait) {
             wait.by = Some(by);
         }
     }
@@ -210,7 +216,7 @@ impl Locks {
     pub async fn granted(&self, session: SessionId, wait: u64) -> Result<()> {
         let granted = {
             let waits = self.waits.lock();
-            let found = waits.get(&(session, wait));
+            let found = waits.get(session, wait);
             found.map(|wait| wait.granted.clone())
         };
         let Some(granted) = granted else {
@@ -225,7 +231,7 @@ impl Locks {
     /// # Errors
     /// `Interrupted` if it wasn't granted.
     pub fn end_wait(&self, session: SessionId, wait: u64) -> Result<()> {
-        let Some(wait) = self.waits.lock().remove(&(session, wait)) else {
+        let Some(wait) = self.waits.lock().remove(session, wait) else {
             return Err(ended());
         };
         match self.table.lock().give_up(wait.ticket) {

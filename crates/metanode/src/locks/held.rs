@@ -149,17 +149,17 @@ impl Held {
         });
         // The open file, and the lock with it, may have been passed on to another user: both halves
         // stay charged to the lock's user.
-        let asker = request.taker.user;
+        let (session, asker) = (request.owner.door.session, request.taker.user);
         let more = usize::from(split == Some(asker)) + usize::from(request.kind.is_some());
         let of_other = split.filter(|user| *user != asker);
-        if (more == 0 || self.charges.may_hold(asker, more))
-            && of_other.is_none_or(|user| self.charges.may_hold(user, 1))
+        if (more == 0 || self.charges.may_hold(session, asker, more))
+            && of_other.is_none_or(|user| self.charges.may_hold(session, user, 1))
         {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::TooManyLocks,
-            "this user, or all users together, hold too many file locks",
+            "this user, its node, or all together hold too many file locks",
         ))
     }
 
@@ -213,7 +213,7 @@ impl Held {
     }
 
     fn insert(&mut self, key: Key, piece: Piece) {
-        self.charges.hold(piece.taker.user);
+        self.charges.hold(key.owner.door.session, piece.taker.user);
         *self.through.entry(key.through(&piece)).or_default() += 1;
         let old = self.locks.insert(key, piece);
         assert!(old.is_none(), "locks of one owner never overlap");
@@ -245,7 +245,8 @@ impl Held {
         if crowd.count == 0 {
             self.crowds.remove(&inode);
         }
-        self.charges.no_hold(piece.taker.user);
+        self.charges
+            .no_hold(key.owner.door.session, piece.taker.user);
         let through = key.through(&piece);
         let count = self
             .through

@@ -144,7 +144,8 @@ impl<W> LockTable<W> {
         match self.request(request, None) {
             // Nobody else has it.
             Err(error)
-                if error.kind() == ErrorKind::TooManyLocks && self.held.charges.may_keep() =>
+                if error.kind() == ErrorKind::TooManyLocks
+                    && self.held.charges.may_keep(request.owner.door.session) =>
             {
                 self.held.set(&request);
                 self.grant_waiting(request.space, request.inode, request.range);
@@ -166,15 +167,15 @@ impl<W> LockTable<W> {
         if self.closes_circle(&request) {
             return Err(ErrorKind::WouldDeadlock.into());
         }
-        let user = request.taker.user;
-        if !self.held.charges.may_wait(user) {
+        let (session, user) = (request.owner.door.session, request.taker.user);
+        if !self.held.charges.may_wait(session, user) {
             return Err(Error::new(
                 ErrorKind::TooManyLocks,
-                "too many lock requests of this user, or of all users, are waiting",
+                "too many lock requests of this user, of its node, or of all are waiting",
             ));
         }
         self.held.check_room(&request)?;
-        self.held.charges.wait(user);
+        self.held.charges.wait(session, user);
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.waiting.insert(ticket, Waiter { request, waker });
@@ -328,6 +329,12 @@ impl<W> LockTable<W> {
         (self.held.locks.len(), self.waiting.len())
     }
 
+    /// Number of granted requests whose waits haven't ended.
+    #[cfg(test)]
+    pub(super) fn unclaimed_count(&self) -> usize {
+        self.unclaimed.len()
+    }
+
     /// The locks held on an inode, by owner and start, with their open files.
     #[cfg(test)]
     pub(super) fn held(&self, space: LockSpace, inode: InodeId) -> Vec<(HeldLock, u64)> {
@@ -340,10 +347,10 @@ impl<W> LockTable<W> {
         held
     }
 
-    /// Pretends that the user holds this many more locks.
+    /// Pretends that a user of a session holds this many more locks.
     #[cfg(test)]
-    pub(super) fn charge_locks(&mut self, user: u32, count: usize) {
-        (0..count).for_each(|_| self.held.charges.hold(user));
+    pub(super) fn charge_locks(&mut self, session: SessionId, user: u32, count: usize) {
+        (0..count).for_each(|_| self.held.charges.hold(session, user));
     }
 
     /// Sets the number of locks from which an inode has spans.
@@ -370,7 +377,7 @@ impl<W> LockTable<W> {
             ..
         } = waiter.request;
         self.waits_of.remove(&(owner, ticket));
-        self.held.charges.no_wait(taker.user);
+        self.held.charges.no_wait(owner.door.session, taker.user);
         if let Some(queue) = self.queues.get_mut(&(space, inode)) {
             queue.remove(&ticket);
             if queue.is_empty() {

@@ -1,6 +1,7 @@
 //! Promises of the lock tables: ranges, waiters, deadlocks, against a byte-wise model.
 
 use super::charges::{Charges, LOCKS_MAX, USER_LOCKS_MAX, USER_WAITS_MAX, WAITS_MAX};
+use super::queued::QUEUED_MAX;
 use super::spans::{Span, Spans};
 use super::table::DOORS_MAX;
 use super::*;
@@ -318,7 +319,7 @@ fn an_interrupted_change_of_kind_leaves_the_lock_as_it_was() {
 fn an_owner_at_the_limit_of_locks_can_release_but_not_add_locks() {
     let mut all = Tables::new();
     let user = all.lock(1, None, range(0, 0)).taker.user;
-    all.table.charge_locks(user, USER_LOCKS_MAX - 2);
+    all.table.charge_locks(SESSION, user, USER_LOCKS_MAX - 2);
     all.set(all.lock(1, EXCLUSIVE, range(0, 9))).unwrap();
     all.set(all.lock(1, EXCLUSIVE, range(20, 29))).unwrap();
     let too_many = Err(ErrorKind::TooManyLocks);
@@ -334,28 +335,57 @@ fn an_owner_at_the_limit_of_locks_can_release_but_not_add_locks() {
     assert_eq!(all.set(all.lock(1, SHARED, range(40, 49))), too_many);
 }
 
+/// Takes locks and waits for a user of a session until no more are given. Returns how many.
+fn fill(charges: &mut Charges, session: SessionId, user: u32) -> (usize, usize) {
+    let before = charges.all();
+    while charges.may_hold(session, user, 1) {
+        charges.hold(session, user);
+    }
+    while charges.may_wait(session, user) {
+        charges.wait(session, user);
+    }
+    let after = charges.all();
+    (after.0 - before.0, after.1 - before.1)
+}
+
 #[test]
 fn no_user_can_take_all_locks_or_all_waits() {
     let mut charges = Charges::default();
-    let mut fill = |user| {
-        let before = charges.all();
-        while charges.may_hold(user, 1) {
-            charges.hold(user);
-        }
-        while charges.may_wait(user) {
-            charges.wait(user);
-        }
-        let after = charges.all();
-        (after.0 - before.0, after.1 - before.1)
-    };
     let most = (USER_LOCKS_MAX, USER_WAITS_MAX);
-    assert_eq!((fill(1), fill(2)), (most, most));
+    for user in 1..3 {
+        assert_eq!(fill(&mut charges, SESSION, user), most);
+    }
     for user in 3..10 {
-        let taken = fill(user);
+        let taken = fill(&mut charges, SESSION, user);
         assert!(taken.0 > 0 && taken.1 > 0, "user {user} finds nothing left");
     }
     let (held, waiting) = charges.all();
     assert!(held < LOCKS_MAX && waiting < WAITS_MAX);
+}
+
+/// Would be broken if a faulty daemon that names many users, or those of others, left nobody else a lock or a wait.
+#[test]
+fn no_session_can_take_all_locks_or_all_waits_whatever_users_it_names() {
+    let mut charges = Charges::default();
+    for user in 0..99 {
+        fill(&mut charges, SESSION, user);
+    }
+    for session in 2..6 {
+        let taken = fill(&mut charges, SessionId(session), 1);
+        assert!(
+            taken.0 >= 64 && taken.1 >= 64,
+            "session {session} gets {taken:?}"
+        );
+    }
+    let (held, waiting) = charges.all();
+    assert!(held < LOCKS_MAX && waiting < WAITS_MAX);
+    // Nor can it by saying that it had them under the owner before.
+    let mut charges = Charges::default();
+    while charges.may_keep(SESSION) {
+        charges.hold(SESSION, 1);
+    }
+    let other = SESSION.next();
+    assert!(charges.may_hold(other, 1, 1) && charges.may_keep(other));
 }
 
 /// Would be broken if a faulty daemon could make its owner remember doors without end.
@@ -444,6 +474,45 @@ fn a_number_under_which_a_session_waits_is_refused_for_another_wait() {
     assert_eq!(locks.counts(), (1, 1));
 }
 
+/// Would be broken if it depended on the room for waits whether a flock that is refused has given its old lock up: clients tell a
+/// new owner what they hold. Or if what was granted to a session that never asked outlived it.
+#[test]
+fn without_room_for_waits_a_free_lock_is_granted_and_a_flock_gives_its_old_one_up() {
+    let (locks, all) = (with_door(), Tables::new());
+    let set = |id, kind| locks.try_set(all.flock(id, kind)).unwrap();
+    // Each wait is granted, and never ended.
+    let most = QUEUED_MAX as u64 / 2;
+    for number in 0..most {
+        set(1, EXCLUSIVE);
+        assert!(!locks.queue(number, all.flock(2, EXCLUSIVE)).unwrap());
+        set(1, None);
+        set(2, None);
+    }
+    assert_eq!(locks.table.lock().unclaimed_count() as u64, most);
+    for id in [1, 3] {
+        assert!(locks.queue(most, all.flock(id, SHARED)).unwrap());
+    }
+    let refused = locks.queue(most, all.flock(1, EXCLUSIVE)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::TooManyLocks);
+    set(3, None);
+    set(4, EXCLUSIVE);
+    // Others still wait.
+    let door = LockDoor {
+        session: SESSION.next(),
+        ..DOOR
+    };
+    locks.begin_door(door).unwrap();
+    let mut of_other = all.flock(1, EXCLUSIVE);
+    of_other.owner.door = door;
+    assert!(!locks.queue(1, of_other).unwrap());
+    locks.release_session(SESSION);
+    let granted = locks.granted(door.session, 1).now_or_never();
+    granted.unwrap().unwrap();
+    assert_eq!(locks.table.lock().unclaimed_count(), 1);
+    assert_eq!(locks.end_wait(door.session, 1), Ok(()));
+    assert_eq!(locks.counts(), (1, 0));
+}
+
 #[test]
 fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
     let mut all = Tables::new();
@@ -451,7 +520,7 @@ fn half_of_a_lock_stays_charged_to_whom_the_lock_is() {
     let mut whole = all.lock(1, EXCLUSIVE, LockRange::ALL);
     let owner = whole.taker.user;
     all.set(whole).unwrap();
-    all.table.charge_locks(owner, USER_LOCKS_MAX - 2);
+    all.table.charge_locks(SESSION, owner, USER_LOCKS_MAX - 2);
     whole.taker.user = owner + 1;
     let hole = |at| LockRequest {
         kind: None,
@@ -680,7 +749,9 @@ fn a_lock_that_is_named_again_needs_no_room() {
         ..Reclaimed::default()
     };
     assert_eq!(locks.reclaim(SESSION, &part), 0);
-    locks.table.lock().charge_locks(1000, USER_LOCKS_MAX);
+    let mut table = locks.table.lock();
+    table.charge_locks(SESSION, 1000, USER_LOCKS_MAX);
+    drop(table);
     assert_eq!(locks.reclaim(SESSION, &part), 0);
 }
 
@@ -690,7 +761,9 @@ fn a_lock_that_is_named_again_needs_no_room() {
 fn a_lock_that_was_held_before_needs_no_share() {
     let locks = Locks::new();
     let tables = Tables::new();
-    locks.table.lock().charge_locks(1000, USER_LOCKS_MAX);
+    let mut table = locks.table.lock();
+    table.charge_locks(SESSION, 1000, USER_LOCKS_MAX);
+    drop(table);
     let part = Reclaimed {
         doors: vec![DOOR],
         locks: vec![tables.lock(1, EXCLUSIVE, range(0, 9))],
@@ -701,7 +774,8 @@ fn a_lock_that_was_held_before_needs_no_share() {
     assert_eq!(more.unwrap_err().kind(), ErrorKind::TooManyLocks);
     // All together have a limit nevertheless.
     let mut table = locks.table.lock();
-    table.charge_locks(1001, LOCKS_MAX + WAITS_MAX - USER_LOCKS_MAX - 1);
+    let all = LOCKS_MAX + WAITS_MAX;
+    table.charge_locks(SESSION.next(), 1001, all - USER_LOCKS_MAX - 1);
     drop(table);
     let part = Reclaimed {
         locks: vec![tables.lock(1, EXCLUSIVE, range(20, 29))],
