@@ -173,8 +173,12 @@ impl Book {
             }
             LockCall::Set(request) | LockCall::Queue { request, .. } => {
                 let waits = matches!(reply, Ok(OwnerReply::Waits));
-                let is_refused =
-                    matches!(reply, Err(error) if error.kind() == ErrorKind::WouldBlock);
+                let is_refused = reply.as_ref().is_err_and(|error| {
+                    matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TooManyLocks
+                    )
+                });
                 if is_done {
                     self.set(request);
                 } else if request.space == LockSpace::Whole && (waits || is_refused) {
@@ -478,7 +482,10 @@ mod tests {
         for (reply, is_kept) in [
             (Err(ErrorKind::WouldBlock.into()), false),
             (Ok(OwnerReply::Waits), false),
-            (Err(ErrorKind::TooManyLocks.into()), true),
+            (Err(ErrorKind::TooManyLocks.into()), false),
+            // Refused before anything was given up.
+            (Err(ErrorKind::InvalidArgument.into()), true),
+            (Err(ErrorKind::ShuttingDown.into()), true),
         ] {
             let mut book = Book::default();
             let shared = whole(Some(LockKind::Shared));
@@ -491,6 +498,13 @@ mod tests {
             lock(&mut book, queue, reply);
             assert_eq!(locks(&book), if is_kept { vec![shared] } else { vec![] });
         }
+        // One of the same kind gives nothing up.
+        let mut book = Book::default();
+        let shared = whole(Some(LockKind::Shared));
+        lock(&mut book, LockCall::Set(shared), Ok(OwnerReply::Done));
+        let refused = Err(ErrorKind::TooManyLocks.into());
+        lock(&mut book, LockCall::Set(shared), refused);
+        assert_eq!(locks(&book), [shared]);
     }
 
     /// Would be broken if a new owner were told of a lock that the one before may have ended and given to others.
