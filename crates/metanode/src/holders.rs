@@ -1,6 +1,6 @@
 //! Tracks which inodes are in use by which session, so that they outlive their last names.
 
-use model::{InodeId, SessionId};
+use model::{Error, ErrorKind, InodeId, Result, SessionId};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +9,23 @@ use world::{Map, Set};
 /// Partitions of the table, so that threads rarely contend.
 const PARTS: usize = 64;
 
+/// Inodes that a session may use at the same time: what its programs have open, and the FIFOs, sockets and devices that its
+/// kernel knows. Other inodes that a kernel caches aren't used. Each costs up to 80 bytes.
+const SESSION_USES_MAX: usize = 1 << 21;
+
+/// One of so many parts of that a session may have in addition: one that has few inodes in a partition gets another one there
+/// without a look at the others.
+const UNCOUNTED: usize = 4;
+
+/// Most inodes that a session uses.
+pub(crate) const SESSION_USED_MAX: usize = SESSION_USES_MAX + SESSION_USES_MAX / UNCOUNTED;
+
 /// Use counts by inode and session. Queried under the shard's lock, so its own locks are held only
 /// briefly.
 pub(crate) struct Holders {
     parts: [Mutex<HolderTable>; PARTS],
+    /// [`SESSION_USES_MAX`], less in tests.
+    session_max: usize,
     /// The number of the last operation of each slot that made an inode without a name and was
     /// answered by this owner: a copy of it that comes later makes no use.
     made: Mutex<BTreeMap<(SessionId, u8), u64>>,
@@ -24,6 +37,8 @@ pub(crate) struct Holders {
 #[derive(Default)]
 struct HolderTable {
     held: Map<InodeId, Uses>,
+    /// How many inodes each session uses, of those here.
+    counts: Map<SessionId, usize>,
     /// Inodes that may have no names: only these are released after their last use, so that
     /// ordinary closes don't involve the shard. Some may have got a name since.
     nameless: Set<InodeId>,
@@ -35,9 +50,40 @@ struct HolderTable {
 }
 
 impl HolderTable {
+    /// How often a session uses an inode; to be set, if it didn't.
+    fn uses_of(&mut self, session: SessionId, inode: InodeId) -> &mut u64 {
+        let uses = self.held.entry(inode).or_default();
+        let known = uses.iter().position(|(holder, _)| *holder == session);
+        let at = known.unwrap_or_else(|| {
+            *self.counts.entry(session).or_default() += 1;
+            uses.push((session, 0));
+            uses.len() - 1
+        });
+        &mut uses[at].1
+    }
+
+    fn is_used_by(&self, session: SessionId, inode: InodeId) -> bool {
+        let uses = self.held.get(&inode);
+        uses.is_some_and(|uses| uses.iter().any(|(holder, _)| *holder == session))
+    }
+
+    fn count_of(&self, session: SessionId) -> usize {
+        self.counts.get(&session).copied().unwrap_or_default()
+    }
+
     fn note_end(&mut self, inode: InodeId) {
         self.ends += 1;
         self.unreleased.insert(inode, self.ends);
+    }
+}
+
+/// A session uses an inode less.
+fn count_down(counts: &mut Map<SessionId, usize>, session: SessionId) {
+    if let Some(count) = counts.get_mut(&session) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&session);
+        }
     }
 }
 
@@ -48,6 +94,7 @@ impl Default for Holders {
     fn default() -> Self {
         Self {
             parts: std::array::from_fn(|_| Mutex::default()),
+            session_max: SESSION_USES_MAX,
             made: Mutex::default(),
             let_go: Mutex::new(Some(BTreeSet::new())),
         }
@@ -65,29 +112,62 @@ impl Holders {
         parts.map(|part| part.lock().held.len()).sum()
     }
 
+    /// How many inodes a session uses.
+    fn count_of(&self, session: SessionId) -> usize {
+        let parts = self.parts.iter();
+        parts.map(|part| part.lock().count_of(session)).sum()
+    }
+
+    /// Whether a session may use an inode: it does, or doesn't use too many others. What it makes, or has said to use under the
+    /// owner before, counts too.
+    ///
+    /// # Errors
+    /// `TooManyOpens`.
+    pub(crate) fn check_room(&self, session: SessionId, inode: InodeId) -> Result<()> {
+        let has_few = {
+            let table = self.part(inode);
+            let few = self.session_max / PARTS / UNCOUNTED;
+            table.count_of(session) < few || table.is_used_by(session, inode)
+        };
+        if has_few || self.count_of(session) < self.session_max {
+            return Ok(());
+        }
+        let text = format!(
+            "a node has at most {} files of a file system in use",
+            self.session_max
+        );
+        Err(Error::new(ErrorKind::TooManyOpens, text))
+    }
+
+    /// Whether a session may say that it uses so many inodes more: twice as many as it may use, since attempts to say it that
+    /// were given up count until one is complete.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub(crate) fn check_said(&self, session: SessionId, more: usize) -> Result<()> {
+        if self.count_of(session) + more <= 2 * self.session_max {
+            return Ok(());
+        }
+        let text = "a session doesn't use as many inodes as it says";
+        Err(Error::new(ErrorKind::InvalidArgument, text))
+    }
+
     /// Adds a use.
     pub(crate) fn hold(&self, session: SessionId, inode: InodeId) {
         let mut table = self.part(inode);
-        let uses = table.held.entry(inode).or_default();
-        match uses.iter_mut().find(|(holder, _)| *holder == session) {
-            // A faulty client may have said that there are very many.
-            Some((_, count)) => *count = count.saturating_add(1),
-            None => uses.push((session, 1)),
-        }
+        let count = table.uses_of(session, inode);
+        // A faulty client may have said that there are very many.
+        *count = count.saturating_add(1);
     }
 
     /// A session says to a new owner how often it uses an inode, which may have no names. The same
     /// again changes nothing.
     pub(crate) fn reclaim(&self, session: SessionId, inode: InodeId, count: u64) {
-        let mut table = self.part(inode);
         if count == 0 {
             return;
         }
-        let uses = table.held.entry(inode).or_default();
-        match uses.iter_mut().find(|(holder, _)| *holder == session) {
-            Some((_, known)) => *known = count,
-            None => uses.push((session, count)),
-        }
+        let mut table = self.part(inode);
+        *table.uses_of(session, inode) = count;
         table.nameless.insert(inode);
     }
 
@@ -96,12 +176,11 @@ impl Holders {
     /// said since; otherwise it has said that there are none, and what is known is older.
     pub(crate) fn reclaim_made(&self, session: SessionId, inode: InodeId, has_said: bool) {
         let mut table = self.part(inode);
-        let uses = table.held.entry(inode).or_default();
-        match uses.iter_mut().find(|(holder, _)| *holder == session) {
-            Some((_, count)) if has_said => *count = count.saturating_add(1),
-            Some((_, count)) => *count = 1,
-            None => uses.push((session, 1)),
-        }
+        let count = table.uses_of(session, inode);
+        *count = match has_said {
+            true => count.saturating_add(1),
+            false => 1,
+        };
         table.nameless.insert(inode);
     }
 
@@ -109,17 +188,19 @@ impl Holders {
     /// [`Holders::released`] is to follow.
     pub(crate) fn unhold(&self, session: SessionId, inode: InodeId) -> bool {
         let mut table = self.part(inode);
-        if let Some(uses) = table.held.get_mut(&inode) {
+        let HolderTable { held, counts, .. } = &mut *table;
+        if let Some(uses) = held.get_mut(&inode) {
             if let Some(at) = uses.iter().position(|(holder, _)| *holder == session) {
                 uses[at].1 -= 1;
                 if uses[at].1 == 0 {
                     uses.swap_remove(at);
+                    count_down(counts, session);
                 }
             }
             if !uses.is_empty() {
                 return false;
             }
-            table.held.remove(&inode);
+            held.remove(&inode);
         }
         let is_last = table.nameless.remove(&inode);
         if is_last {
@@ -161,10 +242,8 @@ impl Holders {
             let_go.remove(&inode);
         }
         let mut table = self.part(inode);
-        let uses = table.held.entry(inode).or_default();
-        if !uses.iter().any(|(holder, _)| *holder == session) {
-            uses.push((session, 1));
-        }
+        let count = table.uses_of(session, inode);
+        *count = (*count).max(1);
         table.nameless.insert(inode);
     }
 
@@ -227,10 +306,21 @@ impl Holders {
         let mut free = Vec::new();
         for part in &self.parts {
             let mut table = part.lock();
-            let HolderTable { held, nameless, .. } = &mut *table;
+            let HolderTable {
+                held,
+                nameless,
+                counts,
+                ..
+            } = &mut *table;
             let before = free.len();
             held.retain(|inode, uses| {
-                uses.retain(|(holder, _)| !ends(*holder, *inode));
+                uses.retain(|(holder, _)| {
+                    let goes = ends(*holder, *inode);
+                    if goes {
+                        count_down(counts, *holder);
+                    }
+                    !goes
+                });
                 if uses.is_empty() && nameless.remove(inode) {
                     free.push(*inode);
                 }
@@ -372,6 +462,68 @@ mod tests {
         assert!(holders.unhold(SessionId(2), InodeId(8)));
         assert!(!holders.unhold(SessionId(2), InodeId(7)));
         assert!(holders.is_held(InodeId(7)));
+    }
+
+    fn with_most(session_max: usize) -> Holders {
+        Holders {
+            session_max,
+            ..Holders::default()
+        }
+    }
+
+    /// Would be broken if a faulty daemon could make an owner remember uses without end, of inodes that needn't exist.
+    #[test]
+    fn a_session_uses_only_so_many_inodes_wherever_they_are() {
+        const MOST: usize = 8 * PARTS;
+        let session = SessionId(1);
+        let fill = |holders: &Holders, step: u64| {
+            for inode in (0..2 * MOST as u64).map(|at| InodeId(step * at)) {
+                if holders.check_room(session, inode).is_ok() {
+                    holders.hold(session, inode);
+                }
+            }
+            holders.count_of(session)
+        };
+        let holders = with_most(MOST);
+        assert_eq!(fill(&holders, 1), MOST);
+        let further = InodeId(MOST as u64);
+        let refused = holders.check_room(session, further).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::TooManyOpens);
+        // One that it uses already, or that another uses.
+        holders.check_room(session, InodeId(0)).unwrap();
+        holders.check_room(SessionId(2), further).unwrap();
+        holders.unhold(session, InodeId(1));
+        holders.check_room(session, further).unwrap();
+        // What it makes is there, and counts.
+        holders.hold_made(session, 3, 1, further);
+        assert!(holders.check_room(session, InodeId(1)).is_err());
+        holders.end_session(session);
+        assert_eq!(holders.count_of(session), 0);
+        // All in one partition; in the others it gets a few more.
+        assert_eq!(fill(&holders, PARTS as u64), MOST);
+        let all = fill(&holders, 1);
+        assert!(MOST < all && all <= MOST + MOST / UNCOUNTED, "{all}");
+    }
+
+    /// Would be broken if what attempts say that replace each other, and are never complete, piled up.
+    #[test]
+    fn a_session_says_only_so_much_whatever_it_begins_anew() {
+        const MOST: usize = 100;
+        let (holders, session) = (with_most(MOST), SessionId(1));
+        let say = |inodes: std::ops::Range<u64>| {
+            holders.check_said(session, inodes.clone().count())?;
+            inodes.for_each(|inode| holders.reclaim(session, InodeId(inode), 1));
+            Ok::<_, Error>(())
+        };
+        // Twice all that it may use, of which nothing is the same.
+        say(0..100).unwrap();
+        say(100..200).unwrap();
+        let refused = say(200..201).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        let kept: BTreeSet<_> = (100..200).map(InodeId).collect();
+        holders.keep_only(session, &kept);
+        assert_eq!(holders.count_of(session), MOST);
+        say(200..201).unwrap();
     }
 
     #[test]

@@ -126,6 +126,8 @@ kinds! {
     Superseded => RefreshMap, 116, "superseded";
     /// The owner is new and doesn't know all locks yet: ask again a little later.
     InGrace => Retry, 11, "in_grace";
+    /// ENFILE: more files in use at the same time than a node may have.
+    TooManyOpens => Retry, 23, "too_many_opens";
 }
 
 /// An error: its kind, what was attempted on what, and why it failed.

@@ -12,10 +12,11 @@
 //!
 //! NFS servers call this time the grace period (RFC 8881, section 8.4.2.1).
 
+use crate::holders::SESSION_USED_MAX;
 use crate::host::RELEASE_BUDGET;
 use crate::locks::Kept;
 use crate::metanode::Metanode;
-use model::owner::{OwnerReply, Reclaimed, Tenure};
+use model::owner::{OwnerReply, RECLAIM_MAX, Reclaimed, Tenure};
 use model::{Error, ErrorKind, InodeId, Reply, Result, SessionId, ShardEpoch};
 use namespace::sessions::{Sessions, Standing};
 use namespace::{Key, Record};
@@ -56,9 +57,18 @@ struct Told {
     named: Option<Named>,
 }
 
-/// Most parts of one attempt, of at most [`RECLAIM_MAX`](model::owner::RECLAIM_MAX) objects: bounds what is remembered
+/// Most parts of one attempt, of at most [`RECLAIM_MAX`] objects: bounds what is remembered
 /// of an attempt that replaces another.
 const PARTS_MAX: u32 = 1024;
+
+/// Most doors, locks and tokens that a session has, and more.
+const OTHERS_MAX: usize = 1 << 20;
+
+/// Most objects in one attempt.
+const SAID_MAX: usize = PARTS_MAX as usize * RECLAIM_MAX;
+
+// All that a session may have fits into an attempt.
+const _: () = assert!(SESSION_USED_MAX + OTHERS_MAX <= SAID_MAX);
 
 /// What to do with a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -203,6 +213,8 @@ impl Metanode {
         let (mut lost, mut freed) = (0, Vec::new());
         {
             let mut reclaim = self.reclaim.lock();
+            // A part that was heard counts as taken in.
+            self.holders.check_said(session, part.holds.len())?;
             if reclaim.hear(session, part)? == Part::Next {
                 for (inode, count) in &part.holds {
                     self.holders.reclaim(session, *inode, *count);

@@ -301,7 +301,10 @@ impl Metanode {
         let mut reply = OwnerReply::Done;
         let locks = self.locks();
         match request {
-            OwnerRequest::Hold { session, inode } => self.holders.hold(*session, *inode),
+            OwnerRequest::Hold { session, inode } => {
+                self.holders.check_room(*session, *inode)?;
+                self.holders.hold(*session, *inode);
+            }
             OwnerRequest::Unhold { .. } | OwnerRequest::UnholdAll { .. } => {
                 let (inodes, stamp) = unheld(request).expect("uses end");
                 for inode in inodes {
