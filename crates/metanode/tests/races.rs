@@ -232,6 +232,50 @@ fn what_a_session_held_is_released_although_the_request_that_ends_it_was_given_u
         .finished();
 }
 
+/// Would be broken if files went before the end of the session that uses them is recorded: if the owner ended then, the client
+/// could come back to the next one, and they would be gone.
+#[test]
+fn what_only_a_session_uses_is_there_as_long_as_its_record_says_that_it_is_open() {
+    let cluster = delayed(80, Point::SessionClosing);
+    let program = |world: World| async move {
+        rig::create(&world, Scheme::Replicate(1), 1).await;
+        let rig = rig::open(&world).await;
+        let (session, used, _) = last_use(&rig).await;
+        // Made without a name; its maker hasn't opened it yet.
+        let operation = Operation::CreateUnnamed {
+            directory: ROOT,
+            new: rig::new_inode(FileKind::File),
+        };
+        let stamp = Stamp {
+            turn: Turn::Slot { slot: 0, number: 1 },
+            ..Stamp::own(world.wall(), session)
+        };
+        let make = OwnerRequest::Execute { operation, stamp };
+        let made = match ask(&rig, session, make).await {
+            OwnerReply::Operation(Ranked {
+                reply: Reply::Entry { attributes, .. },
+                ..
+            }) => attributes.inode,
+            other => panic!("{other:?}"),
+        };
+        let inodes = [used, made];
+        let look = async {
+            world.sleep(SECOND).await;
+            assert!(rig.metanode.hosted().run_of_session(session).is_some());
+            for inode in inodes {
+                assert!(exists(&rig.metanode, inode, &rig.stamp()).await);
+            }
+        };
+        let (closed, ()) = join(rig.metanode.close_session(session), look).await;
+        closed.unwrap();
+        for inode in inodes {
+            assert!(!exists(&rig.metanode, inode, &rig.stamp()).await);
+        }
+        rig.close().await;
+    };
+    cluster.run(|_| cluster.node("owner").start(program).done());
+}
+
 /// Would be broken if what the owner remembers of a session outlived it: it was ended as its opening hadn't
 /// been answered.
 #[test]

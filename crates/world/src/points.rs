@@ -57,7 +57,7 @@ points! {
     OperationRun,
     /// The record of a session is durable; nobody knows it.
     SessionRecorded,
-    /// What a session has used is released; its record says that it is open, and it has its locks.
+    /// A session is being closed; its record says that it is open, and it has all that it had.
     SessionClosing,
     /// A token is granted; what its holder may see isn't durable, and it isn't told.
     TokenGranted,

@@ -86,31 +86,24 @@ impl Metanode {
 
     /// Ends a client's session, durably: its holds and locks end, and orphans that only it held are released.
     ///
-    /// Its locks go last, when a new owner would know of the end. Otherwise others could be told that they have them, and lose
-    /// them: that owner would give them back to a client that comes back.
+    /// What it has goes last, when a new owner would know of the end. Otherwise a client that comes back to that owner would go on
+    /// with files that are gone, and with locks that others were told they have.
     ///
     /// # Errors
     /// Errors of the releases, or if the end isn't durable yet; the session has ended in any case.
     pub async fn close_session(&self, session: SessionId) -> Result<()> {
         // First, so that no late request adds an open.
         self.refuse_requests(session);
-        let rest = Rest(self, session);
-        let stamp = self.host.stamp();
-        let mut result = Ok(());
+        let mut rest = Rest {
+            metanode: self,
+            session,
+            made: BTreeSet::new(),
+        };
         let slot = |session| Key::Slot { session, slot: 0 };
         let range = (slot(session), slot(session.next()));
+        // Before its end, which removes the records that say it.
         let made = self.just_made(&self.shard(), range).await;
-        for inode in self.end_uses(session) {
-            result = result.and(self.release(inode, &stamp).await);
-        }
-        match made {
-            Ok(made) => {
-                for inode in made {
-                    result = result.and(self.release(inode, &stamp).await);
-                }
-            }
-            Err(error) => result = result.and(Err(error)),
-        }
+        let mut result = made.map(|made| rest.made = made);
         self.owes_nothing(session);
         self.world.at(Point::SessionClosing).await;
         let ended = self.shard().end_session(session).await;
@@ -122,9 +115,10 @@ impl Metanode {
             failed => failed,
         });
         // Also what requests that were under way have taken and made since.
-        let late = self.end_uses(session);
+        let free = rest.end();
         drop(rest);
-        for inode in late {
+        let stamp = self.host.stamp();
+        for inode in free {
             result = result.and(self.release(inode, &stamp).await);
         }
         result
@@ -304,14 +298,32 @@ impl Metanode {
 
 /// What a session that is being closed still has: free once this is dropped, as that is done or given up. A round releases the
 /// inodes.
-struct Rest<'a>(&'a Metanode, SessionId);
+struct Rest<'a> {
+    metanode: &'a Metanode,
+    session: SessionId,
+    /// What its last operations have made, perhaps without names.
+    made: BTreeSet<InodeId>,
+}
+
+impl Rest<'_> {
+    /// Ends it. Returns the inodes that are to be released.
+    fn end(&mut self) -> BTreeSet<InodeId> {
+        let (metanode, session) = (self.metanode, self.session);
+        metanode.refuse_requests(session);
+        metanode.end_locks(session);
+        let mut free = BTreeSet::from_iter(metanode.end_uses(session));
+        // As long as it is open its records say what it has made, and it may come back for that.
+        if metanode.shard().session_standing(session) != Standing::Open {
+            let made = std::mem::take(&mut self.made).into_iter();
+            free.extend(made.filter(|inode| metanode.holders.lost_names(*inode)));
+        }
+        free
+    }
+}
 
 impl Drop for Rest<'_> {
     fn drop(&mut self) {
-        let Self(metanode, session) = *self;
-        metanode.refuse_requests(session);
-        metanode.end_locks(session);
-        drop(metanode.end_uses(session));
+        drop(self.end());
     }
 }
 
