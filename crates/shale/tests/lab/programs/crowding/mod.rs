@@ -58,7 +58,8 @@ impl Seen {
                 let since = Duration::from_millis(waiter["milliseconds"].as_u64().unwrap());
                 assert!(
                     since <= wait_max,
-                    "on n{node} it waits for {since:?}: {waiter}"
+                    "on n{node} it waits for {since:?}: {waiter}\n{}",
+                    all_waiters(lab, node)
                 );
                 if since >= self.longest.0 {
                     self.longest = (since, format!("n{node}: {waiter}"));
@@ -92,6 +93,13 @@ fn waiters(lab: &Lab, node: u32) -> Vec<Value> {
     // What it says of problems follows.
     let mut answers = serde_json::Deserializer::from_str(&ended.text).into_iter();
     answers.next().unwrap().unwrap()
+}
+
+/// What waits on all nodes, and for what: for whoever has to find out why something waits for too long.
+fn all_waiters(lab: &Lab, asked: u32) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shale"));
+    command.args(["waiters", "--all", "--dir"]);
+    bounded::run(command.arg(lab.node(asked))).text
 }
 
 /// Whether a request of a program waits, and not something inside.
