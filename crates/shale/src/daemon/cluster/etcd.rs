@@ -14,6 +14,9 @@
 //! broken snapshot aside for the one before, and removes copies of the database that it had begun. Until there is room it may
 //! complain of a log that can't be repaired.
 //!
+//! *Its disk hangs*: it may not end then, not even when it is killed. The daemon gives up waiting for it, so that it ends
+//! itself and another one can have the node's directory; a second etcd can't use the first one's data, which are locked.
+//!
 //! [`EtcdConfig::began`]: crate::daemon::config::EtcdConfig::began
 
 use crate::daemon::config::ClusterConfig;
@@ -39,7 +42,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// One that ran for so long starts again after the first pause.
 const RAN_WELL: Duration = Duration::from_secs(60);
-/// How long it may take to end.
+/// How long it may take to end when it is asked to, and again when it is killed.
 const END_MAX: Duration = Duration::from_secs(5);
 /// How often its end is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -201,7 +204,7 @@ impl Drop for EtcdProcess {
         *self.shared.ends.lock().unwrap_or_else(|it| it.into_inner()) = true;
         self.shared.changed.notify_all();
         if let Some(keeper) = self.keeper.take() {
-            // Ends within END_MAX.
+            // Ends within a few times END_MAX, whatever the process does.
             let _ = keeper.join();
         }
     }
@@ -227,8 +230,11 @@ fn keep(mut child: Child, shared: &Shared) {
                 return;
             }
             if shared.restarts.load(Ordering::SeqCst) {
-                end(&mut child);
-                break None;
+                if end(&mut child) {
+                    break None;
+                }
+                // Two would be one too many. It was killed, so it is started again when it has ended.
+                shared.restarts.store(false, Ordering::SeqCst);
             }
             match child.try_wait() {
                 Ok(Some(status)) => break Some(status.to_string()),
@@ -329,20 +335,46 @@ fn begin(shared: &Shared) -> Result<Child> {
     Ok(child)
 }
 
-/// Ends the process: politely, then by force.
-fn end(child: &mut Child) {
-    if let Some(pid) = Pid::from_raw(child.id().cast_signed()) {
-        let _ = kill_process(pid, Signal::TERM);
+/// Ends the process: politely, then by force. Returns whether it has ended: one that its disk holds up does when that
+/// answers.
+fn end(child: &mut Child) -> bool {
+    let id = child.id();
+    let tell = |signal| {
+        if let Some(pid) = Pid::from_raw(id.cast_signed()) {
+            let _ = kill_process(pid, signal);
+        }
+    };
+    let has_ended = ends_when_told(tell, || !matches!(child.try_wait(), Ok(None)), END_MAX);
+    if !has_ended {
+        tracing::error!(
+            pid = id,
+            "etcd was killed and hasn't ended, perhaps because its disk hangs (`dmesg`)"
+        );
     }
-    let begun = Instant::now();
-    while begun.elapsed() < END_MAX {
-        match child.try_wait() {
-            Ok(None) => std::thread::sleep(LOOK_EVERY),
-            _ => return,
+    has_ended
+}
+
+/// Tells a process to end, politely and then by force, and waits so long for it each time, at most. Returns whether it has
+/// ended.
+fn ends_when_told(
+    tell: impl Fn(Signal),
+    mut has_ended: impl FnMut() -> bool,
+    patience: Duration,
+) -> bool {
+    for signal in [Signal::TERM, Signal::KILL] {
+        tell(signal);
+        let begun = Instant::now();
+        loop {
+            if has_ended() {
+                return true;
+            }
+            if begun.elapsed() >= patience {
+                break;
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
     }
-    let _ = child.kill();
-    let _ = child.wait();
+    false
 }
 
 #[cfg(test)]
@@ -384,6 +416,22 @@ mod tests {
         assert_eq!(pauses.last(), Some(&Duration::from_secs(10)));
         // What was in its way is over.
         assert_eq!(pause_after(PAUSE_MAX, RAN_WELL + short), PAUSE_MIN);
+    }
+
+    /// Would be broken if a daemon whose etcd hangs with its disk waited for it without end, and kept the node's directory.
+    #[test]
+    fn an_etcd_that_does_not_end_when_it_is_killed_is_waited_for_no_longer() {
+        let told = std::cell::RefCell::new(Vec::new());
+        let tell = |signal| told.borrow_mut().push(signal);
+        assert!(!ends_when_told(tell, || false, Duration::ZERO));
+        assert_eq!(told.take(), [Signal::TERM, Signal::KILL]);
+        assert!(ends_when_told(tell, || true, Duration::ZERO));
+        assert_eq!(told.take(), [Signal::TERM], "it isn't killed");
+        // Only the second time that it is looked for.
+        let looks = std::cell::Cell::new(0);
+        let at_last = || looks.replace(looks.get() + 1) > 0;
+        assert!(ends_when_told(tell, at_last, Duration::ZERO));
+        assert_eq!(told.take(), [Signal::TERM, Signal::KILL]);
     }
 
     /// Would be broken if a lost directory founded a second etcd under the same name, or came back as a member that
