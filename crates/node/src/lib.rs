@@ -2,6 +2,7 @@
 //! program, the simulator and the benchmarks all start it this way.
 
 mod attempts;
+mod leftovers;
 mod member;
 mod nsds;
 mod pools;

@@ -431,23 +431,6 @@ impl LocalNsds {
         newest.map_or(new.failure_group, |it| it.failure_group)
     }
 
-    /// Whether a region that doesn't serve can be removed: there is none, or it is this NSD's and holds nothing.
-    ///
-    /// # Errors
-    /// None of its own: a region that can't be read is in use.
-    pub(super) async fn is_unused(&self, id: NsdId, path: &Path) -> Result<bool> {
-        if host::at_path(path) == AtPath::Nothing {
-            return Ok(true);
-        }
-        let opened = open_one(&self.world, &self.coordination, self.cluster, id, path).await;
-        let Ok((nsd, _)) = opened else {
-            return Ok(false);
-        };
-        let usage = nsd.usage();
-        nsd.close().await?;
-        Ok(usage.blobs == 0 && usage.log_entries == 0)
-    }
-
     /// Takes an NSD out of use: its contents move to the others, or are rebuilt there.
     ///
     /// # Errors

@@ -1,6 +1,10 @@
 //! erasure(4+2) on six NSDs: losing two causes only a pause, and flipped bits are repaired.
 
-use crate::fixture::{Node, eventually, pattern, poll};
+use crate::fixture::{
+    Node, eventually,
+    leftovers::{Leftovers, cluster_of},
+    pattern, poll,
+};
 use std::{
     fs::{self, File, OpenOptions},
     io::Write,
@@ -162,7 +166,10 @@ fn an_nsd_is_added_to_the_end_though_its_asker_goes_away() {
     let both = |nsds: &serde_json::Value| online(nsds) == 2;
     wait_for(&node, &["nsd", "list"], both);
     node.must(&["down"]);
+    // If the daemon dies meanwhile, nothing that nobody knows of stays allocated.
+    let left = Leftovers::in_node(&node, cluster_of(&node));
     node.must(&["up"]);
+    left.must_be_discarded();
     assert!(both(&node.ask(&["nsd", "list"])));
     node.check();
 }

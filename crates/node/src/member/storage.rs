@@ -5,13 +5,11 @@
 use super::Member;
 use crate::nsds::Removal;
 use crate::pools::{GenerationView, PoolChange, fails_with};
-use metanode::DATA_POOL;
 use model::map::{NsdState, PoolMap};
 use model::{Error, ErrorKind, NodeId, NsdId, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use world::host;
 
 impl Member {
     /// A number for a new NSD of this node, which no other gets. Whoever starts the node's daemon
@@ -36,36 +34,19 @@ impl Member {
         self.parts.nsds.add(nsd, path, bytes).await
     }
 
-    /// Removes what attempts to add an NSD have left that broke off before the pool's map named it: of the regions of this
-    /// node that are `noted`, those below `own` that hold nothing. Returns the NSDs that should be noted no more. A region
-    /// with contents, or one elsewhere, stays: the map may be the one that is wrong. While no NSD is added here.
+    /// As [`crate::LocalNsds::discard_leftovers`].
     ///
     /// # Errors
-    /// Those of coordination; a region that can't be removed.
+    /// As [`crate::LocalNsds::discard_leftovers`].
     pub async fn discard_leftovers(
         &self,
         noted: &BTreeMap<NsdId, PathBuf>,
         own: &Path,
     ) -> Result<Vec<NsdId>> {
         let parts = &self.parts;
-        let map = parts.coordination.pool_map(DATA_POOL).await?;
-        let Some(map) = map.map(|it| it.value) else {
-            return Ok(Vec::new());
-        };
-        let mut discarded = Vec::new();
-        for (nsd, path) in noted.iter().filter(|(nsd, _)| map.nsd(**nsd).is_none()) {
-            if !path.starts_with(own) || !parts.nsds.is_unused(*nsd, path).await? {
-                tracing::warn!(%nsd, path = %path.display(), "the pool doesn't know this NSD, and its region stays as it is; \
-                    remove the region and its line in node.toml if nothing in it is needed");
-                continue;
-            }
-            host::remove_file(path).map_err(|error| {
-                Error::new(ErrorKind::Unavailable, error.to_string())
-                    .while_doing(format!("removing {}", path.display()))
-            })?;
+        let discarded = parts.nsds.discard_leftovers(noted, own).await?;
+        for nsd in &discarded {
             parts.coordination.remove_home(*nsd, parts.run.node).await?;
-            tracing::info!(%nsd, path = %path.display(), "removed the region of an NSD that was never added");
-            discarded.push(*nsd);
         }
         Ok(discarded)
     }

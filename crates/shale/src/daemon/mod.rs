@@ -190,6 +190,7 @@ async fn live_alone(
     events.tell("daemon-started", "this node", "it serves");
     // Nobody else changes what its kernel has: it needs no watchdog.
     let serving = Serving::new(dir, config, running, events, None, on_demand);
+    serving.discard_leftovers().await;
     serve(&Arc::new(serving), on_demand).await
 }
 

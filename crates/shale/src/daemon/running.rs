@@ -8,7 +8,12 @@ use metanode::{MemoryUse, Metanode};
 use model::{Error, ErrorKind, FileSystemName, InodeId, NsdId, Result};
 use node::{FIRST_FILE_SYSTEM, GenerationView, Node, NsdView, PoolChange, ROOT_SHARD, Removal};
 use pool::Pool;
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use world::{Instant, World};
 
 /// How often a command that waits looks whether the node has its lease.
@@ -272,6 +277,21 @@ impl Running {
         match self {
             Self::Alone(node) => node.nsds().add(nsd, path, bytes).await,
             Self::InCluster(here) => here.member().add_nsd(nsd, path, bytes).await,
+        }
+    }
+
+    /// Removes what attempts to add an NSD have left that broke off.
+    ///
+    /// # Errors
+    /// As [`node::LocalNsds::discard_leftovers`].
+    pub async fn discard_leftovers(
+        &self,
+        noted: &BTreeMap<NsdId, PathBuf>,
+        own: &Path,
+    ) -> Result<Vec<NsdId>> {
+        match self {
+            Self::Alone(node) => node.nsds().discard_leftovers(noted, own).await,
+            Self::InCluster(here) => here.member().discard_leftovers(noted, own).await,
         }
     }
 

@@ -449,12 +449,9 @@ impl Serving {
     /// Forgets NSDs of this node whose adding broke off before the pool's map named them, and removes their regions. Before
     /// the node serves.
     pub async fn discard_leftovers(&self) {
-        let Running::InCluster(here) = &self.running else {
-            return;
-        };
         let discarded = async {
             let noted = self.config.lock().region_paths()?;
-            for nsd in here.member().discard_leftovers(&noted, &self.dir).await? {
+            for nsd in self.running.discard_leftovers(&noted, &self.dir).await? {
                 self.note_path(nsd, None)?;
             }
             Ok::<_, Error>(())

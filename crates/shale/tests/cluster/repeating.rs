@@ -1,16 +1,7 @@
 //! Joins that broke off, or are asked for again.
 
 use super::{Cluster, refused};
-use crate::fixture::{Node, eventually};
-use coordination::Coordination;
-use model::NsdId;
-use node::Member;
-use std::collections::BTreeMap;
-use std::fs;
-use world::World;
-
-/// Bytes of a region of an embedded store.
-const STORE_BYTES: u64 = 8 << 20;
+use crate::fixture::{Node, eventually, leftovers::Leftovers};
 
 #[test]
 fn a_join_is_repeated_as_it_was_or_refused() {
@@ -26,25 +17,14 @@ fn a_join_is_repeated_as_it_was_or_refused() {
     assert_eq!(own(&cluster), 0);
     // An attempt broke off after node.toml had the path of an NSD that the pool doesn't know.
     node.must(&["down"]);
-    let region = node.dir.join("nsd/99.region");
-    format_region(&cluster, &region);
-    let strange = node.dir.join("nsd/98.region");
-    fs::write(&strange, "of somebody").unwrap();
-    let toml = node.dir.join("node.toml");
-    let noted = fs::read_to_string(&toml).unwrap();
-    let lines = format!("[nsds]\n99 = {region:?}\n98 = {strange:?}\n");
-    fs::write(&toml, noted.replace("[nsds]\n", &lines)).unwrap();
+    let id = cluster.view(1)["cluster"].as_str().unwrap().to_owned();
+    let id = u128::from_str_radix(&id, 16).unwrap();
+    let left = Leftovers::in_node(&node, id);
     // The same command makes up for it.
     let again = cluster.try_to_be(&node, 2, &token, false, &[]);
     assert!(again.status.success(), "{again:?}");
     assert_eq!(own(&cluster), 1);
-    assert!(!region.exists(), "nobody would ever use it");
-    assert!(strange.exists(), "what it is nobody knows");
-    let noted = fs::read_to_string(&toml).unwrap();
-    assert!(
-        !noted.contains("99.region") && noted.contains("98.region"),
-        "{noted}"
-    );
+    left.must_be_discarded();
     let again = cluster.try_to_be(&node, 2, &token, false, &[]);
     assert!(again.status.success(), "{again:?}");
     assert_eq!(own(&cluster), 1);
@@ -60,27 +40,6 @@ fn a_join_is_repeated_as_it_was_or_refused() {
         assert!(refused(&output).contains(part), "{output:?}");
     }
     cluster.nodes.push(node);
-}
-
-/// Makes a region of the cluster's NSD 99, which holds nothing.
-fn format_region(cluster: &Cluster, path: &std::path::Path) {
-    let id = cluster.view(1)["cluster"].as_str().unwrap().to_owned();
-    let id = u128::from_str_radix(&id, 16).unwrap();
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(async {
-        let world = World::real();
-        let store = path.with_extension("store");
-        let disk = world.create_disk(&store, STORE_BYTES).unwrap();
-        let facts = Coordination::embedded(&world, disk).await.unwrap();
-        facts.set_cluster(id).await.unwrap();
-        let region = BTreeMap::from([(NsdId(99), (path.to_path_buf(), 512 << 20))]);
-        Member::format_nsds(&world, &facts, &region).await.unwrap();
-        fs::remove_file(&store).unwrap();
-    });
 }
 
 #[test]

@@ -1,0 +1,60 @@
+//! What attempts to add an NSD have left that broke off before the pool's map named it: a region, all of it allocated, that
+//! nobody would ever use.
+
+use super::nsds::{LocalNsds, open_one};
+use metanode::DATA_POOL;
+use model::{Error, ErrorKind, NsdId, Result};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use world::host::{self, AtPath};
+
+impl LocalNsds {
+    /// Removes what such attempts have left: of the regions of this node that are `noted`, those below `own` that hold
+    /// nothing. Returns the NSDs that should be noted no more. A region with contents, or one elsewhere, stays: the map may
+    /// be the one that is wrong. While no NSD is added here.
+    ///
+    /// # Errors
+    /// Those of coordination; a region that can't be removed.
+    pub async fn discard_leftovers(
+        &self,
+        noted: &BTreeMap<NsdId, PathBuf>,
+        own: &Path,
+    ) -> Result<Vec<NsdId>> {
+        let map = self.coordination.pool_map(DATA_POOL).await?;
+        let Some(map) = map.map(|it| it.value) else {
+            return Ok(Vec::new());
+        };
+        let mut discarded = Vec::new();
+        for (nsd, path) in noted.iter().filter(|(nsd, _)| map.nsd(**nsd).is_none()) {
+            if !path.starts_with(own) || !self.is_unused(*nsd, path).await? {
+                tracing::warn!(%nsd, path = %path.display(), "the pool doesn't know this NSD, and its region stays as it is; \
+                    remove the region and its line in node.toml if nothing in it is needed");
+                continue;
+            }
+            host::remove_file(path).map_err(|error| {
+                Error::new(ErrorKind::Unavailable, error.to_string())
+                    .while_doing(format!("removing {}", path.display()))
+            })?;
+            tracing::info!(%nsd, path = %path.display(), "removed the region of an NSD that was never added");
+            discarded.push(*nsd);
+        }
+        Ok(discarded)
+    }
+
+    /// Whether a region that doesn't serve can be removed: there is none, or it is this NSD's and holds nothing.
+    ///
+    /// # Errors
+    /// None of its own: a region that can't be read is in use.
+    async fn is_unused(&self, id: NsdId, path: &Path) -> Result<bool> {
+        if host::at_path(path) == AtPath::Nothing {
+            return Ok(true);
+        }
+        let opened = open_one(&self.world, &self.coordination, self.cluster, id, path).await;
+        let Ok((nsd, _)) = opened else {
+            return Ok(false);
+        };
+        let usage = nsd.usage();
+        nsd.close().await?;
+        Ok(usage.blobs == 0 && usage.log_entries == 0)
+    }
+}
