@@ -102,8 +102,9 @@ fn set_rights(directory: &Path, rights: u32) -> io::Result<()> {
     made.set_permissions(Permissions::from_mode(rights))
 }
 
-/// Refuses a directory that other users own, may write to, or could replace. One that doesn't exist
-/// is fine.
+/// Refuses a directory that other users own or may write to, or that everyone could replace. Whoever owns a directory above
+/// it, or may write to one as a member of its group, is trusted: `docs/operations/mounting.md` tells people to look. One that
+/// doesn't exist is fine.
 ///
 /// # Errors
 /// `NotPermitted`, saying what to do.
@@ -293,6 +294,9 @@ mod tests {
         let text = check(&dir).unwrap_err().to_string();
         assert!(text.contains("chmod o-w"), "{text}");
         fs::set_permissions(home.path(), Permissions::from_mode(0o1777)).unwrap();
+        check(&dir).unwrap();
+        // That only people can judge, as the documents say.
+        fs::set_permissions(home.path(), Permissions::from_mode(0o775)).unwrap();
         check(&dir).unwrap();
         fs::write(home.path().join("file"), "").unwrap();
         assert!(check(&home.path().join("file")).is_err());
