@@ -5,6 +5,7 @@
 
 use crate::extended;
 use crate::file_system::FileSystem;
+use crate::judging::{choose_group, new_inode};
 use crate::kernel_cache::{KernelCache, Number};
 use crate::listed::{Listed, ListedPage};
 use crate::listing::Listing;
@@ -499,18 +500,6 @@ async fn find_directory(client: &Client, base: InodeId, path: &Path) -> Result<I
     Ok(found)
 }
 
-fn new_inode(caller: &Caller, kind: FileKind, mode: u32, umask: u32) -> NewInode {
-    NewInode {
-        kind,
-        mode,
-        umask,
-        uid: caller.uid,
-        gid: caller.gid,
-        rdev: 0,
-        target: Bytes::new(),
-    }
-}
-
 impl FileSystem for Door {
     async fn lookup(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<Found> {
         let directory = self.inside(directory);
@@ -585,7 +574,8 @@ impl FileSystem for Door {
         create: Create,
     ) -> Result<(InodeEntry, Opened)> {
         let (directory, asked) = (self.inside(directory), self.client.asked());
-        let new = new_inode(caller, FileKind::File, create.mode, create.umask);
+        let mut new = new_inode(caller, FileKind::File, create.mode, create.umask);
+        choose_group(&self.client, caller, directory, &mut new).await?;
         let attributes = match self
             .client
             .create_and_open(directory, name.clone(), new)
@@ -613,7 +603,8 @@ impl FileSystem for Door {
         create: Create,
     ) -> Result<(InodeEntry, Opened)> {
         let (directory, asked) = (self.inside(directory), self.client.asked());
-        let new = new_inode(caller, FileKind::File, create.mode, create.umask);
+        let mut new = new_inode(caller, FileKind::File, create.mode, create.umask);
+        choose_group(&self.client, caller, directory, &mut new).await?;
         let attributes = self.client.create_unnamed(directory, new).await?;
         Ok((
             self.entry(attributes, asked),
@@ -630,11 +621,12 @@ impl FileSystem for Door {
     ) -> Result<InodeEntry> {
         let (directory, asked) = (self.inside(directory), self.client.asked());
         let target = Bytes::copy_from_slice(make.target);
-        let new = NewInode {
+        let mut new = NewInode {
             rdev: make.rdev,
             target,
             ..new_inode(caller, make.kind, make.mode, make.umask)
         };
+        choose_group(&self.client, caller, directory, &mut new).await?;
         let made = self.client.create(directory, name.clone(), new).await?;
         self.note_change(directory);
         Ok(self.remembered(made, asked).await)

@@ -1,16 +1,20 @@
 //! What the kernel doesn't send of the caller of a request, as /proc tells it: its groups but one, and its capabilities.
 //!
-//! It is asked for only where a change is judged again that the kernel has judged, perhaps by an outdated owner and group.
+//! It is asked for only where a change is judged again that the kernel has judged, perhaps by an outdated owner and group, and
+//! where a program is made that not every kernel judges.
 
 use crate::signals::{line, set, tells};
 use crate::verbs::Caller;
+use bytes::Bytes;
 use client::Client;
-use model::{Attributes, Error, ErrorKind, InodeId, Result, SetAttributes};
+use model::operation::NewInode;
+use model::{Attributes, Error, ErrorKind, FileKind, InodeId, Result, SetAttributes};
 
 const SETGID: u32 = 0o2000;
-/// Capabilities: to change owners and groups, and whatever else only an owner may change.
+/// Capabilities: to change owners and groups, whatever else only an owner may change, and setgid for any group.
 const CHOWN: u64 = 1 << 0;
 const FOWNER: u64 = 1 << 3;
+const FSETID: u64 = 1 << 4;
 
 /// User and group for which a change is done ([`SetAttributes::only_for`]). A new mode keeps setgid if the caller is in the file's
 /// group, whichever of the caller's groups that is: so it is looked up for the rare mode with setgid.
@@ -53,6 +57,39 @@ pub(crate) async fn set_attributes(
     set.only_for = None;
     // Boxed because it is rare: otherwise every change's future would contain it.
     Box::pin(client.set_attributes(inode, set)).await
+}
+
+/// What a caller makes.
+pub(crate) fn new_inode(caller: &Caller, kind: FileKind, mode: u32, umask: u32) -> NewInode {
+    NewInode {
+        kind,
+        mode,
+        umask,
+        uid: caller.uid,
+        gid: caller.gid,
+        rdev: 0,
+        target: Bytes::new(),
+    }
+}
+
+/// Lets what the caller makes have its directory's group from the beginning, if that is passed on and the caller may give its
+/// rights away: only then does it keep setgid, whatever becomes of the directory meanwhile ([`NewInode::inherited`]).
+pub(crate) async fn choose_group(
+    client: &Client,
+    caller: &Caller,
+    directory: InodeId,
+    new: &mut NewInode,
+) -> Result<()> {
+    if !new.lends_group() || caller.uid == 0 {
+        return Ok(());
+    }
+    // Boxed because it is rare: otherwise every create's future would contain it.
+    let found = Box::pin(client.get_attributes(directory)).await?;
+    let is_passed_on = found.mode & SETGID != 0 && found.gid != new.gid;
+    if is_passed_on && (is_in(caller.pid, found.gid) || has(caller.pid, FSETID)) {
+        new.gid = found.gid;
+    }
+    Ok(())
 }
 
 /// Whether the caller may do with everybody's files what is for their owners.

@@ -317,7 +317,8 @@ pub struct NewInode {
     pub umask: u32,
     /// Owner.
     pub uid: u32,
-    /// Group, unless the directory passes on its own (setgid).
+    /// Group, unless the directory passes on its own (setgid). Of what [`NewInode::lends_group`], the directory's if the
+    /// caller may give that group's rights away.
     pub gid: u32,
     /// Device number of device files.
     pub rdev: u32,
@@ -326,13 +327,24 @@ pub struct NewInode {
 }
 
 impl NewInode {
+    /// Whether everybody who runs it is to get its group's rights. The umask doesn't count, as in Linux.
+    #[must_use]
+    pub fn lends_group(&self) -> bool {
+        const LENDING: u32 = SETGID | GROUP_EXECUTE;
+        self.kind != FileKind::Directory && self.mode & LENDING == LENDING
+    }
+
     /// Permission bits and group of an inode that is made in a directory with these, unless that has a default ACL.
+    /// Before 6.0 Linux leaves it to us that nobody gets the rights of a directory's group by making a program there.
     #[must_use]
     pub fn inherited(&self, directory_mode: u32, directory_gid: u32) -> (u32, u32) {
         let mode = self.mode & 0o7777 & !(self.umask & 0o777);
         match directory_mode & SETGID {
             0 => (mode, self.gid),
             passed_on if self.kind == FileKind::Directory => (mode | passed_on, directory_gid),
+            _ if self.lends_group() && self.uid != 0 && self.gid != directory_gid => {
+                (mode & !SETGID, directory_gid)
+            }
             _ => (mode, directory_gid),
         }
     }
@@ -373,8 +385,9 @@ impl NewInode {
     }
 }
 
-/// In a directory's mode: what is made in it gets its group.
+/// In a directory's mode: what is made in it gets its group. In a program's: who runs it gets its group's rights.
 const SETGID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
 
 /// What a rename does with an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -46,6 +46,8 @@ fn errno(result: std::io::Result<impl Sized>) -> i32 {
 
 /// CAP_FOWNER: to change everybody's files as their owners may.
 const FOWNER: u32 = 3;
+/// CAP_FSETID: to give files setgid for any group.
+const FSETID: u32 = 4;
 
 /// Runs `what` on a separate thread with the rights of a user that has one capability.
 fn with_capability<T: Send>(user: u32, capability: u32, what: impl FnOnce() -> T + Send) -> T {
@@ -322,6 +324,30 @@ fn an_owner_outside_of_the_group_loses_setgid_with_chmod_and_setfacl() {
             run("setfacl", &["-m", "u::rwx,g::rwx,o::rwx", name]);
             assert_eq!(mode_alone(&path), after, "setfacl {name}, group {group}");
         }
+    }
+    // Nor does one get it for the group of a directory by making a file there.
+    let shared = node.path("directory");
+    set_mode(&shared, 0o2777);
+    let directory = File::open(&shared).unwrap();
+    let make = |name: &str| {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+        drop(open_at(&directory, name, flags, 0o2755).unwrap());
+    };
+    as_user(USER, &[USER], || make("by-other"));
+    as_user(USER, &[GROUP], || make("by-member"));
+    as_user(USER, &[USER, GROUP], || make("by-member-of-several"));
+    with_capability(USER, FSETID, || make("by-capable"));
+    make("by-root");
+    for (name, setgid) in [
+        ("by-other", 0),
+        ("by-member", 0o2000),
+        ("by-member-of-several", 0o2000),
+        ("by-capable", 0o2000),
+        ("by-root", 0o2000),
+    ] {
+        let made = fs::metadata(shared.join(name)).unwrap();
+        let found = (made.gid(), made.mode() & 0o2000);
+        assert_eq!(found, (GROUP, setgid), "{name}");
     }
 }
 

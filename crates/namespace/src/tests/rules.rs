@@ -45,6 +45,56 @@ fn a_setgid_directory_passes_its_group_on() {
     assert_eq!((child.gid, child.mode), (77, 0o2644));
 }
 
+/// As Linux judges from 6.0 on, and leaves to file systems before (`mode_strip_sgid`).
+#[test]
+fn a_program_lends_the_group_of_a_setgid_directory_only_if_its_maker_is_in_it() {
+    let mut store = Store::new();
+    let (shared, plain) = (store.directory(ROOT, "d"), store.directory(ROOT, "e"));
+    for (directory, mode) in [(shared, 0o2777), (plain, 0o777)] {
+        let set = SetAttributes {
+            mode: Some(mode),
+            gid: Some(77),
+            ..Default::default()
+        };
+        store.set(directory, set).unwrap();
+    }
+    let (root, member, other) = ((0, 0), (10, 77), (10, 20));
+    let (file, fifo) = (FileKind::File, FileKind::Fifo);
+    let cases = [
+        (shared, file, other, 0o6755, 0, (0o4755, 77)),
+        (shared, fifo, other, 0o2755, 0, (0o755, 77)),
+        (shared, file, other, 0o2755, 0o777, (0, 77)),
+        (shared, file, other, 0o2745, 0, (0o2745, 77)),
+        (shared, file, member, 0o6755, 0, (0o6755, 77)),
+        (shared, file, root, 0o2755, 0, (0o2755, 77)),
+        (shared, FileKind::Directory, other, 0o755, 0, (0o2755, 77)),
+        (plain, file, other, 0o2755, 0, (0o2755, 20)),
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let (directory, kind, (uid, gid), mode, umask, made) = case;
+        let new = NewInode {
+            mode,
+            umask,
+            uid,
+            gid,
+            ..new_inode(kind)
+        };
+        let make = Operation::Create {
+            directory,
+            name: file_name(&number.to_string()),
+            new: new.clone(),
+        };
+        let parent = store.attributes(directory).unwrap();
+        let found = entry(store.run(&make)).unwrap();
+        assert_eq!((found.mode, found.gid), made, "{number}: {new:?}");
+        if kind == file {
+            let (here, _) = new.make_in(&parent, found.inode.number(), found.ctime);
+            assert_eq!((here.mode, here.gid), made, "{number}, without the owner");
+        }
+    }
+    store.audit();
+}
+
 #[test]
 fn children_of_a_directory_have_neighbouring_numbers() {
     let mut store = Store::new();
