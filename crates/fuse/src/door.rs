@@ -105,7 +105,7 @@ impl Door {
     }
 
     /// A door to the directory at `path` below `base`, the root of the client's file system, and everything below it. All doors of a
-    /// client in this process must share `siblings`.
+    /// client in this process must share `siblings`. Dropping the future leaves nothing open.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `InvalidArgument`, naming the path and the part that is wrong.
@@ -119,15 +119,19 @@ impl Door {
         let root = find_directory(&client, base, path)
             .await
             .map_err(|error| error.while_doing(format!("finding subdir={}", path.display())))?;
-        // Held open, so that the root of the mount outlives its last name.
-        if root != InodeId::ROOT {
-            client.open(root, OpenFlags::default()).await?;
-        }
-        let door = Self::of(client.clone(), settings, root, siblings).await;
-        if door.is_err() && root != InodeId::ROOT {
-            client.release(root).await;
-        }
-        door
+        let (world, siblings) = (client.world().clone(), Arc::clone(siblings));
+        let beginning = async move {
+            // Held open, so that the root of the mount outlives its last name.
+            if root != InodeId::ROOT {
+                client.open(root, OpenFlags::default()).await?;
+            }
+            let door = Self::of(client.clone(), settings, root, &siblings).await;
+            if door.is_err() && root != InodeId::ROOT {
+                client.release(root).await;
+            }
+            door
+        };
+        crate::unmounted::begin(&world, beginning).await
     }
 
     async fn of(

@@ -66,6 +66,7 @@ mod table;
 mod thread_ring;
 mod transport;
 mod umount_table;
+mod unmounted;
 mod verbs;
 mod waiting;
 

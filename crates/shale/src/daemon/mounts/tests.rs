@@ -7,8 +7,9 @@ use client::{Client, ClientSettings, Losses, Owner, OwnerWay, Owners, RemoteOwne
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending, ready};
 use model::map::{Generation, PoolMap};
-use model::owner::{OwnerReply, OwnerRequest};
-use model::{GroupId, InodeId, MapEpoch, Scheme, SessionId, ShardId};
+use model::operation::{Rank, Ranked};
+use model::owner::{LockCall, OwnerReply, OwnerRequest};
+use model::{FileKind, GroupId, InodeId, MapEpoch, Operation, Reply, Scheme, SessionId, ShardId};
 use pool::Pool;
 use world::call::{Asked, Local};
 use world::sim::Simulation;
@@ -189,6 +190,97 @@ fn who_mounts_is_told_in_time_that_no_owner_answers() {
         }
     });
     run.finished();
+}
+
+/// An owner that does at once what it is asked, and gives some answers after a mount is given up.
+struct Late {
+    world: World,
+    is_late: fn(&OwnerRequest) -> bool,
+    /// How often its session holds an inode, and its doors.
+    uses: watch::Sender<u32>,
+}
+
+impl Late {
+    /// Every name is that of a directory.
+    fn execute(operation: &Operation) -> OwnerReply {
+        let inode = InodeId(InodeId::ROOT.0 + 1);
+        let attributes = testkit::inodes::attributes(inode, FileKind::Directory);
+        let reply = match operation {
+            Operation::Lookup { .. } => Reply::Entry {
+                attributes,
+                directory: None,
+            },
+            _ => Reply::Attributes {
+                attributes,
+                unfinished: false,
+            },
+        };
+        let rank = Rank::default();
+        OwnerReply::Operation(Ranked { reply, rank })
+    }
+}
+
+impl Local<OwnerRequest, Result<OwnerReply>> for Late {
+    fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
+        let answer = match request {
+            OwnerRequest::Execute { operation, .. } => Ok(Self::execute(operation)),
+            OwnerRequest::Hold { .. } | OwnerRequest::Lock(LockCall::BeginDoor(_)) => {
+                self.uses.send_modify(|uses| *uses += 1);
+                Ok(OwnerReply::Done)
+            }
+            OwnerRequest::Unhold { .. } | OwnerRequest::Lock(LockCall::EndDoor(_)) => {
+                self.uses.send_modify(|uses| *uses -= 1);
+                Ok(OwnerReply::Done)
+            }
+            _ => return Asked::Waits(Box::pin(pending())),
+        };
+        if !(self.is_late)(request) {
+            return Asked::Ready(answer);
+        }
+        let late = self.world.sleep(ASKING_MAX * 2);
+        Asked::Waits(Box::pin(async move {
+            late.await;
+            answer
+        }))
+    }
+}
+
+/// Would be broken if a mount that is given up kept its root, which nobody could delete as long as the file system is open, or its
+/// door, of which a session has 4,096.
+#[test]
+fn a_mount_that_is_given_up_leaves_nothing_open() {
+    let late: [fn(&OwnerRequest) -> bool; 3] = [
+        |request| matches!(request, OwnerRequest::Hold { .. }),
+        |request| {
+            matches!(
+                request,
+                OwnerRequest::Execute {
+                    operation: Operation::GetAttributes { .. },
+                    ..
+                }
+            )
+        },
+        |request| matches!(request, OwnerRequest::Lock(LockCall::BeginDoor(_))),
+    ];
+    for is_late in late {
+        let run = Simulation::new(4).run(move |world: World| async move {
+            let owner = Arc::new(Late {
+                world: world.clone(),
+                is_late,
+                uses: watch::Sender::new(0),
+            });
+            let left = Arc::new(Left(opened(&world, Owner::Here(owner.clone()))));
+            let mounts = Mounts::new(&world, left, PathBuf::from("node"), None);
+            let options = Options::parse("subdir=projects").unwrap();
+            let refused = mounts.add(Path::new("/nowhere"), &options).await;
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Unavailable);
+            let mut uses = owner.uses.subscribe();
+            assert!(*uses.borrow() > 0, "it has begun");
+            let ended = world.timeout(ASKING_MAX * 4, uses.wait_for(|uses| *uses == 0));
+            ended.await.expect("it ends").unwrap();
+        });
+        run.finished();
+    }
 }
 
 /// Would be broken if a mount asked its owner while no other one may be made, or all be ended.
