@@ -36,8 +36,9 @@ pub const LISTING_ENTRIES_MAX: usize = 1024;
 /// Most shards that one process hosts: each has a log, a tree and up to
 /// [`UNFLUSHED_BYTES_MAX`] of changes of its own.
 pub const SHARDS_OF_PROCESS_MAX: usize = 64;
-/// Slots of a session with a shard.
-pub const SESSION_SLOTS: u8 = 64;
+/// Slots of a session with a shard: nearly as many as a mount has places for requests that wait (256). A client of another
+/// node than the owner holds one for each sync, until what it publishes is durable; who finds none waits for one commit more.
+pub const SESSION_SLOTS: u8 = 240;
 /// Most inode numbers, and most data ids, that one operation reserves for a session.
 pub const RESERVED_MAX: u32 = 1024;
 /// Most runs of reserved inode numbers, and most of data ids, that a session has in a fileset.

@@ -8,7 +8,7 @@
 //!
 //! *The deadline passes*, which it doesn't while the node is held up (`patience.rs`): the program gets an error. If the
 //! operation may have run, its slot isn't free: a task goes on asking until the owner says what became of it, since the
-//! slot's next number must not overtake it. The same happens if the caller stops waiting. There are 64 slots, so at most
+//! slot's next number must not overtake it. The same happens if the caller stops waiting. There are `SESSION_SLOTS`, so at most
 //! as many such tasks; they end when the session does. What the operation changes isn't known by name until
 //! then ([`KnownNames::begin_change`]), of a file of which it publishes bytes nothing more is published, and who changes
 //! what it changes waits (`undecided`). *The program is killed* while it waits: as if the deadline had passed then. What

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Slots kept for publishing. Other clients can wait for what this one publishes, and other changes wait
 /// for other clients: they must not hold all slots meanwhile.
-const FOR_PUBLISHING: u8 = 16;
+const FOR_PUBLISHING: u8 = 48;
 
 /// The free slots.
 pub(super) struct Slots {
