@@ -23,8 +23,12 @@ use object::{Object, Taking};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a recall waits for the reply that brings what it recalls.
+/// How long a recall waits for the reply that brings what it recalls, if no request of the object can have been granted that.
 const OVERTAKEN_MAX: Duration = Duration::from_millis(100);
+/// And if one can: its reply leaves the owner only once what it shows is durable, which takes two commits if disks are slow.
+/// Who gave it back unused before it came, and asked again, would have the same from each of those who want it in turn, and
+/// never use it. A reply that was given up is taken for one that comes; so it is less than others are let wait.
+const COMING_MAX: Duration = Duration::from_secs(3);
 
 /// Most recalls of an object that are carried out at the same time. More are said again.
 const TAKINGS_MAX: usize = 64;
@@ -128,7 +132,7 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Early {
     recall: TokenRecall,
-    until: Moment,
+    since: Moment,
 }
 
 /// The tokens of a session with one shard, in the memory of its client.
@@ -140,6 +144,8 @@ pub struct Holder {
     is_reclaiming: bool,
     objects: BTreeMap<TokenObject, Object>,
     asked: Requests,
+    /// The newest grant that has come, of whatever object.
+    newest: GrantNumber,
     /// Objects of what the session has made and its owner hasn't heard of: it has them alone, and the owner's answer to
     /// what makes them is the one to this request.
     born: BTreeMap<TokenObject, u64>,
@@ -167,6 +173,7 @@ impl Holder {
             is_reclaiming: false,
             objects: BTreeMap::new(),
             asked: Requests::default(),
+            newest: GrantNumber::default(),
             born: BTreeMap::new(),
             ungranted: BTreeSet::new(),
             waits: BTreeMap::new(),
@@ -346,6 +353,7 @@ impl Holder {
                 number,
             } => {
                 if number.tenure == self.tenure {
+                    self.newest = self.newest.max(number);
                     let known = self.known(object);
                     known.grant(&ranges, mode, number);
                     self.actions.push(Action::Changed(object));
@@ -390,8 +398,7 @@ impl Holder {
             }
             let request = self.next();
             let wants = TokenRequest::to_look_at(object);
-            let waits = BTreeSet::new();
-            self.asked.insert(request, Asked { wants, waits });
+            self.asked.insert(request, self.new_request(wants));
             asked.push((request, *inode));
         }
         asked
@@ -421,8 +428,7 @@ impl Holder {
                 desired: TokenRange::ALL,
                 ship: Ship::Never,
             };
-            let waits = BTreeSet::new();
-            self.asked.insert(request, Asked { wants, waits });
+            self.asked.insert(request, self.new_request(wants));
             self.born.insert(object, request);
             // Before all grants of the tenure.
             let number = GrantNumber {
@@ -506,8 +512,7 @@ impl Holder {
                 return Ok(());
             }
             if self.early.len() < EARLY_MAX {
-                let until = now.plus(OVERTAKEN_MAX);
-                self.early.push(Early { recall, until });
+                self.early.push(Early { recall, since: now });
                 return Ok(());
             }
         }
@@ -654,6 +659,15 @@ impl Holder {
         self.last
     }
 
+    /// One for which nobody waits yet.
+    fn new_request(&self, wants: TokenRequest) -> Asked {
+        Asked {
+            wants,
+            waits: BTreeSet::new(),
+            after: self.newest,
+        }
+    }
+
     fn begin(&mut self, want: &Want) -> UseNumber {
         let number = UseNumber(self.next());
         self.uses.insert(number, want.object);
@@ -709,10 +723,8 @@ impl Holder {
             desired: want.desired,
             ship: want.ship,
         };
-        let asked = Asked {
-            wants: wants.clone(),
-            waits: BTreeSet::from([wait]),
-        };
+        let mut asked = self.new_request(wants.clone());
+        asked.waits.insert(wait);
         self.asked.insert(request, asked);
         if !self.is_reclaiming {
             self.actions.push(Action::Ask { request, wants });
@@ -787,7 +799,13 @@ impl Holder {
         for early in std::mem::take(&mut self.early) {
             let known = self.objects.get(&early.recall.object);
             let has_come = known.is_some_and(|known| known.newest >= early.recall.up_to);
-            if early.until <= now || has_come || !self.is_asked(early.recall.object) {
+            let asked_after = self.asked.oldest_after(early.recall.object);
+            let patience = match asked_after {
+                Some(after) if after < early.recall.up_to => COMING_MAX,
+                _ => OVERTAKEN_MAX,
+            };
+            let is_over = early.since.plus(patience) <= now;
+            if is_over || has_come || asked_after.is_none() {
                 self.give_back(early.recall);
             } else {
                 self.early.push(early);

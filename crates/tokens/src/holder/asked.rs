@@ -2,7 +2,7 @@
 
 use super::WaitNumber;
 use model::TokenObject;
-use model::token::TokenRequest;
+use model::token::{GrantNumber, TokenRequest};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A request to which no reply has come.
@@ -10,13 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Asked {
     pub(super) wants: TokenRequest,
     pub(super) waits: BTreeSet<WaitNumber>,
+    /// The newest grant that had come when it was made: what it is granted is newer.
+    pub(super) after: GrantNumber,
 }
 
-/// All of them, by their numbers, and how many there are of each object.
+/// All of them, by their numbers, and of each object how many there are and after which grant the first one was made.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Requests {
     all: BTreeMap<u64, Asked>,
-    objects: BTreeMap<TokenObject, usize>,
+    objects: BTreeMap<TokenObject, (usize, GrantNumber)>,
 }
 
 impl Requests {
@@ -30,12 +32,18 @@ impl Requests {
         self.objects.contains_key(&object)
     }
 
+    /// The newest grant that had come when the first one was made since there are some of an object; `None` if there are none.
+    pub(super) fn oldest_after(&self, object: TokenObject) -> Option<GrantNumber> {
+        self.objects.get(&object).map(|(_, after)| *after)
+    }
+
     pub(super) fn get(&self, number: u64) -> Option<&Asked> {
         self.all.get(&number)
     }
 
     pub(super) fn insert(&mut self, number: u64, asked: Asked) {
-        *self.objects.entry(asked.wants.object).or_default() += 1;
+        let of_object = self.objects.entry(asked.wants.object);
+        of_object.or_insert((0, asked.after)).0 += 1;
         let before = self.all.insert(number, asked);
         assert!(before.is_none(), "request {number} is a new one");
     }
@@ -43,7 +51,7 @@ impl Requests {
     pub(super) fn remove(&mut self, number: u64) -> Option<Asked> {
         let asked = self.all.remove(&number)?;
         let object = asked.wants.object;
-        if let Some(count) = self.objects.get_mut(&object) {
+        if let Some((count, _)) = self.objects.get_mut(&object) {
             *count -= 1;
             if *count == 0 {
                 self.objects.remove(&object);
@@ -83,6 +91,7 @@ mod tests {
         let asked = |object| Asked {
             wants: TokenRequest::to_look_at(object),
             waits: BTreeSet::new(),
+            after: GrantNumber::default(),
         };
         requests.insert(1, asked(one));
         requests.insert(2, asked(one));
