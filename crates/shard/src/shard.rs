@@ -352,20 +352,42 @@ impl Shard {
     /// # Errors
     /// As [`Shard::execute`]; also `Unavailable` if it can't be made durable.
     pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Ranked> {
-        let (answer, commit) = match self.attempt(operation, stamp) {
+        let (answer, commit) = self.execute_shown(operation, stamp).await;
+        self.settle(operation, commit).await?;
+        answer
+    }
+
+    /// As [`Shard::execute_durable`] before anything is durable, with the newest commit that the answer shows: it must not
+    /// leave the process before that one is [settled](Shard::settle).
+    ///
+    /// # Errors
+    /// As [`Shard::execute`].
+    pub async fn execute_shown(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+    ) -> (Result<Ranked>, CommitNumber) {
+        match self.attempt(operation, stamp) {
             Attempt::Done(answer, commit) => (answer, commit),
             other => match Box::pin(self.execute_slowly(operation, stamp, other)).await {
                 Ok((ranked, commit)) => (Ok(ranked), commit),
                 // A refusal shows records too, and a slot may remember it.
                 Err(error) => (Err(error), self.newest_change()),
             },
-        };
+        }
+    }
+
+    /// Waits until all that the answer to an operation shows is durable.
+    ///
+    /// # Errors
+    /// `Unavailable` if it can't be made durable.
+    pub async fn settle(&self, operation: &Operation, commit: CommitNumber) -> Result<()> {
         self.world.at(Point::OperationRun).await;
         let shows_undurable = operation.is_read() && self.world.has_planted(Planted::ShowUndurable);
         if !self.world.has_planted(Planted::AnswerUndurable) && !shows_undurable {
             self.sync_to(commit).await?;
         }
-        answer
+        Ok(())
     }
 
     async fn execute_slowly(

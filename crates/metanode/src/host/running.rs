@@ -3,15 +3,22 @@
 use crate::host::Host;
 use model::operation::{Ranked, Stamp, Turn};
 use model::owner::Usage;
-use model::{Error, ErrorKind, InodeId, Operation, Reply, Result, SegmentPlace};
+use model::{CommitNumber, Error, ErrorKind, InodeId, Operation, Reply, Result, SegmentPlace};
 use namespace::{Key, Record};
 use shard::Shard;
+use std::sync::Arc;
 use world::Point;
 
 /// Most segments condemned by one operation.
 const CONDEMNED_MAX: usize = 1024;
 /// Most steps of one truncate: 2^40 extents are more than any file has.
 const CUT_STEPS_MAX: u64 = 1 << 28;
+
+/// What the answer to a read shows: all of a shard up to a commit.
+pub(crate) struct Look {
+    shard: Arc<Shard>,
+    commit: CommitNumber,
+}
 
 impl Host {
     /// Runs an operation on the shard, taking it over again if it was given up. An operation
@@ -42,6 +49,36 @@ impl Host {
                 }
                 answer => return answer,
             }
+        }
+    }
+
+    /// Runs a read on the shard, taking it over again if it was given up; what the answer shows may not be durable yet.
+    pub(crate) async fn look(
+        &self,
+        operation: &Operation,
+        stamp: &Stamp,
+    ) -> Result<(Result<Ranked>, Look)> {
+        loop {
+            let shard = self.shard();
+            let (answer, commit) = shard.execute_shown(operation, stamp).await;
+            match answer {
+                Err(error) if is_of_given_up(&shard, &error) => {
+                    Box::pin(self.take_over_again(&shard)).await?;
+                }
+                answer => return Ok((answer, Look { shard, commit })),
+            }
+        }
+    }
+
+    /// Waits until what a look has shown is durable. False if its shard was given up first, and is taken over again: then
+    /// it may not be true any more.
+    pub(crate) async fn settle(&self, operation: &Operation, look: Look) -> Result<bool> {
+        match look.shard.settle(operation, look.commit).await {
+            Err(error) if is_of_given_up(&look.shard, &error) => {
+                Box::pin(self.take_over_again(&look.shard)).await?;
+                Ok(false)
+            }
+            settled => settled.map(|()| true),
         }
     }
 

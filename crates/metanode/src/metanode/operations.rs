@@ -93,22 +93,26 @@ impl Metanode {
         asker: Asker,
     ) -> Result<Ranked> {
         let (durable, deadline) = (is_durable(asker, stamp), asker.deadline());
-        let mut writers = self.tokens.writer_count();
-        let mut reply = self.execute_once(operation, stamp, durable).await;
         if claim.is_all() || !needs::shows(operation) {
+            let reply = self.execute_once(operation, stamp, durable).await;
             self.note_publish(operation, stamp, &reply);
             return reply;
         }
+        // A read. Others may change what it shows until all of that is claimed, so it waits for nothing else before: not for
+        // a commit each time that it has to look again.
         let (session, mut claimed, mut claims) = (stamp.session, BTreeSet::new(), Vec::new());
         loop {
+            let writers = self.tokens.writer_count();
+            let (mut reply, look) = self.host.look(operation, stamp).await?;
             let shown = &mut claimed;
             let shown = self.check_shown(operation, session, &mut reply, shown, writers, deadline);
             match shown.await? {
-                Shown::True => return reply,
                 Shown::Again(claim) => claims.push(claim),
+                Shown::True if !durable || self.host.settle(operation, look).await? => {
+                    return reply;
+                }
+                Shown::True => {}
             }
-            writers = self.tokens.writer_count();
-            reply = self.execute_once(operation, stamp, durable).await;
         }
     }
 
