@@ -305,10 +305,7 @@ impl Shard {
     }
 
     /// As [`Shard::execute`], with the operation's rank in history.
-    ///
-    /// # Errors
-    /// As [`Shard::execute`].
-    pub async fn execute_ranked(
+    async fn execute_ranked(
         &self,
         operation: &Operation,
         stamp: &Stamp,
@@ -346,19 +343,8 @@ impl Shard {
         }
     }
 
-    /// As [`Shard::execute`] for operations of other clients: returns once everything that the
-    /// answer shows is durable.
-    ///
-    /// # Errors
-    /// As [`Shard::execute`]; also `Unavailable` if it can't be made durable.
-    pub async fn execute_durable(&self, operation: &Operation, stamp: &Stamp) -> Result<Ranked> {
-        let (answer, commit) = self.execute_shown(operation, stamp).await;
-        self.settle(operation, commit).await?;
-        answer
-    }
-
-    /// As [`Shard::execute_durable`] before anything is durable, with the newest commit that the answer shows: it must not
-    /// leave the process before that one is [settled](Shard::settle).
+    /// As [`Shard::execute`], with the operation's rank in history and the newest commit that the answer shows, a refusal as
+    /// well: for other clients it must not leave the process before that is [settled](Shard::settle).
     ///
     /// # Errors
     /// As [`Shard::execute`].

@@ -14,7 +14,7 @@ const CONDEMNED_MAX: usize = 1024;
 /// Most steps of one truncate: 2^40 extents are more than any file has.
 const CUT_STEPS_MAX: u64 = 1 << 28;
 
-/// What the answer to a read shows: all of a shard up to a commit.
+/// What an answer shows: all of a shard up to a commit.
 pub(crate) struct Look {
     shard: Arc<Shard>,
     commit: CommitNumber,
@@ -36,23 +36,14 @@ impl Host {
         durable: bool,
     ) -> Result<Ranked> {
         loop {
-            let shard = self.load();
-            let answer = if durable {
-                shard.execute_durable(operation, stamp).await
-            } else {
-                let done = shard.execute_ranked(operation, stamp).await;
-                done.map(|(ranked, _)| ranked)
-            };
-            match answer {
-                Err(error) if is_of_given_up(&shard, &error) => {
-                    Box::pin(self.take_over_again(&shard)).await?;
-                }
-                answer => return answer,
+            let (answer, look) = self.look(operation, stamp).await?;
+            if !durable || self.settle(operation, look).await? {
+                return answer;
             }
         }
     }
 
-    /// Runs a read on the shard, taking it over again if it was given up; what the answer shows may not be durable yet.
+    /// Runs an operation on the shard, taking it over again if it was given up; what the answer shows may not be durable yet.
     pub(crate) async fn look(
         &self,
         operation: &Operation,
