@@ -1,10 +1,10 @@
 //! What sessions say to a new owner: locks and open files, in attempts that replace each other.
 
 use crate::rig;
-use crate::rig::clients::{CLIENT, exclusive, exists, next_owner, opened, send};
+use crate::rig::clients::{exclusive, exists, next_owner, opened, take_lock};
 use futures::FutureExt;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace};
-use model::owner::{LockCall, Order, OwnerReply, OwnerRequest, Reclaimed};
+use model::owner::{LockCall, OwnerReply, OwnerRequest, Reclaimed};
 use model::{ErrorKind, InodeId, LockKind, LockRange, Scheme};
 use std::pin::pin;
 use std::time::Duration;
@@ -179,16 +179,7 @@ fn the_locks_of_a_session_are_free_when_a_new_owner_would_know_of_its_end() {
             let rig = rig::open(&world).await;
             let inode = rig.file(ROOT, "f").await;
             let session = opened(&rig).await;
-            let door = LockDoor { session, number: 1 };
-            let calls = [
-                LockCall::BeginDoor(door),
-                LockCall::Set(exclusive(inode, door)),
-            ];
-            for (number, call) in (1..).zip(calls) {
-                let order = Some(Order { slot: 1, number });
-                let took = send(&rig, CLIENT, session, order, OwnerRequest::Lock(call)).await;
-                assert_eq!(took, Ok(OwnerReply::Done));
-            }
+            take_lock(&rig, session, inode).await;
             let knows_end = || {
                 let is_open = rig.metanode.hosted().run_of_session(session).is_some();
                 !is_open && rig.metanode.is_clean()

@@ -1,16 +1,13 @@
 //! Sessions across a change of the owner: open ones lose nothing, ended ones can do nothing.
 
 use crate::rig::clients::{
-    CLIENT, exclusive, exists, new_session, next_owner, next_owner_under, opened, send,
+    CLIENT, exists, new_session, next_owner, next_owner_under, opened, send, take_lock,
 };
 use crate::rig::{self, Rig};
 use metanode::{Metanode, OwnerLease};
 use model::call::Call;
-use model::lock::LockDoor;
 use model::operation::{Ranked, Stamp, Turn};
-use model::owner::{
-    CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed, Tenure,
-};
+use model::owner::{CLASS, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest, Reclaimed, Tenure};
 use model::{
     ErrorKind, FileKind, InodeId, NodeId, NodeRun, Operation, Reply, Scheme, SessionId, ShardId,
 };
@@ -493,20 +490,11 @@ fn a_lock_that_is_taken_while_its_session_is_closed_goes_with_it() {
         let rig = rig::open(&world).await;
         let inode = rig.file(ROOT, "f").await;
         let session = opened(&rig).await;
-        let ask = |order, request| send(&rig, CLIENT, session, order, request);
-        let close = ask(None, OwnerRequest::CloseSession { session });
+        let request = OwnerRequest::CloseSession { session };
+        let close = send(&rig, CLIENT, session, None, request);
         let take = async {
             world.sleep(SECOND / 2).await;
-            let door = LockDoor { session, number: 1 };
-            let calls = [
-                LockCall::BeginDoor(door),
-                LockCall::Set(exclusive(inode, door)),
-            ];
-            for (number, call) in (1..).zip(calls) {
-                let order = Some(Order { slot: 1, number });
-                let took = ask(order, OwnerRequest::Lock(call)).await;
-                assert_eq!(took, Ok(OwnerReply::Done), "it is still open");
-            }
+            take_lock(&rig, session, inode).await;
             assert_eq!(rig.metanode.locks().count(), 1);
         };
         let (closed, ()) = futures::future::join(close, take).await;

@@ -5,7 +5,7 @@ use metanode::{Metanode, Opening, OwnerLease};
 use model::call::Call;
 use model::lock::{LockDoor, LockOwner, LockRequest, LockSpace, LockTaker};
 use model::operation::Stamp;
-use model::owner::{CLASS, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest};
+use model::owner::{CLASS, LockCall, OWNER, Order, OwnerCall, OwnerReply, OwnerRequest};
 use model::{
     ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Operation, Reply, SessionId, ShardId,
 };
@@ -58,6 +58,20 @@ pub fn exclusive(inode: InodeId, door: LockDoor) -> LockRequest {
             pid: 1,
             user: 1,
         },
+    }
+}
+
+/// A client takes the lock of a whole file, through its first door.
+pub async fn take_lock(rig: &Rig, session: SessionId, inode: InodeId) {
+    let door = LockDoor { session, number: 1 };
+    let calls = [
+        LockCall::BeginDoor(door),
+        LockCall::Set(exclusive(inode, door)),
+    ];
+    for (number, call) in (1..).zip(calls) {
+        let order = Some(Order { slot: 1, number });
+        let took = send(rig, CLIENT, session, order, OwnerRequest::Lock(call)).await;
+        assert_eq!(took, Ok(OwnerReply::Done), "its session is open");
     }
 }
 
