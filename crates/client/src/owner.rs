@@ -25,7 +25,7 @@ pub(crate) use undecided::Late;
 use crate::known_names::{KnownNames, Making};
 use crate::patience::HoldUp;
 use futures::future::BoxFuture;
-use model::lock::HeldLock;
+use model::lock::{HeldLock, LockOwner};
 use model::operation::{NewInode, Stamp};
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
 use model::{Attributes, FileName, InodeId, Result, SegmentPlace, SessionId};
@@ -174,6 +174,14 @@ impl Owner {
             // Nothing that isn't driven is done.
             Self::Here(_) => None,
             Self::There(owner) => owner.undecided(inode, kinds),
+        }
+    }
+
+    /// Whether a process may have locks of a file's bytes, as far as is known here.
+    pub(crate) fn may_have_locks(&self, inode: InodeId, owner: LockOwner) -> bool {
+        match self {
+            Self::Here(_) => true,
+            Self::There(remote) => remote.may_have_locks(inode, owner),
         }
     }
 

@@ -251,6 +251,30 @@ fn an_owner_that_can_not_be_told_of_the_end_of_locks_is_told_later() {
     });
 }
 
+/// Would be broken if a program that makes processes end without locks could make the node keep something for each of them while
+/// no owner answers, and others' locks wait until the owner had heard of all.
+#[test]
+fn an_owner_that_is_away_is_told_later_only_of_processes_that_had_locks() {
+    run(9_545, |_world, node| async move {
+        let [holder] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        holder.lock(file).await.unwrap();
+        *holder.map.owner.lock() = None;
+        for id in OWNER..OWNER + 500 {
+            let owner = LockOwner {
+                id,
+                ..holder.owner()
+            };
+            holder.client.release_process_locks(file, owner).await;
+        }
+        let asked = || holder.way.asked.load(Ordering::Relaxed);
+        let before = asked();
+        *holder.map.owner.lock() = Some(holder.way.clone());
+        holder.lock(file).await.unwrap();
+        assert!(asked() - before < 50, "{} requests", asked() - before);
+    });
+}
+
 /// Would be broken if a wait that was given up stayed at the owner, which couldn't be told: it would grant the lock to nobody.
 #[test]
 fn a_wait_for_a_lock_that_is_given_up_while_no_owner_is_there_ends_later() {

@@ -23,8 +23,8 @@ const UNTOLD_WAIT: &str =
 /// What is said to the owner about locks, and the ends of which it hasn't heard.
 pub(super) struct Ending {
     session: Arc<Session>,
-    /// The oldest ones first, each once: no more than files were open that had locks. A task tells of them as long as there
-    /// are some.
+    /// The oldest ones first, each once: no more than the files that were open and the processes that had locks. A task tells
+    /// of them as long as there are some.
     untold: Mutex<VecDeque<LockCall>>,
     /// Signals that the owner has heard of one.
     told: Notify,
@@ -86,6 +86,12 @@ impl Ending {
     }
 
     fn tell_later(self: &Arc<Self>, end: LockCall) {
+        // Kernels say it of each process that closes a file which others have locked.
+        if let LockCall::EndProcess { inode, owner } = end
+            && !self.session.owner().may_have_locks(inode, owner)
+        {
+            return;
+        }
         let begins = {
             let mut untold = self.untold.lock();
             let begins = untold.is_empty();

@@ -89,6 +89,19 @@ impl Book {
         }
     }
 
+    /// Whether a process may have locks of a file's bytes, which its end ends: it has some, or asks or waits for one.
+    pub(super) fn may_have_locks(&self, inode: InodeId, owner: LockOwner) -> bool {
+        let is_its = |request: &LockRequest| (request.inode, request.owner) == (inode, owner);
+        let asks = |call: &LockCall| match call {
+            LockCall::Set(request) | LockCall::Queue { request, .. } => is_its(request),
+            _ => false,
+        };
+        let key = (inode, LockSpace::Range, owner);
+        self.locks.contains_key(&key)
+            || self.waits.values().any(is_its)
+            || self.asked.values().any(asks)
+    }
+
     /// A request for a lock, or to unlock, may have been granted: what its owner has there is the least that it may have left.
     fn weaken(&mut self, request: &LockRequest) {
         let known = self.locks.get(&key(request));

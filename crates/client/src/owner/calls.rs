@@ -32,6 +32,7 @@ use crate::patience::{self, HoldUp, while_wanted};
 use closing::Closing;
 use futures::future::{BoxFuture, Either, select};
 use model::call::NoAnswer;
+use model::lock::LockOwner;
 use model::operation::Stamp;
 use model::owner::{
     HeldToken, LockCall, OwnerCall, OwnerReply, OwnerRequest, RECLAIM_MAX, Reclaimed, Tenure,
@@ -692,6 +693,11 @@ impl Calls {
         kinds: &'static [Late],
     ) -> Option<BoxFuture<'static, ()>> {
         self.undecided.until(inode, kinds)
+    }
+
+    /// Whether a process may have locks of a file's bytes.
+    pub(super) fn may_have_locks(&self, inode: InodeId, owner: LockOwner) -> bool {
+        self.book.lock().may_have_locks(inode, owner)
     }
 
     /// Waits until requests are `decided` for which nobody waits any more.

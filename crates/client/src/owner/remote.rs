@@ -9,6 +9,7 @@ use crate::known_names::{KnownNames, Making};
 use crate::patience::HoldUp;
 use arc_swap::ArcSwap;
 use futures::future::BoxFuture;
+use model::lock::LockOwner;
 use model::operation::NewInode;
 use model::owner::{OwnerReply, OwnerRequest};
 use model::{Attributes, FileName, InodeId, Result, SessionId, ShardId};
@@ -118,6 +119,11 @@ impl RemoteOwner {
         kinds: &'static [Late],
     ) -> Option<BoxFuture<'static, ()>> {
         self.calls.load().undecided(inode, kinds)
+    }
+
+    /// As [`Calls::may_have_locks`].
+    pub(super) fn may_have_locks(&self, inode: InodeId, owner: LockOwner) -> bool {
+        self.calls.load().may_have_locks(inode, owner)
     }
 
     /// New owners are told of these tokens.
