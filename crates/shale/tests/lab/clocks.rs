@@ -1,7 +1,4 @@
 //! Calendars that are an hour off, and jump, on nodes under a load.
-//!
-//! libfaketime gives a daemon another calendar than its machine's, from a file that it reads again every second. Other clocks
-//! stay right, as when an administrator sets a machine's clock.
 
 use super::{
     faults::until_whole,
@@ -9,10 +6,13 @@ use super::{
     load::{Load, Pauses},
     roles::{Role, Roles},
 };
-use crate::fixture::{figure, skipped};
+use crate::fixture::{
+    calendar::{AHEAD, BEHIND, Calendar, HOUR, RIGHT, library},
+    figure, skipped,
+};
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     time::{Instant, SystemTime},
 };
 
@@ -23,99 +23,38 @@ const RUNS: usize = 10;
 const FILES: u64 = 25;
 /// The same when it is right again.
 const FILES_AFTERWARDS: u64 = 10;
-const RIGHT: &str = "+0";
-const AHEAD: &str = "+3600";
-const BEHIND: &str = "-3600";
-/// Seconds that are surely one of those hours, ...
-const HOUR: u64 = 3_500;
-/// ... and what lies between them.
+/// Seconds that surely lie between an hour ahead and an hour behind.
 const TWO_HOURS: u64 = 7_000;
 
-/// Where Debian's package puts the library.
-fn library() -> Option<PathBuf> {
-    let folders = fs::read_dir("/usr/lib").unwrap().flatten();
-    let mut paths = folders.map(|it| it.path().join("faketime/libfaketimeMT.so.1"));
-    paths.find(|path| path.exists())
-}
-
-/// The calendar of a node's daemon.
-struct Calendar {
-    file: PathBuf,
-    /// What the library leaves behind.
-    shared: Vec<PathBuf>,
-}
-
-impl Calendar {
-    /// Starts the daemons of all nodes anew, all at once, each with a calendar that is right.
-    #[track_caller]
-    fn start_all(lab: &Lab, library: &Path) -> Vec<Self> {
-        let nodes = lab.nodes();
-        let new = |node: &u32| {
-            let calendar = Self {
-                file: lab.dir.with_file_name(format!("n{node}.calendar")),
-                shared: Vec::new(),
-            };
-            calendar.set(RIGHT);
-            calendar
-        };
-        let mut calendars: Vec<_> = nodes.iter().map(new).collect();
-        let names: Vec<_> = nodes.iter().map(u32::to_string).collect();
-        let mut kill = vec!["kill"];
-        kill.extend(names.iter().map(String::as_str));
-        lab.must(&kill);
-        // None of them serves before most of them run.
-        std::thread::scope(|scope| {
-            for (node, calendar) in nodes.iter().zip(&mut calendars) {
-                scope.spawn(move || calendar.start(lab, *node, library));
-            }
-        });
-        calendars
-    }
-
-    /// Starts a node's daemon that was killed.
-    #[track_caller]
-    fn start(&mut self, lab: &Lab, node: u32, library: &Path) {
-        let preload = format!("LD_PRELOAD={}", library.display());
-        let file = format!("FAKETIME_TIMESTAMP_FILE={}", self.file.display());
-        // Only the calendar, of processes; what files say of themselves stays.
-        let rest = [
-            "FAKETIME_CACHE_DURATION=1",
-            "FAKETIME_DONT_FAKE_MONOTONIC=1",
-            "NO_FAKE_STAT=1",
-        ];
-        let start = [env!("CARGO_BIN_EXE_shale"), "up"];
-        let command = [&["env", &preload, &file][..], &rest, &start].concat();
-        lab.exec(node, &command);
-        self.shared = shared(lab.daemon(node));
-    }
-
-    /// From the next second on.
-    fn set(&self, offset: &str) {
-        // The library ends a process that finds half a line.
-        let new = self.file.with_extension("new");
-        fs::write(&new, format!("{offset}\n")).unwrap();
-        fs::rename(&new, &self.file).unwrap();
-    }
-}
-
-impl Drop for Calendar {
-    fn drop(&mut self) {
-        for path in &self.shared {
-            let _ = fs::remove_file(path);
+/// Starts the daemons of all nodes anew, all at once, each with a calendar that is right.
+#[track_caller]
+fn start_all(lab: &Lab, library: &Path) -> Vec<Calendar> {
+    let nodes = lab.nodes();
+    let file = |node: &u32| lab.dir.with_file_name(format!("n{node}.calendar"));
+    let calendars = nodes.iter().map(|node| Calendar::right(file(node)));
+    let mut calendars: Vec<_> = calendars.collect();
+    let names: Vec<_> = nodes.iter().map(u32::to_string).collect();
+    let mut kill = vec!["kill"];
+    kill.extend(names.iter().map(String::as_str));
+    lab.must(&kill);
+    // None of them serves before most of them run.
+    std::thread::scope(|scope| {
+        for (node, calendar) in nodes.iter().zip(&mut calendars) {
+            scope.spawn(move || start(lab, *node, calendar, library));
         }
-    }
+    });
+    calendars
 }
 
-/// The memory that a process with the library shares with those that it starts.
-fn shared(process: i32) -> Vec<PathBuf> {
-    let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
-    let environment = String::from_utf8_lossy(&environment);
-    let mut variables = environment.split('\0');
-    // As in `FAKETIME_SHARED=/faketime_sem_7 /faketime_shm_7`.
-    let names = variables.find_map(|it| it.strip_prefix("FAKETIME_SHARED=/"));
-    let (semaphore, memory) = names.and_then(|it| it.split_once(" /")).unwrap_or_default();
-    let paths = [format!("sem.{semaphore}"), memory.to_owned()];
-    paths.map(|it| Path::new("/dev/shm").join(it)).to_vec()
+/// Starts a node's daemon that was killed.
+#[track_caller]
+fn start(lab: &Lab, node: u32, calendar: &mut Calendar, library: &Path) {
+    let variables = calendar.variables(library);
+    let variables = variables.each_ref().map(String::as_str);
+    let start = [env!("CARGO_BIN_EXE_shale"), "up"];
+    let command = [&["env"][..], &variables, &start].concat();
+    lab.exec(node, &command);
+    calendar.note_daemon(lab.daemon(node));
 }
 
 /// The seconds by which a node says that its calendar lags, or was set back after a moment; 0: it doesn't.
@@ -204,7 +143,7 @@ fn a_calendar_that_is_an_hour_off_and_jumps_costs_no_lease_and_no_byte() {
         return;
     };
     until_whole(&lab);
-    let calendars = Calendar::start_all(&lab, &library);
+    let calendars = start_all(&lab, &library);
     until_whole(&lab);
     let runs = sim::by_suite(1, RUNS);
     let mut worst = Pauses::default();
