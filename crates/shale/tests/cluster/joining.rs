@@ -1,13 +1,29 @@
 //! Machines that become nodes, and those that may not.
 
 use super::{Cluster, refused};
-use crate::fixture::{Node, eventually, within_a_minute};
+use crate::fixture::{
+    Node, bounded,
+    calendar::{AHEAD, BEHIND, Calendar, HOUR, library},
+    eventually, poll, skipped, within_a_minute,
+};
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 /// How often a machine is refused: one line of log for each is the most.
 const REFUSALS: usize = 3;
+/// A daemon with another calendar takes it within seconds, and a machine is refused until then.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Whether a daemon that refuses a machine has said so, and why.
+fn is_told(cluster: &Cluster, number: usize, why: &str) -> bool {
+    let log = fs::read_to_string(cluster.node(number).dir.join("daemon.log")).unwrap();
+    let admission = format!("a machine wasn't admitted: {why}");
+    let is_line =
+        |line: &str| line.contains("a connection was refused") && line.contains(&admission);
+    log.lines().any(is_line)
+}
 
 #[test]
 fn a_token_is_good_for_one_machine_of_its_own_cluster() {
@@ -25,12 +41,11 @@ fn a_token_is_good_for_one_machine_of_its_own_cluster() {
     for _ in 1..REFUSALS {
         refused(&cluster.try_to_be(&second, 3, &token, false, &[]));
     }
-    let log = || fs::read_to_string(cluster.node(1).dir.join("daemon.log")).unwrap();
-    let admission = "a machine wasn't admitted: the join token was used";
-    let is_told =
-        |line: &str| line.contains("a connection was refused") && line.contains(admission);
-    eventually("it is told of", || log().lines().any(is_told));
-    let lines = log().matches("a machine wasn't admitted").count();
+    eventually("it is told of", || {
+        is_told(&cluster, 1, "the join token was used")
+    });
+    let log = fs::read_to_string(cluster.node(1).dir.join("daemon.log")).unwrap();
+    let lines = log.matches("a machine wasn't admitted").count();
     assert!(lines <= REFUSALS, "{lines}");
     // Mistyped: a letter is another one.
     let fresh = cluster.token();
@@ -78,6 +93,66 @@ fn a_token_is_good_for_one_machine_of_its_own_cluster() {
         let has_authority = keys.join("authority.key").exists();
         assert_eq!(has_authority, number == 1, "only quorum nodes have it");
     }
+}
+
+/// By how much the only node's calendar is ahead of the machine's. A node that is alone with the file system dates what is made
+/// through its mount.
+fn ahead(cluster: &Cluster) -> Duration {
+    let path = cluster.path(1, "dated");
+    fs::create_dir(&path).unwrap();
+    let made = fs::metadata(&path).unwrap().modified().unwrap();
+    fs::remove_dir(&path).unwrap();
+    made.duration_since(SystemTime::now()).unwrap_or_default()
+}
+
+/// Would be broken if a node admitted whoever has a token that was ever made: nobody waits here, but by the calendar of the node
+/// that admits machines the token is an hour old, and then it isn't.
+#[test]
+fn a_token_that_is_older_than_five_minutes_lets_no_machine_in() {
+    let Some(library) = library() else {
+        let test = std::thread::current()
+            .name()
+            .unwrap_or("joining")
+            .to_owned();
+        skipped(&test, "libfaketime isn't installed");
+        return;
+    };
+    let mut cluster = Cluster::founded();
+    let mut calendar = Calendar::right(cluster.node(1).place("calendar").join("offset"));
+    cluster.node(1).must(&["down"]);
+    let mut up = Command::new("env");
+    up.args(calendar.variables(&library))
+        .args([env!("CARGO_BIN_EXE_shale"), "up", "--dir"])
+        .arg(&cluster.node(1).dir);
+    let ended = bounded::run(&mut up);
+    assert_eq!(ended.code, 0, "{}", ended.text);
+    calendar.note_daemon(cluster.node(1).pid());
+
+    let hour = Duration::from_secs(HOUR);
+    let token = cluster.token();
+    calendar.set(AHEAD);
+    eventually("its calendar is ahead", || ahead(&cluster) > hour);
+    let (machine, output) = cluster.try_to_join(&token, false, &["--nsds", "0"]);
+    let why = refused(&output);
+    let is_over = "the join token's time is over";
+    for words in [is_over, "make another one with `shale cluster join-token`"] {
+        assert!(why.contains(words), "{why}");
+    }
+    eventually("it is told of", || is_told(&cluster, 1, is_over));
+    assert!(!machine.dir.join("node.toml").exists());
+    let nodes = cluster.view(1)["nodes"].clone();
+    assert_eq!(nodes.as_array().map(Vec::len), Some(1), "{nodes}");
+
+    // It is young again, however long all that took, and wasn't used up: nothing else was wrong with it.
+    calendar.set(BEHIND);
+    poll::until("it is let in", PATIENCE, || {
+        let joined = cluster.try_to_be(&machine, 2, &token, false, &["--nsds", "0"]);
+        let said = String::from_utf8_lossy(&joined.stderr).into_owned();
+        joined.status.success().then_some(()).ok_or(said)
+    });
+    cluster.nodes.push(machine);
+    fs::write(cluster.path(1, "a"), "seen").unwrap();
+    assert_eq!(fs::read_to_string(cluster.path(2, "a")).unwrap(), "seen");
 }
 
 #[test]
