@@ -147,6 +147,60 @@ fn length_of(from: u64, to: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::{NotifyInvalInodeOut, OutHeader, notify};
+    use crate::device::Device;
+    use std::os::unix::net::UnixDatagram;
+    use tokio::runtime::Runtime;
+    use zerocopy::FromBytes;
+
+    /// What a kernel is told next: which notice, and the inode and the first byte if it is about an inode.
+    fn told(kernel: &UnixDatagram) -> (i32, Option<(u64, i64)>) {
+        let mut bytes = [0; 512];
+        let length = kernel.recv(&mut bytes).expect("a notice");
+        let (head, body) = bytes[..length].split_at(size_of::<OutHeader>());
+        let head = OutHeader::read_from_bytes(head).expect("a header");
+        let of_inode = NotifyInvalInodeOut::read_from_bytes(body).ok();
+        (head.error, of_inode.map(|it| (it.ino, it.off)))
+    }
+
+    /// Would be broken if a kernel were told to drop single names: for that it takes the lock of their directory, and may hold it
+    /// for a change that waits until this client has given back what it is being told of.
+    #[test]
+    fn what_goes_back_is_told_by_notices_that_take_no_lock_of_a_directory() {
+        let runtime = Runtime::new().expect("a runtime");
+        let _context = runtime.enter();
+        let (ours, kernel) = UnixDatagram::pair().expect("sockets");
+        // Far more than a busy machine needs.
+        let patience = Some(Duration::from_secs(60));
+        kernel.set_read_timeout(patience).expect("a socket");
+        let (world, device) = (World::real(), Arc::new(Device::from_fd(ours.into())));
+        let notifier = Notifier::start(&world, device).expect("threads");
+        let cache = KernelCache::begin(&world, notifier.clone(), InodeId::ROOT);
+        let all_names = (notify::INC_EPOCH, None);
+        assert_eq!(told(&kernel), all_names, "it finds out what it can do");
+        let inode = InodeId(5);
+        let of_inode = |first: i64| (notify::INVAL_INODE, Some((inode.0, first)));
+        let bytes = Expired::Bytes {
+            inode,
+            from: 4096,
+            to: 8192,
+        };
+        for what in [Expired::Names, Expired::Attributes(inode), bytes] {
+            let notices = match what {
+                Expired::Names => vec![all_names],
+                // Without pages.
+                Expired::Attributes(_) => vec![of_inode(-1), all_names],
+                Expired::Bytes { .. } => vec![of_inode(4096)],
+            };
+            runtime.block_on(cache.expire(what));
+            for notice in notices {
+                assert_eq!(told(&kernel), notice, "{what:?}");
+            }
+        }
+        notifier.close();
+        kernel.set_nonblocking(true).expect("a socket");
+        kernel.recv(&mut [0; 8]).expect_err("nothing else is told");
+    }
 
     #[test]
     fn exactly_the_pages_that_go_are_told_and_all_that_follow_for_the_largest_end() {

@@ -35,6 +35,7 @@ on_both_transports! {
     a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again,
     a_dead_mount_that_somebody_takes_away_is_not_replaced,
     the_kernel_forgets_what_it_is_told_to,
+    what_expires_waits_for_no_program_that_changes_the_directory,
     a_lock_that_is_waited_for_leaves_a_thread_for_others,
     a_signal_ends_the_wait_for_a_lock,
     a_close_ends_the_posix_locks_of_its_process,
@@ -426,7 +427,7 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
     assert_eq!(in_the_way(), None);
 }
 
-/// A file system with one file, whose statfs blocks until told to continue.
+/// A file system with one file, whose statfs, and the making of anything in it, blocks until told to continue.
 #[derive(Default)]
 struct Waits {
     go: Notify,
@@ -522,6 +523,7 @@ impl FileSystem for Waits {
         Err(ErrorKind::ReadOnly.into())
     }
     async fn make(&self, _: &Caller, _: InodeId, _: &FileName, _: Make<'_>) -> Result<InodeEntry> {
+        self.go.notified().await;
         Err(ErrorKind::ReadOnly.into())
     }
     async fn unlink(&self, _: &Caller, _: InodeId, _: &FileName) -> Result<()> {
@@ -576,6 +578,71 @@ fn statfs(path: &std::path::Path) -> JoinHandle<i32> {
             libc::statvfs(path.as_ptr(), &raw mut answer)
         }
     })
+}
+
+/// Whether a thread of this name waits in a system call.
+fn any_waits_in(name: &str, system_call: libc::c_long) -> bool {
+    let call = format!("{system_call} ");
+    let threads = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let mut threads = threads.map(|thread| thread.path());
+    threads.any(|thread| {
+        // One that has ended meanwhile says nothing.
+        let said = |file: &str| fs::read_to_string(thread.join(file)).unwrap_or_default();
+        said("comm").trim() == name && said("syscall").starts_with(&call)
+    })
+}
+
+/// Would be broken if what a client must give back waited for a change of the directory that the kernel has begun: that change
+/// may wait for the same at the owner, because another client changes the directory as well.
+fn what_expires_waits_for_no_program_that_changes_the_directory(transport: TransportChoice) {
+    let mounted = Waits::mounted(transport, |_| {});
+    let path = mounted.path("d");
+    let changes = thread::spawn(move || fs::create_dir(path));
+    eventually("it is asked for", || mounted.mount.waiting().len() == 1);
+    assert_eq!(mounted.mount.waiting()[0].request, "MKDIR");
+    let directory = InodeId::ROOT;
+    let attributes = Notice::Inode {
+        inode: directory,
+        offset: -1,
+        length: 0,
+    };
+    let notifier = mounted.mount.notifier();
+    for notice in [Notice::Everything, attributes] {
+        let told = notifier.tell(notice.clone());
+        let told = mounted
+            .runtime
+            .block_on(async { tokio::time::timeout(HANG, told).await });
+        let told = told.unwrap_or_else(|_| panic!("{notice:?} waits"));
+        // Where the kernel doesn't know that one names aren't kept at all.
+        let is_unknown = notice == Notice::Everything
+            && told
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::NotSupported);
+        assert!(told.is_ok() || is_unknown, "{notice:?}: {told:?}");
+    }
+    // It does hold the directory's lock: the end of a single name waits for that.
+    let single = Notice::Name {
+        directory,
+        name: FileName::new(b"other").unwrap(),
+        expire_only: true,
+    };
+    let teller = notifier.clone();
+    let told = mounted
+        .runtime
+        .spawn(async move { teller.tell(single).await });
+    eventually("a name waits in the kernel", || {
+        any_waits_in("shale-notify", libc::SYS_writev)
+    });
+    assert!(!told.is_finished());
+    let asking = [changes];
+    mounted.fs.answer_all(&asking);
+    let [changes] = asking;
+    let refused = changes.join().unwrap().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    let told = mounted
+        .runtime
+        .block_on(async { tokio::time::timeout(HANG, told).await });
+    told.expect("it is told then").unwrap().unwrap();
 }
 
 fn operations_that_wait_starve_no_other_operation_and_are_listed(transport: TransportChoice) {
