@@ -342,6 +342,13 @@ pub struct RotationLine {
     pub lacks: String,
 }
 
+/// Answer of `node drain` and of its end.
+#[derive(Serialize, Deserialize, Debug)]
+pub struct Drained {
+    /// The NSDs that are being emptied, or that stay in use.
+    pub nsds: Vec<u32>,
+}
+
 /// Body of a change of a node.
 #[derive(Serialize, Deserialize, Debug, Default)]
 pub struct ChangeNode {

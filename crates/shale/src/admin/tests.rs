@@ -54,6 +54,7 @@ targets! {
     fn any_body_is_a_change_of_a_pool_or_refused() for ChangePool;
     fn any_body_is_a_new_nsd_or_refused() for AddNsd;
     fn any_body_is_a_wish_for_a_join_token_or_refused() for MakeJoinToken;
+    fn any_body_is_a_step_of_a_rotation_or_refused() for RotateKeys;
     fn any_body_is_a_wish_to_shut_down_or_refused() for Shutdown;
     fn any_body_is_a_wish_to_stop_the_cluster_or_refused() for StopCluster;
     fn any_body_is_a_step_of_a_stop_or_refused() for TakeStep;
@@ -75,6 +76,8 @@ targets! {
     fn any_answer_is_an_nsd_or_not_understood() for NsdLine;
     fn any_answer_is_a_scrub_or_not_understood() for ScrubLine;
     fn any_answer_is_a_join_token_or_not_understood() for JoinTokenMade;
+    fn any_answer_is_a_rotation_or_not_understood() for RotationView;
+    fn any_answer_is_a_drain_or_not_understood() for Drained;
     fn any_answer_is_a_setting_or_not_understood() for SettingLine;
     fn any_answer_is_an_unmount_or_not_understood() for Unmounted;
     fn any_answer_is_an_end_or_not_understood() for Stopping;

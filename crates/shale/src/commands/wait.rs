@@ -5,10 +5,11 @@ use super::{
     progress::{Looked, UntilInterrupted, stuck, wait_showing},
     repair::repair,
 };
-use crate::admin::{NsdLine, Progress, RepairStatus, client::Admin, repair::ClusterRepair};
+use crate::admin::{
+    Drained, NsdLine, Progress, RepairStatus, client::Admin, repair::ClusterRepair,
+};
 use hyper::Method;
 use model::Result;
-use serde::Deserialize;
 use std::process::ExitCode;
 
 /// `shale repair status --wait`.
@@ -128,12 +129,6 @@ pub(crate) async fn for_empty_node(admin: &Admin, node: u32, json: bool) -> Resu
     let lines = until_empty(admin, &drained.nsds, &before, json).await?;
     drop(running);
     present_last(lines, json, nsds)
-}
-
-/// The NSDs that a drain empties.
-#[derive(Deserialize)]
-struct Drained {
-    nsds: Vec<u32>,
 }
 
 /// Bytes on those of the NSDs that are being emptied; `None`: none is.

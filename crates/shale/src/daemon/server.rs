@@ -2,8 +2,9 @@
 
 use super::{door, relay::pass_on, serving::Serving, stopping};
 use crate::admin::{
-    AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, MakeJoinToken,
-    MountRequest, Refusal, RotateKeys, Shutdown, Stopping, UnmountRequest, Unmounted,
+    AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, Drained,
+    MakeJoinToken, MountRequest, Refusal, RotateKeys, Shutdown, Stopping, UnmountRequest,
+    Unmounted,
     client::SOCKET,
     stopping::{AskPart, StopCluster, TakeStep},
 };
@@ -347,7 +348,7 @@ async fn remove_node(State(serving): State<Arc<Serving>>, Path(node): Path<u32>)
 async fn drain_node(State(serving): State<Arc<Serving>>, Path(node): Path<u32>) -> Response {
     let drain = async {
         let nsds = serving.running.in_cluster()?.drain(node).await?;
-        Ok(serde_json::json!({ "nsds": nsds }))
+        Ok(Drained { nsds })
     };
     answer(drain.await)
 }
@@ -358,7 +359,7 @@ async fn cancel_drain_of_node(
 ) -> Response {
     let cancel = async {
         let nsds = serving.running.in_cluster()?.cancel_drain(node).await?;
-        Ok(serde_json::json!({ "nsds": nsds }))
+        Ok(Drained { nsds })
     };
     answer(cancel.await)
 }

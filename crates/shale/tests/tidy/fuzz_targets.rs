@@ -1,5 +1,5 @@
 //! Checks that `make fuzz` finds every fuzz target, which it selects by how their names begin, and that all that nodes say to
-//! each other has one.
+//! each other has one, and all that is said over the socket of a daemon.
 
 use super::{all_rust_files, name_of, root};
 use std::collections::BTreeSet;
@@ -121,6 +121,73 @@ fn what_every_method_between_nodes_asks_and_answers_has_a_fuzz_target() {
     }
     let code = fs::read_to_string(root().join(PAYLOADS)).unwrap();
     assert_eq!(targets(&code), OF_PAYLOADS);
+}
+
+/// What is said over the socket of a daemon, and the file with its targets.
+const ADMIN: &str = "crates/shale/src/admin/";
+const OF_ADMIN: &str = "crates/shale/src/admin/tests.rs";
+
+/// Types that serde reads, by name, each with its definition.
+fn read_types(code: &str) -> Vec<(&str, &str)> {
+    let derived = code.split("#[derive(").skip(1);
+    let types = derived.filter_map(|rest| {
+        let (derives, rest) = rest.split_once(")]")?;
+        let words = ["pub struct ", "pub enum "];
+        let (_, named) = words.iter().find_map(|word| rest.split_once(*word))?;
+        let (name, _) = named.split_once(|letter: char| !letter.is_ascii_alphanumeric())?;
+        let definition = rest.split("\n}\n").next()?;
+        derives
+            .contains("Deserialize")
+            .then_some((name, definition))
+    });
+    types.collect()
+}
+
+/// Types that serde reads for themselves, because no other one has them, and that none of these targets is for.
+fn untargeted<'a>(code: &'a str, targets: &str) -> Vec<&'a str> {
+    let types = read_types(code);
+    let is_within = |name: &str, (other, definition): &(&str, &str)| {
+        let mut fields = definition
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+        *other != name && fields.any(|line| line.split(|it| !is_part(it)).any(|word| word == name))
+    };
+    let names = types.iter().map(|(name, _)| *name);
+    let left = names.filter(|name| {
+        let has_target = targets.contains(&format!("() for {name};"));
+        !has_target && !types.iter().any(|other| is_within(name, other))
+    });
+    left.collect()
+}
+
+#[test]
+fn what_is_said_over_the_socket_of_a_daemon_has_a_fuzz_target() {
+    let files = all_rust_files().into_iter();
+    let files = files.filter(|path| {
+        let name = name_of(path);
+        name.starts_with(ADMIN) && name != OF_ADMIN
+    });
+    let code: String = files
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    let targets = fs::read_to_string(root().join(OF_ADMIN)).unwrap();
+    assert!(read_types(&code).len() > 40, "the walk found the types");
+    assert_eq!(untargeted(&code, &targets), Vec::<&str>::new());
+}
+
+#[test]
+fn planted_types_are_found() {
+    let one = "#[derive(Serialize, Deserialize)]\npub struct One {\n    pub two: Vec<Two>,\n}\n";
+    let two = "#[derive(Deserialize)]\n#[serde(default)]\npub enum Two {\n    A,\n}\n";
+    let three = "#[derive(Debug)]\npub struct Three {\n    pub four: Four,\n}\n";
+    let four =
+        "#[derive(Deserialize)]\npub struct Four {\n    // Not Four.\n    pub four: u8,\n}\n";
+    let code = [one, two, three, four].concat();
+    let names: Vec<&str> = read_types(&code).iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["One", "Two", "Four"]);
+    assert_eq!(untargeted(&code, "fn any_x() for One;"), ["Four"]);
+    assert_eq!(untargeted(&code, "fn any_x() for Two;"), ["One", "Four"]);
 }
 
 #[test]
