@@ -588,19 +588,37 @@ fn damage_events(facts: &Facts, seen: &Seen) -> Vec<HealthEvent> {
         .collect()
 }
 
+/// What went with lost sessions, in words.
+fn gone(lost: &client::Losses) -> String {
+    format!(
+        "written data of {} files, locks on {} files and {} open files without names are gone",
+        lost.files_with_data, lost.files_with_locks, lost.files_without_names
+    )
+}
+
+/// What is to be told of the sessions that were lost since it was told last; `None`: there are none.
+pub fn newly_lost(before: &client::Losses, now: &client::Losses) -> Option<String> {
+    let newly = |count: fn(&client::Losses) -> u64| count(now).saturating_sub(count(before));
+    let lost = client::Losses {
+        sessions: newly(|it| it.sessions),
+        files_with_data: newly(|it| it.files_with_data),
+        files_with_locks: newly(|it| it.files_with_locks),
+        files_without_names: newly(|it| it.files_without_names),
+    };
+    let told = || format!("this node's client lost its session: {}", gone(&lost));
+    (lost.sessions > 0).then(told)
+}
+
 /// Sessions that were lost within a day.
 fn session_event(facts: &Facts, seen: &Seen) -> Option<HealthEvent> {
     let recent = |at: &world::Instant| facts.now - *at < TOLD_FOR;
     let at = seen.sessions.at.filter(recent)?;
-    let lost = &facts.lost;
     let what = format!(
         "this node's client lost its session {} times since the daemon started, most recently {} s \
-         ago: written data of {} files, locks on {} files and {} open files without names are gone",
-        lost.sessions,
+         ago: {}",
+        facts.lost.sessions,
         (facts.now - at).as_secs(),
-        lost.files_with_data,
-        lost.files_with_locks,
-        lost.files_without_names
+        gone(&facts.lost)
     );
     let remedy = "close the files whose programs get EIO and open them again; the log names them. \
                   Look at the network and at the NSDs: the owner didn't hear from this node for 9 s, \

@@ -2,7 +2,7 @@
 
 use super::config::NodeConfig;
 use super::events::{Events, Problem};
-use super::health::History;
+use super::health::{History, newly_lost};
 use super::mounts::{LeftMount, Mounts, real_path, source_of};
 use super::own_mount::OwnMount;
 use super::running::Running;
@@ -306,9 +306,18 @@ impl Serving {
     pub async fn watch(&self) {
         let clock = self.running.world();
         let mut given_back = clock.now();
+        let mut lost = client::Losses::default();
         loop {
             clock.sleep(LOOK_EVERY).await;
-            let health = self.history.judge(&self.facts());
+            let (health, found) = {
+                let facts = self.facts();
+                (self.history.judge(&facts), facts.lost)
+            };
+            if let Some(what) = newly_lost(&lost, &found) {
+                // Files are counted a little before their session is: what came before it is told with it.
+                self.events.tell("session-lost", "client session", &what);
+                lost = found;
+            }
             let wrong = health.events.into_iter().filter(|it| it.severity != "hint");
             let wrong = wrong.map(|it| {
                 let problem = Problem {

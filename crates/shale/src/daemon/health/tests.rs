@@ -505,6 +505,31 @@ fn a_lost_session_is_told_for_a_day() {
     assert_eq!(history.judge(&facts).state, "healthy");
 }
 
+/// Would be broken if only the first of several sessions that are lost on a day were an event.
+#[test]
+fn each_session_that_is_lost_is_told_once_with_what_is_gone() {
+    let none = client::Losses::default();
+    let first = client::Losses {
+        sessions: 1,
+        files_with_data: 2,
+        ..none
+    };
+    let second = client::Losses {
+        sessions: 2,
+        files_with_locks: 3,
+        ..first
+    };
+    assert_eq!(newly_lost(&none, &none), None);
+    for (before, now, gone) in [
+        (none, first, "written data of 2 files, locks on 0 files"),
+        (first, second, "written data of 0 files, locks on 3 files"),
+    ] {
+        let told = newly_lost(&before, &now).unwrap();
+        assert!(told.contains(gone), "{told}");
+        assert_eq!(newly_lost(&now, &now), None);
+    }
+}
+
 #[test]
 fn a_clock_that_is_set_back_is_told() {
     let history = History::default();
