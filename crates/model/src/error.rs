@@ -106,8 +106,8 @@ kinds! {
     NotSupported => GiveUp, 95, "not_supported";
     /// ENOTCONN: the daemon or file system is going down.
     ShuttingDown => GiveUp, 107, "shutting_down";
-    /// ETIMEDOUT: a deadline passed; whether the request took effect is unknown.
-    Unknown => Retry, 110, "unknown";
+    /// EIO: a deadline passed; whether the request took effect is unknown.
+    Unknown => Retry, 5, "unknown";
     /// ESTALE: a handle names something that is gone.
     Stale => GiveUp, 116, "stale";
     /// EDQUOT.
@@ -200,3 +200,23 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would be broken if a program got a number for which nobody looks: of a file, ETIMEDOUT for instance.
+    #[test]
+    fn what_programs_lose_without_a_fault_of_theirs_is_eio() {
+        const EIO: i32 = 5;
+        let lost = [
+            ErrorKind::Unavailable,
+            ErrorKind::Unknown,
+            ErrorKind::SessionEnded,
+            ErrorKind::Corrupt,
+        ];
+        for kind in lost {
+            assert_eq!(Error::from(kind).errno(), EIO, "{}", kind.name());
+        }
+    }
+}
