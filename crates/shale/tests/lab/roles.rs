@@ -7,7 +7,7 @@ use super::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Attempts to bring the manager and the shard together. Most succeed at the second.
+/// Attempts to bring the manager and the shard together, or apart. Most succeed at the second.
 const GATHERINGS_MAX: usize = 20;
 /// What the daemon of a manager's node notes when it has given the lead of etcd to another member.
 const GIVEN_AWAY: &str = "another member leads etcd, because the manager is here";
@@ -153,6 +153,26 @@ pub(crate) fn gather(lab: &Lab) -> u32 {
         until_whole(lab);
     }
     panic!("the manager and the shard don't come together");
+}
+
+/// Has the manager and the shard be on two nodes; returns the roles of all.
+#[track_caller]
+pub(crate) fn part(lab: &Lab) -> Roles {
+    for _ in 0..GATHERINGS_MAX {
+        let roles = Roles::of(lab);
+        let (manager, owner) = (roles.one_with(Role::Manager), roles.one_with(Role::Owner));
+        if manager != owner {
+            return roles;
+        }
+        let other = lab.nodes().into_iter().find(|node| *node != owner);
+        Fault::Kill.strike(lab, &[owner]);
+        lab.until("others have its roles", || {
+            are_out(lab, other.expect("it isn't alone"), &[owner])
+        });
+        Fault::Kill.mend(lab, &[owner]);
+        until_whole(lab);
+    }
+    panic!("the manager and the shard stay together");
 }
 
 /// How often the daemon of a node has given the lead of etcd away.

@@ -16,6 +16,7 @@ mod orders;
 mod power;
 mod seen;
 mod takers;
+mod unheard;
 
 use super::{
     actors,
@@ -23,7 +24,7 @@ use super::{
     fixture::Lab,
     histories,
     load::{self, Load, Pauses},
-    programs, roles,
+    programs, quorum, roles,
     worst::Table,
 };
 use crate::fixture::figure;
@@ -159,6 +160,11 @@ fn nodes_that_die_together_or_are_cut_off_or_drained_take_nothing_along() {
             "a node with unsynced data, a mapping and a lock is expelled",
             expelled::what_an_expelled_node_had_not_synced_comes_over_nothing,
             When::Always,
+        ),
+        Story(
+            "the owner doesn't hear one node for some seconds",
+            unheard::a_node_that_the_owner_does_not_hear_loses_its_session_and_no_more,
+            When::Long,
         ),
         Story(
             "the owner doesn't reach one node",
