@@ -151,8 +151,15 @@ fn lines(known: &Known, place: chains::Place) -> Vec<Line<'_>> {
     lines
 }
 
-/// Prints the chains for people, the oldest first.
+/// Prints the chains for people.
 fn print(known: &Known) {
+    for line in in_words(known) {
+        say!("{line}");
+    }
+}
+
+/// The chains for people, the oldest first: those that have lasted for a second, and how many have for less.
+fn in_words(known: &Known) -> Vec<String> {
     let chains = Chains::new(known);
     let all = chains.all();
     let all: Vec<Shown> = all
@@ -162,35 +169,33 @@ fn print(known: &Known) {
     let (long, short): (Vec<_>, Vec<_>) = all
         .iter()
         .partition(|chain| chain.milliseconds >= Some(SHOWN_MILLISECONDS_MIN));
-    for chain in long.iter().take(PRINTED_MAX) {
-        for line in text_of(known, chain) {
-            say!("{line}");
-        }
-    }
+    let printed = long.iter().take(PRINTED_MAX);
+    let mut said: Vec<String> = printed.flat_map(|chain| text_of(known, chain)).collect();
     if long.len() > PRINTED_MAX {
         let more = long.len() - PRINTED_MAX;
-        say!("and {more} more that have lasted for over 1 s; --json lists them");
+        said.push(format!(
+            "and {more} more that have lasted for over 1 s; --json lists them"
+        ));
     }
     match (long.is_empty(), short.len()) {
-        (true, 0) => say!("nothing waits"),
-        (true, count) => say!("nothing has waited for over 1 s, {count} for less"),
+        (true, 0) => said.push("nothing waits".into()),
+        (true, count) => said.push(format!("nothing has waited for over 1 s, {count} for less")),
         (false, 0) => {}
-        (false, count) => say!("{count} have waited for less than 1 s"),
+        (false, count) => said.push(format!("{count} have waited for less than 1 s")),
     }
     for (place, answer) in &known.answers {
         if answer.left_out > 0 {
             let there = place.map_or("here".into(), |node| {
                 format!("on {}", words::name(known, node))
             });
-            say!(
+            said.push(format!(
                 "{} more wait {there} than are listed: chains may end too soon",
                 answer.left_out
-            );
+            ));
         }
     }
-    for why in known.silent.values() {
-        say!("{why}");
-    }
+    said.extend(known.silent.values().cloned());
+    said
 }
 
 /// The lines of a chain: each link below the one that waits for it.

@@ -365,3 +365,24 @@ fn as_json_each_wait_is_listed_once_and_the_first_has_its_chain() {
     assert_eq!(json(1)["answer"].as_array().map(Vec::len), Some(0));
     assert_eq!(json(3)["error"], "no answer from n3 within 2 s");
 }
+
+/// Would be broken if somebody whose program hangs were told that nothing waits, or were shown what is over at once.
+#[test]
+fn what_has_waited_for_a_second_is_shown_and_what_waits_for_less_is_counted() {
+    let said = |waits: &[u64]| {
+        let waits = waits.iter().map(|milliseconds| Wait {
+            what: format!("READ of process {milliseconds} on inode 0:5"),
+            milliseconds: *milliseconds,
+            ..wait(WaitPart::Program, 0, &format!("{milliseconds:016x}"), None)
+        });
+        in_words(&known(vec![of_node(1, waits.collect())], &[]))
+    };
+    assert_eq!(said(&[]), ["nothing waits"]);
+    let none = "nothing has waited for over 1 s, 2 for less";
+    assert_eq!(said(&[999, 5]), [none]);
+    let both = said(&[1_000, 999]);
+    assert!(both[0].contains("READ of process 1000 on "), "{both:?}");
+    assert!(!both.iter().any(|line| line.contains("process 999 ")));
+    let rest = both.last().map(String::as_str);
+    assert_eq!(rest, Some("1 have waited for less than 1 s"));
+}
