@@ -1,6 +1,6 @@
 //! Segments and the blobs that their pieces are stored as.
 
-use crate::{GroupId, Scheme, SessionId};
+use crate::{GroupId, Scheme, SessionId, limits};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -87,7 +87,7 @@ pub struct SegmentPlace {
     pub crc: u32,
 }
 
-/// A place as it was read: its slots may not fit its scheme.
+/// A place as it was read: its slots may not fit its scheme, and it may be longer than a segment is.
 #[derive(Deserialize)]
 struct Received {
     segment: SegmentId,
@@ -109,6 +109,9 @@ impl TryFrom<Received> for SegmentPlace {
         }
         if received.missing >> width != 0 {
             return Err("a segment's place misses a piece that it doesn't have");
+        }
+        if received.length > limits::SEGMENT_BYTES_MAX {
+            return Err("a segment's place is longer than a segment");
         }
         Ok(Self {
             segment: received.segment,
@@ -140,5 +143,37 @@ impl SegmentPlace {
             .filter(|slot| self.skipped_slots & (1 << slot) == 0)
             .nth(usize::from(piece))
             .expect("a place has a slot for each of its pieces")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would be broken if a client could publish one, or an owner answer with it: the length of its pieces has no place in
+    /// 32 bits, and whoever computes that ends, as the owner does that counts what NSDs hold, and who reads the file.
+    #[test]
+    fn a_place_that_is_longer_than_a_segment_is_not_read() {
+        let place = |length| SegmentPlace {
+            segment: SegmentId {
+                session: SessionId(3),
+                counter: 4,
+            },
+            group: GroupId(5),
+            scheme: Scheme::Erasure { k: 1, m: 1 },
+            skipped_slots: 0,
+            missing: 0,
+            length,
+            crc: 7,
+        };
+        let read = |length| {
+            let bytes = postcard::to_stdvec(&place(length)).unwrap();
+            postcard::from_bytes::<SegmentPlace>(&bytes).ok()
+        };
+        let most = limits::SEGMENT_BYTES_MAX;
+        assert_eq!(read(most), Some(place(most)));
+        for length in [most + 1, u32::MAX] {
+            assert_eq!(read(length), None, "{length}");
+        }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::checksum::crc32c_of_chunks;
-use model::{BlobName, Error, ErrorKind, NsdId, Result, SegmentPlace};
+use model::{BlobName, Error, ErrorKind, NsdId, Result, SegmentPlace, limits};
 use placement::{Groups, codec, layout};
 use std::ops::Range;
 use std::sync::Arc;
@@ -171,14 +171,14 @@ fn fits(place: &SegmentPlace, chunks: &[Bytes]) -> bool {
     crc32c_of_chunks(chunks.iter().map(AsRef::as_ref)) == place.crc
 }
 
-/// Whether the pool has the group, and the group has a slot for each piece.
+/// Whether the pool has the group, the group has a slot for each piece, and a segment can be as long.
 pub(crate) fn fits_pool(groups: &Groups, place: &SegmentPlace) -> bool {
     let Some(scheme) = groups.scheme_of(place.group) else {
         return false;
     };
     let slots = (1u32 << scheme.width()) - 1;
     let free = (slots & !place.skipped_slots).count_ones() as usize;
-    place.length > 0 && place.scheme.width() <= free
+    (1..=limits::SEGMENT_BYTES_MAX).contains(&place.length) && place.scheme.width() <= free
 }
 
 /// A part of a data piece that the reader needs.
