@@ -7,6 +7,7 @@ pub use calls::{
     NsdAnswer, NsdCondition, NsdReply, NsdRequest,
 };
 
+use crate::limits::SEGMENT_BYTES_MAX;
 use crate::{
     BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Payload,
     Scheme, ShardEpoch, ShardId,
@@ -34,6 +35,16 @@ pub struct BlobHeader {
     pub segment_bytes: u32,
     /// CRC-32C of the plain data of the whole segment.
     pub segment_crc: u32,
+}
+
+impl BlobHeader {
+    /// Whether there can be a segment as it says, of which the blob is this piece. Any node may have said so.
+    #[must_use]
+    pub fn fits(&self, piece: u8) -> bool {
+        let width = self.scheme.width();
+        let slots = self.skipped_slots.count_zeros() as usize;
+        self.segment_bytes <= SEGMENT_BYTES_MAX && usize::from(piece) < width && width <= slots
+    }
 }
 
 /// Creates a blob. Repeating the same put succeeds; a put of the same name by another writer never

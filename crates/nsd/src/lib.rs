@@ -198,8 +198,8 @@ impl Nsd {
     ///
     /// # Errors
     /// `Exists` if another writer has put this name, `OldEpoch` if the group has a newer version,
-    /// `NoSpace`, `InvalidArgument` (empty or longer than a segment), `Unavailable` if the disk has
-    /// failed.
+    /// `NoSpace`, `InvalidArgument` (empty, longer than a segment, or described as a piece of one that can't be),
+    /// `Unavailable` if the disk has failed.
     pub async fn put(&self, put: BlobPut) -> Result<()> {
         self.finish(self.core.clone().put_blob(put)).await
     }

@@ -52,6 +52,11 @@ impl Core {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
+        // Whoever repairs or sweeps the group computes with it.
+        if !put.header.fits(put.name.piece) {
+            let text = format!("blob {} can't be of a segment: {:?}", put.name, put.header);
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
         let fence = GroupFence {
             group: put.name.group,
             version: put.fence,

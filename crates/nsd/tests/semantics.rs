@@ -4,7 +4,8 @@ use crate::scene::{self, DISK, IDENTITY, blob, content, deletion, name, on_disk,
 use bytes::Bytes;
 use futures::future::{Either, select};
 use futures::stream::{FuturesUnordered, StreamExt};
-use model::nsd::LogPut;
+use model::limits::SEGMENT_BYTES_MAX;
+use model::nsd::{BlobPut, LogPut};
 use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
 use nsd::{FormatOptions, Nsd};
 use std::pin::pin;
@@ -109,6 +110,29 @@ fn the_same_put_again_succeeds_and_another_writers_never_does() {
             used - 11 * 4096,
             "losers leave nothing behind"
         );
+    });
+}
+
+/// Would be broken if any node could have such a blob stored: all daemons that have a part in the group's repair compute
+/// with what it says of its segment, and end.
+#[test]
+fn a_blob_of_what_no_segment_can_be_is_refused() {
+    on_disk(41, async |scene| {
+        let nsd = scene.open().await;
+        let sound = blob(3, 5000);
+        let wrong: [fn(&mut BlobPut); 3] = [
+            |put| put.header.skipped_slots = !3,
+            |put| put.header.segment_bytes = SEGMENT_BYTES_MAX + 1,
+            |put| put.name.piece = 3,
+        ];
+        for change in wrong {
+            let mut put = sound.clone();
+            change(&mut put);
+            let refused = nsd.put(put).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        }
+        assert_eq!(nsd.usage().blobs, 0);
+        nsd.put(sound).await.unwrap();
     });
 }
 

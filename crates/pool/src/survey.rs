@@ -142,7 +142,9 @@ impl Pool {
                 let last = listing.last().map(|info| info.name.segment);
                 known_to = [known_to, last].into_iter().flatten().min();
             }
-            for info in listing {
+            // What no segment can be is computed with by nobody, and stays. An NSD takes it no more, but may lie.
+            let sound = listing.into_iter();
+            for info in sound.filter(|info| info.header.fits(info.name.piece)) {
                 blobs
                     .entry(info.name.segment)
                     .or_default()
@@ -261,7 +263,7 @@ impl Pool {
     ///
     /// # Errors
     /// `NotFound` if the NSD hasn't the blob (any more); `Unavailable` if it is away; `Unknown` if it
-    /// doesn't answer.
+    /// doesn't answer; `Corrupt` if there can't be such a segment.
     pub async fn described_on(
         &self,
         nsd: NsdId,
@@ -273,6 +275,10 @@ impl Pool {
         };
         let member = self.reachable(nsd).ok_or_else(away)?;
         let info = member.nsd.info(name, self.list_deadline()).await?;
+        if !info.header.fits(name.piece) {
+            let text = format!("blob {name} of NSD {nsd} can't be of a segment");
+            return Err(model::Error::new(model::ErrorKind::Corrupt, text));
+        }
         let owner = SegmentOwner::of_header(&info.header);
         Ok((place_of(name, &info.header), owner))
     }

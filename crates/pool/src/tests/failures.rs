@@ -4,8 +4,8 @@ use super::*;
 use crate::MemberState;
 use futures::future::BoxFuture;
 use model::ErrorKind;
-use model::call::{Answer, Call, NoAnswer};
-use model::nsd::{AddressedRequest, GroupFence, NsdRequest};
+use model::call::{Answer, Call, NoAnswer, Reply};
+use model::nsd::{AddressedRequest, BlobInfo, GroupFence, NsdAnswer, NsdReply, NsdRequest};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::Deadline;
@@ -254,6 +254,59 @@ fn requests_that_do_not_reach_an_nsds_node_are_no_faults_of_the_nsd() {
         let failures = rig.failures();
         assert!(failures[1] > 2, "{failures:?}");
         assert_eq!((failures[0], failures[2]), (0, 0));
+    });
+}
+
+/// A way to a node that says of its NSDs what isn't true.
+struct Lies<F> {
+    node: Arc<Loopback>,
+    lie: F,
+}
+
+impl<F: Fn(&mut NsdAnswer) + Send + Sync> Remote for Lies<F> {
+    fn call(&self, call: Call, deadline: Deadline) -> BoxFuture<'_, Result<Answer, NoAnswer>> {
+        let answered = self.node.call(call, deadline);
+        Box::pin(async move {
+            let mut answer = answered.await?;
+            if let Ok(mut said) = answer.reply.decode::<NsdAnswer>() {
+                (self.lie)(&mut said);
+                answer.reply.body = Reply::new(&Ok(said), Bytes::new()).body;
+            }
+            Ok(answer)
+        })
+    }
+}
+
+/// Would be broken if whoever surveys a group computed with any description of a segment: one of more pieces than slots
+/// ended the daemon, and so did the length of the pieces of one that is too long.
+#[test]
+fn a_survey_leaves_out_what_no_segment_can_be() {
+    with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
+        for seed in 0..30 {
+            rig.write(&plain(10, seed)).await;
+        }
+        rig.server.add(rig.nsd(NsdId(1)));
+        let wrong: [fn(&mut BlobInfo); 2] = [
+            |info| info.header.skipped_slots = u32::MAX,
+            |info| info.header.segment_bytes = u32::MAX,
+        ];
+        for change in wrong {
+            let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
+            let lie = move |answer: &mut NsdAnswer| {
+                if let Ok(NsdReply::Infos(infos)) = &mut answer.reply {
+                    infos.iter_mut().for_each(change);
+                }
+            };
+            rig.reach(NsdId(1), Arc::new(Lies { node, lie })).await;
+            let mut found = 0;
+            for group in rig.pool.groups().all() {
+                let survey = rig.pool.survey(group, None, 100).await;
+                let segments = survey.expect("surveyed").segments;
+                assert!(segments.iter().all(|it| it.place.length == 10));
+                found += segments.len();
+            }
+            assert_eq!(found, 30, "the others have a copy of each");
+        }
     });
 }
 
