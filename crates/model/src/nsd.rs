@@ -7,7 +7,7 @@ pub use calls::{
     NsdAnswer, NsdCondition, NsdReply, NsdRequest,
 };
 
-use crate::limits::SEGMENT_BYTES_MAX;
+use crate::limits::{SEGMENT_BYTES_MAX, UNIT_BYTES};
 use crate::{
     BlobName, DataId, EntryNumber, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId, Payload,
     Scheme, ShardEpoch, ShardId,
@@ -136,6 +136,30 @@ pub struct NsdUsage {
     pub log_entries: u64,
     /// Bytes of log entries.
     pub log_bytes: u64,
+}
+
+/// Most bytes that another node is believed to have in one NSD, whatever it says. What all NSDs of a pool have together, and
+/// twice as much, stays below 2^64: there are no more than 6,553 that have enough groups.
+pub const NSD_BYTES_MAX: u64 = 1 << 50;
+
+impl NsdUsage {
+    /// As it may be: no more than [`NSD_BYTES_MAX`], and no more in use, free or counted than there is. Those who add up what
+    /// NSDs say rely on that.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        let capacity = self.capacity.min(NSD_BYTES_MAX);
+        let used = self.used.min(capacity);
+        // Each takes a unit at least.
+        let units = capacity / u64::from(UNIT_BYTES);
+        Self {
+            capacity,
+            used,
+            available: self.available.min(capacity - used),
+            blobs: self.blobs.min(units),
+            log_entries: self.log_entries.min(units),
+            log_bytes: self.log_bytes.min(capacity),
+        }
+    }
 }
 
 /// Whether an NSD serves requests.

@@ -668,6 +668,10 @@ impl Handle {
         let decoded = answer.reply.decode::<NsdAnswer>();
         let NsdAnswer { condition, reply } =
             decoded.inspect_err(|_| called.note_unreached(self.world.now()))?;
+        let condition = NsdCondition {
+            usage: condition.usage.bounded(),
+            ..condition
+        };
         *called.heard.lock() = Some((condition, self.world.now()));
         Ok((reply?, answer.reply.payload))
     }

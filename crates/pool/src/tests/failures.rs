@@ -310,6 +310,39 @@ fn a_survey_leaves_out_what_no_segment_can_be() {
     });
 }
 
+/// Would be broken if the sums over all NSDs had no place in 64 bits: the daemon of each node that adds them up ended, for
+/// what a single one said.
+#[test]
+fn nodes_that_say_any_numbers_of_their_space_do_no_harm() {
+    with_pool(Scheme::Replicate(2), 3, DISK_BYTES, async |rig| {
+        let most = model::nsd::NsdUsage {
+            capacity: u64::MAX,
+            used: u64::MAX,
+            available: u64::MAX,
+            blobs: u64::MAX,
+            log_entries: u64::MAX,
+            log_bytes: u64::MAX,
+        };
+        let free = model::nsd::NsdUsage { used: 0, ..most };
+        for usage in [most, free] {
+            for nsd in [1, 2].map(NsdId) {
+                rig.server.add(rig.nsd(nsd));
+                let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
+                let lie = move |answer: &mut NsdAnswer| answer.condition.usage = usage;
+                rig.reach(nsd, Arc::new(Lies { node, lie })).await;
+            }
+            let deadline = Deadline::after(&rig.world, Duration::from_secs(5));
+            let count = rig.pool.count(deadline, |_| false).await;
+            let count = count.expect("all answer");
+            assert!(count.used <= count.capacity && count.reserve <= count.capacity);
+            let sums = rig.pool.usage();
+            assert!(sums.raw_used <= sums.raw_capacity);
+        }
+        let bytes = plain(MIB, 1);
+        assert_eq!(rig.read(&rig.write(&bytes).await).await, bytes);
+    });
+}
+
 impl Rig {
     /// Reaches an NSD in another way from now on.
     async fn reach(&self, nsd: NsdId, way: Arc<dyn Remote>) {
