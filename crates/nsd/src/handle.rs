@@ -353,6 +353,14 @@ impl Handle {
             let (NsdReply::Infos(infos), _) = self.ask(&request, deadline).await? else {
                 return Err(self.misunderstood());
             };
+            // Who asks goes on behind the last one: an NSD that went back would be asked for ever.
+            let goes_on = |info: &BlobInfo| {
+                info.name.group == group && after.is_none_or(|after| info.name > after)
+            };
+            let is_sorted = infos.is_sorted_by(|one, next| one.name < next.name);
+            if infos.len() > part || !is_sorted || !infos.iter().all(goes_on) {
+                return Err(self.misunderstood());
+            }
             let is_all = infos.len() < part;
             after = infos.last().map(|info| info.name).or(after);
             found.extend(infos);

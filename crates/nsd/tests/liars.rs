@@ -1,5 +1,6 @@
 //! An NSD of another node that answers something else than was asked.
 
+use crate::scene;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use fuzzing::{ROUNDS, Source, fuzz};
@@ -46,11 +47,15 @@ fn answer(reply: NsdReply, payload: Bytes) -> Reply {
 }
 
 fn blob() -> BlobName {
+    name_of(1, 1)
+}
+
+fn name_of(group: u32, counter: u64) -> BlobName {
     BlobName {
-        group: GroupId(1),
+        group: GroupId(group),
         segment: SegmentId {
             session: SessionId(1),
-            counter: 1,
+            counter,
         },
         piece: 0,
     }
@@ -105,6 +110,40 @@ fn groups_that_repeat_or_end_the_numbers_do_not_go_on_for_ever() {
         vec![answer(NsdReply::Groups(same), Bytes::new())],
         async |nsd: &Handle, deadline: Deadline| nsd.groups(deadline).await,
     ));
+}
+
+/// Would be broken if whoever goes through a group, behind the last blob that was listed, could be made to go round for ever:
+/// repair of the group, and the manager that looks whether its slots have moved.
+#[test]
+fn a_listing_goes_on_behind_the_blob_that_it_was_asked_for() {
+    let (group, after) = (GroupId(1), name_of(1, 5));
+    let list = |names: &[(u32, u64)]| {
+        let info = |(group, counter): &(u32, u64)| BlobInfo {
+            name: name_of(*group, *counter),
+            nonce: 1,
+            header: scene::blob(1, 10).header,
+            length: 10,
+        };
+        let infos = names.iter().map(info).collect();
+        let reply = answer(NsdReply::Infos(infos), Bytes::new());
+        ask(vec![reply], async |nsd: &Handle, deadline: Deadline| {
+            nsd.list(group, Some(after), 3, deadline).await
+        })
+    };
+    for wrong in [
+        &[(1, 5)][..],
+        &[(1, 4)],
+        &[(1, 7), (1, 6)],
+        &[(1, 7), (1, 7)],
+        &[(1, 7), (2, 1)],
+        &[(0, 7)],
+        &[(1, 6), (1, 7), (1, 8), (1, 9)],
+    ] {
+        misunderstood(list(wrong));
+    }
+    assert_eq!(list(&[(1, 6), (1, 9)]).unwrap().len(), 2);
+    assert_eq!(list(&[(1, 6), (1, 7), (1, 8)]).unwrap().len(), 3);
+    assert!(list(&[]).unwrap().is_empty());
 }
 
 #[test]
