@@ -17,11 +17,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use world::{Disk, World};
 
-/// Most bytes of blob puts under way, and the same again for log puts; more wait. Two separate
-/// budgets, so that a streaming client doesn't delay log puts, and therefore every fsync.
+/// Most bytes of blob puts under way, and the same again for log puts; more wait, and only as long as their callers do. Two
+/// separate budgets, so that a streaming client doesn't delay log puts, and therefore every fsync.
 const UNDER_WAY_MAX: usize = 64 << 20;
 /// Most lookups at once that may read the index, each on a thread of its own; more wait. Enough for a disk to read many
 /// pages at the same time; a disk that hangs keeps that many threads.
@@ -47,8 +47,8 @@ pub(crate) struct Core {
     pub(crate) queue: Mutex<Queue>,
     /// Names that are being put.
     claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
-    blobs_under_way: Semaphore,
-    logs_under_way: Semaphore,
+    blobs_under_way: Arc<Semaphore>,
+    logs_under_way: Arc<Semaphore>,
     /// Places for lookups that may read the index.
     pub(crate) lookups: Arc<Semaphore>,
     pub(crate) flusher: Flusher,
@@ -90,8 +90,8 @@ impl Core {
             state: Mutex::new(state),
             queue: Mutex::new(queue),
             claims: Mutex::new(BTreeMap::new()),
-            blobs_under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
-            logs_under_way: Semaphore::new(UNDER_WAY_MAX / UNIT),
+            blobs_under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX / UNIT)),
+            logs_under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX / UNIT)),
             lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             unconfirmed: AtomicBool::new(superblock.flags & FLAG_UNCONFIRMED != 0),
             flusher: Flusher::default(),
@@ -222,21 +222,25 @@ impl Core {
         self.layout.data_start + unit * UNIT as u64
     }
 
-    /// Waits until another `bytes` bytes may be under way. None at all count as a unit: what waits for them takes memory, too.
+    /// Waits until puts of so many units may be under way, too. Who waits is the caller itself: who has gone by then, as one does
+    /// whose deadline has passed, has put nothing and keeps no memory here.
     pub(crate) async fn admit(
         &self,
         purpose: Purpose,
-        bytes: usize,
-    ) -> Result<SemaphorePermit<'_>> {
+        units: usize,
+    ) -> Result<OwnedSemaphorePermit> {
+        self.check_serving()?;
         let under_way = match purpose {
             Purpose::Blob => &self.blobs_under_way,
             Purpose::Log | Purpose::Promised => &self.logs_under_way,
         };
-        let permits = u32::try_from(bytes.div_ceil(UNIT).max(1)).expect("a segment is small");
-        if let Ok(permit) = under_way.try_acquire_many(permits) {
+        // No more than there are, or they would never be there.
+        let units = units.min(UNDER_WAY_MAX / UNIT);
+        let permits = u32::try_from(units).expect("16,384 at most");
+        if let Ok(permit) = under_way.clone().try_acquire_many_owned(permits) {
             return Ok(permit);
         }
-        let wait = under_way.acquire_many(permits);
+        let wait = under_way.clone().acquire_many_owned(permits);
         match self.world.timeout(WAIT_MAX, wait).await {
             Ok(permit) => Ok(permit.expect("the semaphore is never closed")),
             Err(_) => Err(Error::new(

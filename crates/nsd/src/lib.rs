@@ -45,6 +45,8 @@ use crate::core::Core;
 use crate::finish::Finish;
 use crate::index::Found;
 use crate::key::{Key, Named};
+use crate::space::Purpose;
+use crate::write::units_under_way;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -58,6 +60,7 @@ use model::{BlobName, EntryNumber, Error, ErrorKind, GroupId, NsdId, Result, Sha
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use tokio::sync::OwnedSemaphorePermit;
 use world::{Disk, World};
 
 /// An NSD's identity; written once, on formatting.
@@ -83,7 +86,7 @@ pub struct FormatOptions {
 /// One network shared disk: blobs and log entries in one region of a local disk.
 ///
 /// Used as `Arc<Nsd>`. Any number of tasks may call any method. Dropping a call's future never
-/// leaves a change half done: the work continues in the background.
+/// leaves a change half done: the work continues in the background. A put that waits for its turn hasn't begun.
 pub struct Nsd {
     core: Arc<Core>,
 }
@@ -201,7 +204,9 @@ impl Nsd {
     /// `NoSpace`, `InvalidArgument` (empty, longer than a segment, or described as a piece of one that can't be),
     /// `Unavailable` if the disk has failed.
     pub async fn put(&self, put: BlobPut) -> Result<()> {
-        self.finish(self.core.clone().put_blob(put)).await
+        let units = units_under_way(std::iter::once(put.payload.len()));
+        let room = self.core.admit(Purpose::Blob, units).await?;
+        self.finish_in(room, self.core.clone().put_blob(put)).await
     }
 
     /// Exactly the bytes `offset..offset + length` of a blob, proven by their checksums.
@@ -316,7 +321,9 @@ impl Nsd {
     /// bytes under this number, `InvalidArgument` if the number was trimmed or the entry is too
     /// large, `NoSpace`, `Unavailable` (also until epochs are confirmed after a rebuild).
     pub async fn log_put(&self, put: LogPut) -> Result<()> {
-        self.finish(self.core.clone().put_log(put)).await
+        let units = units_under_way(std::iter::once(put.bytes.len()));
+        let room = self.core.admit(Purpose::Log, units).await?;
+        self.finish_in(room, self.core.clone().put_log(put)).await
     }
 
     /// As [`Nsd::log_put`] for several entries at once, which few writes of the journal make durable. Of those that are put
@@ -325,6 +332,8 @@ impl Nsd {
     /// # Errors
     /// As [`Nsd::log_put`].
     pub async fn log_puts(&self, puts: Vec<LogPut>) -> Result<()> {
+        let units = units_under_way(puts.iter().map(|put| put.bytes.len()));
+        let room = self.core.admit(Purpose::Log, units).await?;
         let core = self.core.clone();
         let work = async move {
             let mut stored = Vec::with_capacity(puts.len());
@@ -334,7 +343,7 @@ impl Nsd {
             let stored = join_all(stored).await.into_iter();
             stored.collect::<Result<()>>()
         };
-        self.finish(work).await
+        self.finish_in(room, work).await
     }
 
     /// At most `limit` entries from number `from` on, in order, proven by their checksums. Fewer
@@ -526,6 +535,19 @@ impl Nsd {
         self.core.check_serving()?;
         let core = self.core.clone();
         self.finish(async move { core.checkpoint().await }).await
+    }
+
+    /// As [`Nsd::finish`], of what was admitted; it has its room among what is under way until it has ended.
+    fn finish_in<T: Send + 'static>(
+        &self,
+        room: OwnedSemaphorePermit,
+        work: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Finish<Result<T>> {
+        self.finish(async move {
+            let done = work.await;
+            drop(room);
+            done
+        })
     }
 
     fn finish<T: Send + 'static>(

@@ -31,6 +31,11 @@ const _: () = assert!(LOG_IN_JOURNAL_MAX as usize <= INLINE_CHECKSUMS_MAX * UNIT
 /// Names in one delete record; it fits into a group of the smallest journal.
 const DELETE_RECORD_NAMES_MAX: usize = 1000;
 
+/// Units for which puts of so many bytes are admitted. None at all count as a unit each: what waits for them takes memory, too.
+pub(crate) fn units_under_way(puts: impl Iterator<Item = usize>) -> usize {
+    puts.map(|bytes| bytes.div_ceil(UNIT).max(1)).sum()
+}
+
 /// An entry to be stored.
 struct Piece {
     key: Key,
@@ -42,6 +47,7 @@ struct Piece {
 }
 
 impl Core {
+    /// As [`crate::Nsd::put`], of a put that was admitted.
     pub(crate) async fn put_blob(self: Arc<Self>, put: BlobPut) -> Result<()> {
         self.check_serving()?;
         let length = put.payload.len();
@@ -62,7 +68,6 @@ impl Core {
             version: put.fence,
         };
         let key = Key::blob(put.name);
-        let _under_way = self.admit(Purpose::Blob, length).await?;
         let _claim = self.claim(key).await?;
         if let Some(old) = self.locate(&key).await? {
             if old.writer == put.nonce && old.length as usize == length {
@@ -87,6 +92,7 @@ impl Core {
         self.store(piece, check).await
     }
 
+    /// As [`crate::Nsd::log_put`], of a put that was admitted.
     pub(crate) async fn put_log(self: Arc<Self>, put: LogPut) -> Result<()> {
         self.check_serving()?;
         self.check_confirmed("log puts wait")?;
@@ -99,7 +105,6 @@ impl Core {
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
         let key = Key::log(put.shard, put.number);
-        let _under_way = self.admit(Purpose::Log, put.bytes.len()).await?;
         let _claim = self.claim(key).await?;
         let floor = self.state.lock().floor(put.shard);
         if put.number < floor {

@@ -2,7 +2,7 @@
 
 use crate::scene::{self, DISK, IDENTITY, blob, content, deletion, name, on_disk, small_region};
 use bytes::Bytes;
-use futures::future::{Either, select};
+use futures::future::{Either, join, join_all, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::limits::SEGMENT_BYTES_MAX;
 use model::nsd::{BlobPut, LogPut};
@@ -473,6 +473,40 @@ fn small_log_entries_are_read_many_at_a_time() {
                 nsd.checkpoint().await.unwrap();
                 nsd = scene.reopen(nsd).await;
             }
+        })
+        .finished();
+}
+
+/// Would be broken if each attempt of a caller that has given up kept its bytes here until a slow disk had taken what came
+/// before, or for half a minute: its credits are another attempt's by then, so that nothing bounds the memory.
+#[test]
+fn a_put_that_waits_for_its_turn_ends_with_its_caller() {
+    let simulation = Simulation::new(43);
+    simulation.disk(DISK, 256 << 20);
+    let faults = simulation.faults();
+    simulation
+        .run(async |world| {
+            let disk = world.open_disk(DISK.as_ref()).unwrap();
+            Nsd::format(&world, &disk, IDENTITY).await.unwrap();
+            let nsd = Nsd::open(&world, disk).await.unwrap();
+            faults.slow(DISK, Duration::from_secs(5));
+            // As many as may be under way.
+            let first = join_all((1..=4).map(|number| nsd.put(blob(number, 16 << 20))));
+            let late = world.timeout(Duration::from_secs(1), nsd.put(blob(5, 9000)));
+            let (first, late) = join(first, late).await;
+            assert!(late.is_err(), "it waited for its turn");
+            first.into_iter().for_each(|put| put.unwrap());
+            faults.heal(DISK);
+            world.sleep(Duration::from_secs(60)).await;
+            let found = nsd.get(name(5), 0, 1).await;
+            assert_eq!(found.unwrap_err().kind(), ErrorKind::NotFound);
+            // One that has begun is done, whoever waits for it.
+            faults.slow(DISK, Duration::from_secs(5));
+            let begun = world.timeout(Duration::from_secs(1), nsd.put(blob(6, 9000)));
+            assert!(begun.await.is_err());
+            faults.heal(DISK);
+            world.sleep(Duration::from_secs(60)).await;
+            nsd.get(name(6), 0, 1).await.unwrap();
         })
         .finished();
 }
