@@ -32,7 +32,7 @@ pub use repair::{Depth, PieceCondition, PieceState, RepairOutcome};
 pub use room::{Room, Taken};
 pub use segment::{SegmentOwner, SegmentSource};
 pub use space::{MetadataSpace, PoolUsage, Reservation};
-pub use survey::{GroupInventory, GroupSurvey, SlotInventory, SurveyedSegment};
+pub use survey::{GroupSurvey, SurveyedSegment};
 pub use suspects::{Suspect, SuspectCause};
 
 use futures::future::join_all;

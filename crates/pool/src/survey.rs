@@ -6,6 +6,7 @@ use crate::read::fits_pool;
 use crate::repair::holders;
 use crate::segment::{SegmentOwner, place_of};
 use futures::StreamExt;
+use futures::future::{join, join_all};
 use futures::stream::FuturesUnordered;
 use model::map::NsdState;
 use model::nsd::{BlobInfo, GroupDigest};
@@ -22,26 +23,6 @@ const STEP_MIN: usize = 16;
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
 /// Segments examined in one step of an arrival check.
 const ARRIVAL_STEP: usize = 1000;
-
-/// The digests of a group.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GroupInventory {
-    /// The group.
-    pub group: GroupId,
-    /// Its slots in order; a moving slot is listed twice, next first.
-    pub slots: Vec<SlotInventory>,
-}
-
-/// What one NSD reports to hold of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SlotInventory {
-    /// The slot.
-    pub slot: u8,
-    /// The NSD.
-    pub nsd: NsdId,
-    /// Count and hash of its blobs; `None` if it is away.
-    pub digest: Option<GroupDigest>,
-}
 
 /// A segment of which at least one NSD of a group holds a piece.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,27 +49,6 @@ pub struct GroupSurvey {
 }
 
 impl Pool {
-    /// The digests of all members of a group. A moving slot has arrived when those of its two NSDs
-    /// are equal; different slots hold different pieces, so their digests always differ.
-    pub async fn inventory(&self, group: GroupId) -> GroupInventory {
-        let groups = self.groups();
-        let mut slots = Vec::new();
-        for (slot, members) in groups.members(group).iter().enumerate() {
-            for nsd in members.in_reading_order() {
-                let digest = match self.reachable(nsd) {
-                    Some(member) => member.nsd.digest(group, self.list_deadline()).await.ok(),
-                    None => None,
-                };
-                slots.push(SlotInventory {
-                    slot: slot as u8,
-                    nsd,
-                    digest,
-                });
-            }
-        }
-        GroupInventory { group, slots }
-    }
-
     /// When an NSD that hasn't answered a listing, a digest or an info counts as away.
     pub(crate) fn list_deadline(&self) -> Deadline {
         Deadline::after(&self.world, LIST_DEADLINE)
@@ -96,6 +56,18 @@ impl Pool {
 
     fn reachable(&self, nsd: NsdId) -> Option<Arc<Member>> {
         self.member(nsd).filter(|member| member.is_readable())
+    }
+
+    /// Whether two NSDs say that they hold the same of a group.
+    async fn hold_the_same(&self, group: GroupId, one: NsdId, other: NsdId) -> bool {
+        let digests = join(self.digest_of(one, group), self.digest_of(other, group));
+        matches!(digests.await, (Some(one), Some(other)) if one == other)
+    }
+
+    /// What an NSD says it holds of a group; `None` if it is away.
+    async fn digest_of(&self, nsd: NsdId, group: GroupId) -> Option<GroupDigest> {
+        let member = self.reachable(nsd)?;
+        member.nsd.digest(group, self.list_deadline()).await.ok()
     }
 
     /// Lists about `limit` segments of a group after `after`, with their absent pieces. Repair uses
@@ -200,9 +172,9 @@ impl Pool {
     }
 
     /// The moving slots of a group whose next NSD holds everything it should: these may become
-    /// current with [`placement::change::finish_moves`]. Equal digests prove it at once, otherwise
-    /// the listings are compared. Garbage that only the old NSD holds counts as not arrived until
-    /// it is swept.
+    /// current with [`placement::change::finish_moves`]. Equal digests of a slot's two NSDs prove it at
+    /// once (those of different slots always differ, because these hold different pieces), otherwise the
+    /// listings are compared. Garbage that only the old NSD holds counts as not arrived until it is swept.
     ///
     /// # Errors
     /// None yet.
@@ -217,28 +189,23 @@ impl Pool {
         let mut open: BTreeMap<u8, NsdId> = (0..members.len() as u8)
             .filter_map(|slot| moving(slot).map(|next| (slot, next)))
             .collect();
-        let mut arrived = Vec::new();
         if open.is_empty() {
-            return Ok(arrived);
+            return Ok(Vec::new());
         }
         if self.world.has_planted(Planted::ArriveEarly) {
             return Ok(open.into_keys().collect());
         }
-        let inventory = self.inventory(group).await;
-        for slot in open.keys().copied().collect::<Vec<_>>() {
-            let digests: Vec<_> = inventory
-                .slots
-                .iter()
-                .filter(|s| s.slot == slot)
-                .map(|s| s.digest)
-                .collect();
-            if let [Some(next), Some(current)] = digests[..]
-                && next == current
-            {
-                open.remove(&slot);
-                arrived.push(slot);
+        // Nobody else is asked: an NSD of the group that hangs has nothing to do with it.
+        let same = open.iter().map(|(slot, next)| {
+            let (slot, next) = (*slot, *next);
+            let current = members[usize::from(slot)].current;
+            async move {
+                let is_same = self.hold_the_same(group, current, next).await;
+                is_same.then_some(slot)
             }
-        }
+        });
+        let mut arrived: Vec<u8> = join_all(same).await.into_iter().flatten().collect();
+        open.retain(|slot, _| !arrived.contains(slot));
         let mut after = None;
         while !open.is_empty() {
             let survey = self.survey(group, after, ARRIVAL_STEP).await?;

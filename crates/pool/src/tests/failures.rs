@@ -343,6 +343,44 @@ fn nodes_that_say_any_numbers_of_their_space_do_no_harm() {
     });
 }
 
+/// Would be broken if slots waited half a minute for an NSD that has no part in their move, one group after the other.
+#[test]
+fn a_slot_has_arrived_whatever_hangs_beside_it() {
+    with_pool(Scheme::Replicate(3), 4, DISK_BYTES, async |rig| {
+        let (leaves, hangs) = (NsdId(2), NsdId(3));
+        for seed in 0..40 {
+            rig.write(&plain(10, seed)).await;
+        }
+        rig.set_map(placement::drain(&rig.pool.map(), leaves).expect("three others"))
+            .await;
+        for group in rig.pool.groups().all() {
+            let survey = rig.pool.survey(group, None, 100).await;
+            for segment in &survey.expect("members answer").segments {
+                rig.mend_or_sweep(segment, true).await;
+            }
+        }
+        rig.server.add(rig.nsd(hangs));
+        let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
+        rig.reach(hangs, node.clone()).await;
+        let _held = node.hold(|_| true);
+        let groups = rig.pool.groups();
+        let mut looked_at = 0;
+        for (group, slot) in groups.moving() {
+            let members = groups.members(group);
+            let is_beside = members.iter().any(|slot| slot.current == hangs);
+            if !is_beside || members[usize::from(slot)].next == Some(hangs) {
+                continue;
+            }
+            let look = rig.pool.arrived_slots(group);
+            let arrived = rig.world.timeout(Duration::from_secs(1), look).await;
+            let arrived = arrived.expect("nobody waits for the third one");
+            assert_eq!(arrived.expect("both answer"), [slot]);
+            looked_at += 1;
+        }
+        assert!(looked_at > 10, "{looked_at}");
+    });
+}
+
 impl Rig {
     /// Reaches an NSD in another way from now on.
     async fn reach(&self, nsd: NsdId, way: Arc<dyn Remote>) {
