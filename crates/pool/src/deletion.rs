@@ -11,7 +11,7 @@ use model::nsd::{BlobDelete, BlobInfo, BlobPut, GroupFence};
 use model::{BlobName, Error, ErrorKind, GroupId, NsdId, Result, SegmentPlace, limits};
 use placement::Groups;
 use std::collections::{BTreeMap, BTreeSet};
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Blobs listed in one step of [`Pool::leave_group`].
 const LIST_STEP: usize = 1000;
@@ -188,6 +188,49 @@ impl Pool {
             let names: Vec<BlobName> = found.iter().map(|info| info.name).collect();
             self.delete_blobs_by(&groups, nsd, &names).await?;
             deleted += names.len() as u64;
+        }
+    }
+
+    /// After slots were switched: tells NSDs what [`Pool::use_map`] has given, and lets those that slots have left, each named
+    /// with the slot's group, delete what they hold of that as in [`Pool::leave_group`]. Each NSD for itself: one that
+    /// doesn't answer holds up none of the others.
+    pub async fn leave_slots(
+        &self,
+        fences: &BTreeMap<NsdId, Vec<GroupFence>>,
+        left: &[(NsdId, GroupId)],
+    ) {
+        let mut groups: BTreeMap<NsdId, Vec<GroupId>> = BTreeMap::new();
+        for (nsd, group) in left.iter().filter(|(nsd, _)| *nsd != NsdId::NONE) {
+            groups.entry(*nsd).or_default().push(*group);
+        }
+        let nsds: BTreeSet<NsdId> = fences.keys().chain(groups.keys()).copied().collect();
+        let each = nsds.into_iter().map(|nsd| {
+            let fences = fences.get(&nsd).map(Vec::as_slice).unwrap_or_default();
+            let groups = groups.get(&nsd).map(Vec::as_slice).unwrap_or_default();
+            self.leave_all(nsd, fences, groups)
+        });
+        join_all(each).await;
+    }
+
+    /// Tells an NSD versions of groups, and has it delete what it holds of those that it has left. It is asked until it fails to
+    /// answer.
+    async fn leave_all(&self, nsd: NsdId, fences: &[GroupFence], left: &[GroupId]) {
+        if !fences.is_empty()
+            && let Err(error) = self.fence(nsd, fences).await
+        {
+            warn!(%nsd, %error, "an NSD doesn't know the new group versions yet; writers will tell it");
+            return;
+        }
+        for group in left {
+            if self.handle(nsd).is_none() {
+                return;
+            }
+            if let Err(error) = self.leave_group(nsd, *group).await {
+                debug!(%nsd, %group, %error, "moved pieces stay until the NSD is gone");
+                if error.kind() == ErrorKind::Unknown {
+                    return;
+                }
+            }
         }
     }
 

@@ -4,11 +4,11 @@ use crate::background::counts::count;
 use crate::host::{DATA_POOL, Host};
 use coordination::Coordination;
 use model::map::{GroupStanding, NsdState, PoolMap};
-use model::nsd::NsdHealth;
+use model::nsd::{GroupFence, NsdHealth};
 use model::{ErrorKind, GroupId, NsdId, Operation, Result};
 use parking_lot::Mutex;
 use pool::{MemberState, Pool};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -166,22 +166,31 @@ impl Slots {
         Ok(given_up)
     }
 
-    /// As [`switch_slots`]; counts them.
+    /// As [`switch_slots`]; counts them, and lets the NSDs before, which each is named with, delete the moved pieces.
     pub(super) async fn switch(
         &self,
         seen: &PoolMap,
         moved: &[(GroupId, u8, NsdId)],
     ) -> Result<u64> {
         let (coordination, pool) = (self.host.coordination(), self.host.pool());
-        let switched = switch_slots(self.host.world(), coordination, pool, seen, moved).await?;
+        let arrived = moved.iter().map(|(group, slot, _)| (*group, *slot));
+        let arrived: Vec<_> = arrived.collect();
+        let fences = switch_slots(self.host.world(), coordination, pool, seen, &arrived).await?;
+        let Some(fences) = fences else {
+            return Ok(0);
+        };
+        let switched = moved.len() as u64;
         count(&self.moved, switched);
+        let left = moved.iter().map(|(group, _, nsd)| (*nsd, *group));
+        let left: Vec<_> = left.collect();
+        pool.leave_slots(&fences, &left).await;
         Ok(switched)
     }
 }
 
-/// Makes the next NSDs of these slots current, in coordination and here, then lets the NSDs before, which
-/// each is named with, delete the moved pieces. Returns how many slots have moved: none if the map isn't the
-/// one that was looked at.
+/// Makes the next NSDs of these slots current, in coordination and here. Returns what has to be told to NSDs, as
+/// [`Pool::use_map`] does: they and those before are seen to by [`Pool::leave_slots`], for which nobody has to wait. `None`:
+/// nothing was changed, because the map isn't the one that was looked at.
 ///
 /// # Errors
 /// Those of coordination.
@@ -190,47 +199,28 @@ pub async fn switch_slots(
     coordination: &Coordination,
     pool: &Pool,
     seen: &PoolMap,
-    moved: &[(GroupId, u8, NsdId)],
-) -> Result<u64> {
+    arrived: &[(GroupId, u8)],
+) -> Result<Option<BTreeMap<NsdId, Vec<GroupFence>>>> {
     let Some(fact) = coordination.pool_map(DATA_POOL).await? else {
-        return Ok(0);
+        return Ok(None);
     };
     if fact.value.epoch != seen.epoch {
-        return Ok(0);
+        return Ok(None);
     }
-    let arrived: Vec<(GroupId, u8)> = moved
-        .iter()
-        .map(|(group, slot, _)| (*group, *slot))
-        .collect();
-    let next = pool::finish_moves(&fact.value, &arrived);
+    let next = pool::finish_moves(&fact.value, arrived);
     world.at(Point::SlotArrived).await;
     match coordination
         .set_pool_map(DATA_POOL, fact.version, &next)
         .await
     {
         Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::Changed => return Ok(0),
+        Err(error) if error.kind() == ErrorKind::Changed => return Ok(None),
         Err(error) => return Err(error),
     }
-    if let Err(error) = pool.set_map(next).await {
-        tracing::warn!(%error, "not every NSD knows the new group versions yet; writers will tell them");
-    }
-    tracing::info!(slots = moved.len(), "slots have moved");
+    let fences = pool.use_map(next);
+    tracing::info!(slots = arrived.len(), "slots have moved");
     world.at(Point::SlotSwitched).await;
-    // Each NSD is asked until it fails to answer: a hanging one would hold up every group.
-    let mut silent = BTreeSet::from([NsdId::NONE]);
-    for (group, _, left) in moved {
-        if !silent.contains(left)
-            && pool.handle(*left).is_some()
-            && let Err(error) = pool.leave_group(*left, *group).await
-        {
-            tracing::debug!(nsd = %left, %group, %error, "moved pieces stay until the NSD is gone");
-            if error.kind() == ErrorKind::Unknown {
-                silent.insert(*left);
-            }
-        }
-    }
-    Ok(moved.len() as u64)
+    Ok(Some(fences))
 }
 
 /// NSDs that don't serve and weren't given up.

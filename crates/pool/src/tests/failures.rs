@@ -353,12 +353,7 @@ fn a_slot_has_arrived_whatever_hangs_beside_it() {
         }
         rig.set_map(placement::drain(&rig.pool.map(), leaves).expect("three others"))
             .await;
-        for group in rig.pool.groups().all() {
-            let survey = rig.pool.survey(group, None, 100).await;
-            for segment in &survey.expect("members answer").segments {
-                rig.mend_or_sweep(segment, true).await;
-            }
-        }
+        rig.mend_all().await;
         rig.server.add(rig.nsd(hangs));
         let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
         rig.reach(hangs, node.clone()).await;
@@ -381,7 +376,50 @@ fn a_slot_has_arrived_whatever_hangs_beside_it() {
     });
 }
 
+/// Would be broken if an NSD that hangs held up what the others do about slots that have left them: the space there would
+/// return half a minute later, after each that hangs.
+#[test]
+fn an_nsd_that_hangs_holds_up_no_other_one_that_slots_have_left() {
+    with_pool(Scheme::Replicate(1), 3, DISK_BYTES, async |rig| {
+        let (hangs, answers) = (NsdId(1), NsdId(2));
+        for seed in 0..40 {
+            rig.write(&plain(10, seed)).await;
+        }
+        let drained = placement::drain_all(&rig.pool.map(), &[hangs, answers]);
+        rig.set_map(drained.expect("the third one takes all")).await;
+        rig.mend_all().await;
+        rig.server.add(rig.nsd(hangs));
+        let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
+        rig.reach(hangs, node.clone()).await;
+        let _held = node.hold(|_| true);
+        let groups = rig.pool.groups();
+        let moving = groups.moving();
+        let left = moving.iter().map(|(group, slot)| {
+            let members = groups.members(*group)[usize::from(*slot)];
+            (members.current, *group)
+        });
+        let left: Vec<_> = left.collect();
+        let next = placement::finish_moves(&rig.pool.map(), &moving);
+        let fences = rig.pool.use_map(next);
+        let leaving = rig.pool.leave_slots(&fences, &left);
+        let is_over = rig.world.timeout(Duration::from_secs(10), leaving).await;
+        assert!(is_over.is_err(), "one of them hangs");
+        assert_eq!(rig.nsd(answers).usage().blobs, 0);
+        assert!(rig.nsd(hangs).usage().blobs > 0);
+    });
+}
+
 impl Rig {
+    /// Does what repair does, but switches no slots.
+    async fn mend_all(&self) {
+        for group in self.pool.groups().all() {
+            let survey = self.pool.survey(group, None, 100).await;
+            for segment in &survey.expect("members answer").segments {
+                self.mend_or_sweep(segment, true).await;
+            }
+        }
+    }
+
     /// Reaches an NSD in another way from now on.
     async fn reach(&self, nsd: NsdId, way: Arc<dyn Remote>) {
         self.pool.remove_nsd(nsd);
