@@ -6,7 +6,6 @@ use crate::journal::Ring;
 use crate::key::Key;
 use crate::queue::Queue;
 use crate::record::Stamp;
-use crate::space::Purpose;
 use crate::state::CoreState;
 use crate::superblock::{FLAG_UNCONFIRMED, Layout, Superblock};
 use crate::{NsdIdentity, checksum::UNIT};
@@ -23,6 +22,9 @@ use world::{Disk, World};
 /// Most bytes of blob puts under way, and the same again for log puts; more wait, and only as long as their callers do. Two
 /// separate budgets, so that a streaming client doesn't delay log puts, and therefore every fsync.
 const UNDER_WAY_MAX: usize = 64 << 20;
+/// Most bytes that deletes under way take, each name as many as are needed to find what it has.
+const DELETES_UNDER_WAY_MAX: usize = 32 << 20;
+pub(crate) const NAME_BYTES: usize = 1024;
 /// Most lookups at once that may read the index, each on a thread of its own; more wait. Enough for a disk to read many
 /// pages at the same time; a disk that hangs keeps that many threads.
 const LOOKUPS_MAX: usize = 16;
@@ -32,6 +34,14 @@ const EXTENT_UNITS_MIN: u64 = 2;
 const CLOSE_ROUNDS_MAX: usize = 60_000;
 /// How long a put waits for other puts.
 const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Changes of which so much is under way at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admitted {
+    Blobs,
+    Logs,
+    Deletes,
+}
 
 /// State shared by all operations of an open NSD.
 pub(crate) struct Core {
@@ -49,6 +59,7 @@ pub(crate) struct Core {
     claims: Mutex<BTreeMap<Key, Arc<Notify>>>,
     blobs_under_way: Arc<Semaphore>,
     logs_under_way: Arc<Semaphore>,
+    deletes_under_way: Arc<Semaphore>,
     /// Places for lookups that may read the index.
     pub(crate) lookups: Arc<Semaphore>,
     pub(crate) flusher: Flusher,
@@ -92,6 +103,7 @@ impl Core {
             claims: Mutex::new(BTreeMap::new()),
             blobs_under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX / UNIT)),
             logs_under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX / UNIT)),
+            deletes_under_way: Arc::new(Semaphore::new(DELETES_UNDER_WAY_MAX / UNIT)),
             lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             unconfirmed: AtomicBool::new(superblock.flags & FLAG_UNCONFIRMED != 0),
             flusher: Flusher::default(),
@@ -222,21 +234,17 @@ impl Core {
         self.layout.data_start + unit * UNIT as u64
     }
 
-    /// Waits until puts of so many units may be under way, too. Who waits is the caller itself: who has gone by then, as one does
-    /// whose deadline has passed, has put nothing and keeps no memory here.
-    pub(crate) async fn admit(
-        &self,
-        purpose: Purpose,
-        units: usize,
-    ) -> Result<OwnedSemaphorePermit> {
+    /// Waits until changes of so many units may be under way, too. Who waits is the caller itself: who has gone by then, as one
+    /// does whose deadline has passed, has changed nothing and keeps no memory here.
+    pub(crate) async fn admit(&self, what: Admitted, units: usize) -> Result<OwnedSemaphorePermit> {
         self.check_serving()?;
-        let under_way = match purpose {
-            Purpose::Blob => &self.blobs_under_way,
-            Purpose::Log | Purpose::Promised => &self.logs_under_way,
+        let (under_way, most) = match what {
+            Admitted::Blobs => (&self.blobs_under_way, UNDER_WAY_MAX),
+            Admitted::Logs => (&self.logs_under_way, UNDER_WAY_MAX),
+            Admitted::Deletes => (&self.deletes_under_way, DELETES_UNDER_WAY_MAX),
         };
         // No more than there are, or they would never be there.
-        let units = units.min(UNDER_WAY_MAX / UNIT);
-        let permits = u32::try_from(units).expect("16,384 at most");
+        let permits = u32::try_from(units.min(most / UNIT)).expect("16,384 at most");
         if let Ok(permit) = under_way.clone().try_acquire_many_owned(permits) {
             return Ok(permit);
         }

@@ -41,11 +41,10 @@ pub use crate::entry::blob_bytes;
 pub use crate::handle::Handle;
 pub use crate::server::NsdServer;
 
-use crate::core::Core;
+use crate::core::{Admitted, Core, NAME_BYTES};
 use crate::finish::Finish;
 use crate::index::Found;
 use crate::key::{Key, Named};
-use crate::space::Purpose;
 use crate::write::units_under_way;
 
 use bytes::Bytes;
@@ -86,7 +85,7 @@ pub struct FormatOptions {
 /// One network shared disk: blobs and log entries in one region of a local disk.
 ///
 /// Used as `Arc<Nsd>`. Any number of tasks may call any method. Dropping a call's future never
-/// leaves a change half done: the work continues in the background. A put that waits for its turn hasn't begun.
+/// leaves a change half done: the work continues in the background. A put or delete that waits for its turn hasn't begun.
 pub struct Nsd {
     core: Arc<Core>,
 }
@@ -205,7 +204,7 @@ impl Nsd {
     /// `Unavailable` if the disk has failed.
     pub async fn put(&self, put: BlobPut) -> Result<()> {
         let units = units_under_way(std::iter::once(put.payload.len()));
-        let room = self.core.admit(Purpose::Blob, units).await?;
+        let room = self.core.admit(Admitted::Blobs, units).await?;
         self.finish_in(room, self.core.clone().put_blob(put)).await
     }
 
@@ -242,7 +241,10 @@ impl Nsd {
     /// `OldEpoch` if a group has a newer version; `InvalidArgument` for more than
     /// `DELETE_NAMES_MAX` names or a name without its group's version; `Unavailable`.
     pub async fn delete(&self, delete: BlobDelete) -> Result<()> {
-        self.finish(self.core.clone().delete_blobs(delete)).await
+        let units = units_under_way(std::iter::once(delete.names.len() * NAME_BYTES));
+        let room = self.core.admit(Admitted::Deletes, units).await?;
+        let work = self.core.clone().delete_blobs(delete);
+        self.finish_in(room, work).await
     }
 
     /// At most `limit` blobs of a group after `after`, in name order.
@@ -322,7 +324,7 @@ impl Nsd {
     /// large, `NoSpace`, `Unavailable` (also until epochs are confirmed after a rebuild).
     pub async fn log_put(&self, put: LogPut) -> Result<()> {
         let units = units_under_way(std::iter::once(put.bytes.len()));
-        let room = self.core.admit(Purpose::Log, units).await?;
+        let room = self.core.admit(Admitted::Logs, units).await?;
         self.finish_in(room, self.core.clone().put_log(put)).await
     }
 
@@ -333,7 +335,7 @@ impl Nsd {
     /// As [`Nsd::log_put`].
     pub async fn log_puts(&self, puts: Vec<LogPut>) -> Result<()> {
         let units = units_under_way(puts.iter().map(|put| put.bytes.len()));
-        let room = self.core.admit(Purpose::Log, units).await?;
+        let room = self.core.admit(Admitted::Logs, units).await?;
         let core = self.core.clone();
         let work = async move {
             let mut stored = Vec::with_capacity(puts.len());

@@ -31,9 +31,10 @@ const _: () = assert!(LOG_IN_JOURNAL_MAX as usize <= INLINE_CHECKSUMS_MAX * UNIT
 /// Names in one delete record; it fits into a group of the smallest journal.
 const DELETE_RECORD_NAMES_MAX: usize = 1000;
 
-/// Units for which puts of so many bytes are admitted. None at all count as a unit each: what waits for them takes memory, too.
-pub(crate) fn units_under_way(puts: impl Iterator<Item = usize>) -> usize {
-    puts.map(|bytes| bytes.div_ceil(UNIT).max(1)).sum()
+/// Units for which changes of so many bytes are admitted. None at all count as a unit each: what waits for them takes memory,
+/// too.
+pub(crate) fn units_under_way(changes: impl Iterator<Item = usize>) -> usize {
+    changes.map(|bytes| bytes.div_ceil(UNIT).max(1)).sum()
 }
 
 /// An entry to be stored.
@@ -274,6 +275,7 @@ impl Core {
         Error::new(ErrorKind::NoSpace, text)
     }
 
+    /// As [`crate::Nsd::delete`], of a delete that was admitted.
     pub(crate) async fn delete_blobs(self: Arc<Self>, delete: BlobDelete) -> Result<()> {
         let BlobDelete { names, fences } = delete;
         if names.len() > DELETE_NAMES_MAX {

@@ -2,13 +2,14 @@
 
 use crate::scene::{self, DISK, IDENTITY, blob, content, deletion, name, on_disk, small_region};
 use bytes::Bytes;
-use futures::future::{Either, join, join_all, select};
+use futures::future::{Either, join, join_all, poll_fn, select};
 use futures::stream::{FuturesUnordered, StreamExt};
 use model::limits::SEGMENT_BYTES_MAX;
 use model::nsd::{BlobPut, LogPut};
 use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
 use nsd::{FormatOptions, Nsd};
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 use world::sim::Simulation;
 
@@ -509,6 +510,39 @@ fn a_put_that_waits_for_its_turn_ends_with_its_caller() {
             nsd.get(name(6), 0, 1).await.unwrap();
         })
         .finished();
+}
+
+/// Would be broken if each delete of a caller that has given up kept its names here until the journal had taken what came
+/// before.
+#[test]
+fn a_delete_that_waits_for_its_turn_ends_with_its_caller() {
+    on_disk(44, async |scene| {
+        let nsd = scene.open().await;
+        nsd.put(blob(1, 9000)).await.unwrap();
+        // As many names as may be under way.
+        let deletes = [10_000, 10_000, 10_000, 2_768].map(|count| {
+            let names: Vec<_> = (0..count).map(|number| name(100 + number)).collect();
+            nsd.delete(deletion(&names))
+        });
+        let mut deletes = pin!(join_all(deletes));
+        {
+            // They begin; while the journal is written somebody comes and goes.
+            let mut late = pin!(nsd.delete(deletion(&[name(1)])));
+            let both = poll_fn(|context| {
+                let first = deletes.as_mut().poll(context);
+                assert!(first.is_pending(), "the disk takes its time");
+                Poll::Ready(late.as_mut().poll(context))
+            });
+            assert!(both.await.is_pending(), "it waits for its turn");
+        }
+        for deleted in deletes.await {
+            deleted.unwrap();
+        }
+        scene.world.sleep(Duration::from_secs(60)).await;
+        assert!(nsd.get(name(1), 0, 9000).await.is_ok());
+        nsd.delete(deletion(&[name(1)])).await.unwrap();
+        assert!(nsd.get(name(1), 0, 9000).await.is_err());
+    });
 }
 
 #[test]
