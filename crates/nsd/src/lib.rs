@@ -94,6 +94,8 @@ pub struct Nsd {
 pub const LOG_READ_MAX: usize = 1024;
 /// Most entries that one request reads from the disk at the same time; fewer if they are large.
 const LOG_READS_AT_ONCE: usize = 64;
+/// Most versions of groups that one request has the journal take at the same time.
+const LEARNT_AT_ONCE: usize = 1024;
 /// Most blobs that [`Nsd::list`] returns, whatever the limit.
 pub const LIST_MAX: usize = 65_536;
 
@@ -300,16 +302,19 @@ impl Nsd {
         self.finish(self.core.clone().learn(fence)).await
     }
 
-    /// As [`Nsd::learn_group`] for several groups at once; groups with newer versions keep these.
+    /// As [`Nsd::learn_group`] for several groups, many at once; groups with newer versions keep these. Of those of a call that
+    /// is dropped, or that fails, any may be known.
     ///
     /// # Errors
     /// `Unavailable`.
     pub async fn learn_groups(&self, fences: &[GroupFence]) -> Result<()> {
-        let learnt = fences.iter().map(|fence| self.learn_group(*fence));
-        for result in join_all(learnt).await {
-            match result {
-                Err(error) if error.kind() != ErrorKind::OldEpoch => return Err(error),
-                _ => {}
+        for part in fences.chunks(LEARNT_AT_ONCE) {
+            let learnt = part.iter().map(|fence| self.learn_group(*fence));
+            for result in join_all(learnt).await {
+                match result {
+                    Err(error) if error.kind() != ErrorKind::OldEpoch => return Err(error),
+                    _ => {}
+                }
             }
         }
         Ok(())
@@ -471,8 +476,10 @@ impl Nsd {
     /// # Errors
     /// `Unavailable`.
     pub async fn confirm_epochs(&self, epochs: &[(ShardId, ShardEpoch)]) -> Result<()> {
-        let work = self.core.clone().confirm(epochs.to_vec());
-        self.finish(work).await
+        for (shard, epoch) in epochs {
+            self.seal(*shard, *epoch).await?;
+        }
+        self.finish(self.core.clone().confirm()).await
     }
 
     /// Reads and checks everything, and mends damage from redundant copies in the region. Only one

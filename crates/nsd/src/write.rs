@@ -356,10 +356,8 @@ impl Core {
         self.submit(record, check).await
     }
 
-    pub(crate) async fn confirm(self: Arc<Self>, epochs: Vec<(ShardId, ShardEpoch)>) -> Result<()> {
-        for (shard, epoch) in epochs {
-            self.clone().seal_log(shard, epoch).await?;
-        }
+    /// The logs of all shards are sealed for their epochs.
+    pub(crate) async fn confirm(self: Arc<Self>) -> Result<()> {
         let mut superblock = self.superblock.lock().await;
         superblock.flags &= !crate::superblock::FLAG_UNCONFIRMED;
         let stored = superblock.store(&self.disk).await;

@@ -7,6 +7,7 @@ use model::{EntryNumber, ErrorKind, GroupId, GroupVersion, Result, ShardEpoch, S
 use nsd::Nsd;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use world::sim::{Simulation, for_every_cut};
 
 const SHARD: ShardId = ShardId(1);
@@ -35,6 +36,32 @@ fn must_be_old(result: Result<()>, what: &str) {
 async fn numbers(nsd: &Nsd) -> Vec<u64> {
     let entries = nsd.log_read(SHARD, EntryNumber(0), 100).await.unwrap();
     entries.iter().map(|entry| entry.number.0).collect()
+}
+
+/// Would be broken if a request of very many versions, whose caller has given up, went on with all of them at once: each
+/// takes a hundred times the bytes that it came with.
+#[test]
+fn versions_that_wait_for_others_are_not_learnt_for_a_caller_that_has_gone() {
+    let simulation = Simulation::new(6);
+    simulation.disk(DISK, small_region());
+    let faults = simulation.faults();
+    simulation
+        .run(async |world| {
+            let scene = Scene { world };
+            let nsd = scene.open().await;
+            faults.slow(DISK, Duration::from_secs(5));
+            let fences: Vec<_> = (0..3000).map(|group| fence(group, 4)).collect();
+            let learning = nsd.learn_groups(&fences);
+            let learnt = scene.world.timeout(Duration::from_secs(1), learning).await;
+            assert!(learnt.is_err(), "the disk takes its time");
+            faults.heal(DISK);
+            scene.world.sleep(Duration::from_secs(60)).await;
+            must_be_old(nsd.learn_group(fence(0, 3)).await, "one of the first");
+            nsd.learn_group(fence(2999, 3)).await.unwrap();
+            nsd.learn_groups(&fences).await.unwrap();
+            must_be_old(nsd.learn_group(fence(2999, 3)).await, "one of the last");
+        })
+        .finished();
 }
 
 #[test]
