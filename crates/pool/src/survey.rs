@@ -143,8 +143,8 @@ impl Pool {
         blobs: &[(NsdId, BlobInfo)],
         unreachable: &[NsdId],
     ) -> SurveyedSegment {
-        let (_, first) = &blobs[0];
-        let mut place = place_of(first.name, &first.header);
+        let described = described(blobs);
+        let mut place = place_of(described.name, &described.header);
         let has = |piece: u8, nsd: NsdId| {
             blobs
                 .iter()
@@ -165,7 +165,7 @@ impl Pool {
         place.missing = all & !held;
         SurveyedSegment {
             place,
-            owner: SegmentOwner::of_header(&first.header),
+            owner: SegmentOwner::of_header(&described.header),
             absent,
             present: blobs.iter().map(|(nsd, info)| (info.name, *nsd)).collect(),
         }
@@ -291,6 +291,23 @@ impl Pool {
             .list(group, after, limit, self.list_deadline())
             .await
     }
+}
+
+/// The description of a segment by most of the NSDs that have a piece of it; the first one if as many say otherwise. Whoever
+/// lies alone doesn't hide what the others lack, nor whose segment it is.
+fn described(blobs: &[(NsdId, BlobInfo)]) -> &BlobInfo {
+    let (_, first) = &blobs[0];
+    if blobs.iter().all(|(_, info)| info.header == first.header) {
+        return first;
+    }
+    let agreeing = |info: &BlobInfo| {
+        let same = blobs.iter().filter(|it| it.1.header == info.header);
+        let nsds: BTreeSet<NsdId> = same.map(|(nsd, _)| *nsd).collect();
+        nsds.len()
+    };
+    // Backwards: of equals the last one is taken.
+    let most = blobs.iter().rev().max_by_key(|it| agreeing(&it.1));
+    most.map_or(first, |(_, info)| info)
 }
 
 /// Whether the members that answer show every segment of a group: no more NSDs are unreachable

@@ -310,6 +310,33 @@ fn a_survey_leaves_out_what_no_segment_can_be() {
     });
 }
 
+/// Would be broken if repair believed the first NSD of a group whose segments there are, and of what: it would rebuild nothing
+/// that the others lack, and say that all is there.
+#[test]
+fn an_nsd_that_lies_alone_of_a_segment_is_not_believed() {
+    with_pool(WIDE, 6, DISK_BYTES, async |rig| {
+        let place = rig.write(&plain(MIB, 1)).await;
+        rig.server.add(rig.nsd(NsdId(1)));
+        let wrong: [fn(&mut BlobInfo); 2] = [
+            |info| info.header.family = FamilyId(999),
+            |info| info.header.scheme = Scheme::Erasure { k: 5, m: 1 },
+        ];
+        for change in wrong {
+            let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
+            let lie = move |answer: &mut NsdAnswer| {
+                if let Ok(NsdReply::Infos(infos)) = &mut answer.reply {
+                    infos.iter_mut().for_each(change);
+                }
+            };
+            rig.reach(NsdId(1), Arc::new(Lies { node, lie })).await;
+            let survey = rig.pool.survey(place.group, None, 100).await;
+            let segments = survey.expect("surveyed").segments;
+            assert_eq!(segments.len(), 1);
+            assert_eq!((segments[0].place, segments[0].owner), (place, OWNER));
+        }
+    });
+}
+
 /// Would be broken if the sums over all NSDs had no place in 64 bits: the daemon of each node that adds them up ended, for
 /// what a single one said.
 #[test]
