@@ -2,16 +2,18 @@
 //! nobody would ever use.
 
 use super::nsds::{LocalNsds, open_one};
+use super::regions::open_disk;
 use metanode::DATA_POOL;
 use model::{Error, ErrorKind, NsdId, Result};
+use nsd::Nsd;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use world::host::{self, AtPath};
 
 impl LocalNsds {
     /// Removes what such attempts have left: of the regions of this node that are `noted`, those below `own` that hold
-    /// nothing. Returns the NSDs that should be noted no more. A region with contents, or one elsewhere, stays: the map may
-    /// be the one that is wrong. While no NSD is added here.
+    /// nothing, prepared or not. Returns the NSDs that should be noted no more. A region with contents, or one elsewhere,
+    /// stays: the map may be the one that is wrong. While no NSD is added here.
     ///
     /// # Errors
     /// Those of coordination; a region that can't be removed.
@@ -41,14 +43,23 @@ impl LocalNsds {
         Ok(discarded)
     }
 
-    /// Whether a region that doesn't serve can be removed: there is none, or it is this NSD's and holds nothing.
+    /// Whether a region that doesn't serve can be removed: there is none, or it was never prepared to its end, or it is this
+    /// NSD's and holds nothing.
     ///
     /// # Errors
     /// None of its own: a region that can't be read is in use.
     async fn is_unused(&self, id: NsdId, path: &Path) -> Result<bool> {
-        if host::at_path(path) == AtPath::Nothing {
+        // The attempt may have ended before the file got its bytes.
+        if matches!(host::at_path(path), AtPath::Nothing | AtPath::EmptyFile) {
             return Ok(true);
         }
+        let Ok(disk) = open_disk(&self.world, path).await else {
+            return Ok(false);
+        };
+        if Nsd::is_unformatted(&disk).await {
+            return Ok(true);
+        }
+        drop(disk);
         let opened = open_one(&self.world, &self.coordination, self.cluster, id, path).await;
         let Ok((nsd, _)) = opened else {
             return Ok(false);

@@ -131,6 +131,12 @@ impl Nsd {
         Ok(open::load_superblock(disk).await?.identity)
     }
 
+    /// Whether a region holds nothing because [`Nsd::format`] hasn't come to its end there, or hasn't begun: it writes the
+    /// superblock last, and where that would be are zeros. Changes nothing.
+    pub async fn is_unformatted(disk: &Disk) -> bool {
+        superblock::is_never_written(disk).await
+    }
+
     /// Opens a formatted region and replays the journal's tail.
     ///
     /// # Errors

@@ -310,6 +310,23 @@ fn is_blank(block: Option<&[u8]>) -> bool {
     block.is_some_and(|block| block.iter().all(|byte| *byte == 0))
 }
 
+/// Whether no superblock was ever written: all places where one could be have zeros, and of a region that is too small for one
+/// all bytes are. What can't be read may be one, and so may what is torn.
+pub(crate) async fn is_never_written(disk: &Disk) -> bool {
+    let disk_bytes = disk.bytes() / BLOCK * BLOCK;
+    let places: Vec<u64> = match disk_bytes < REGION_BYTES_MIN {
+        true => (0..disk_bytes).step_by(UNIT).collect(),
+        false => slots(disk_bytes).collect(),
+    };
+    for place in places {
+        let found = disk.read(place, UNIT).await.ok();
+        if !is_blank(found.as_deref()) {
+            return false;
+        }
+    }
+    true
+}
+
 /// The newest valid superblock, if there is any. A caller that gets `None` may format the disk, so
 /// a region that a newer Shale wrote or that was truncated is an error.
 pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {

@@ -134,6 +134,46 @@ fn a_region_that_was_cut_short_or_erased_is_refused_and_left_as_it_is() {
     }
 }
 
+/// Would be broken if a region with blobs, whose superblocks are damaged, were taken for one that holds nothing, or if one that
+/// was never prepared to its end couldn't be told from that: nobody would dare to remove it.
+#[test]
+fn a_region_is_unformatted_until_its_superblock_is_written() {
+    let is_unformatted = |simulation: &Simulation| {
+        simulation
+            .run(async |world| {
+                let disk = world.open_disk(Path::new(DISK)).unwrap();
+                Nsd::is_unformatted(&disk).await
+            })
+            .finished()
+    };
+    let (simulation, disk) = populated(8);
+    assert!(!is_unformatted(&simulation));
+    let written: Vec<(u64, Vec<u8>)> = copies()
+        .map(|at| (at, disk.content(at, BLOCK)))
+        .filter(|(_, copy)| copy.iter().any(|byte| *byte != 0))
+        .collect();
+    assert!(written.len() > 1);
+    let erase = || {
+        for (at, _) in &written {
+            disk.overwrite(*at, &[0; BLOCK]);
+        }
+    };
+    erase();
+    // All else that formatting writes is there.
+    assert!(is_unformatted(&simulation));
+    for (at, copy) in &written {
+        disk.overwrite(*at, &copy[..BLOCK / 2]);
+        assert!(!is_unformatted(&simulation), "a torn copy at byte {at}");
+        erase();
+    }
+    // The region's file hadn't got all of its bytes.
+    let simulation = Simulation::new(9);
+    let disk = simulation.disk(DISK, 1 << 20);
+    assert!(is_unformatted(&simulation));
+    disk.overwrite((1 << 20) - 1, b"x");
+    assert!(!is_unformatted(&simulation));
+}
+
 #[test]
 fn identifying_a_region_changes_nothing() {
     let (simulation, disk) = populated(7);
