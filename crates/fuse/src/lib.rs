@@ -27,6 +27,7 @@ mod device;
 mod door;
 mod extended;
 mod file_system;
+mod fusermount;
 mod init;
 mod judging;
 mod kernel_cache;

@@ -2,6 +2,7 @@
 
 use crate::connection::AbortFile;
 use crate::device::Device;
+use crate::fusermount::{self, MOUNT_MAX, UNMOUNT_MAX};
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
 use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, TableLine, mount_on, top_of};
 use model::{Error, ErrorKind, Result};
@@ -18,7 +19,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a mounted directory may take to answer stat(2).
@@ -257,17 +257,14 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
             list.push_str(word);
         }
     }
-    let output = Command::new("fusermount3")
-        .arg("-o")
-        .arg(list)
-        .arg("--")
-        .arg(path)
-        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
-        .output()
-        .map_err(|error| no_program(&error))?;
+    let mut command = fusermount::command();
+    command.arg("-o").arg(list).arg("--").arg(path);
+    command.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
+    // One that is killed may have mounted already; what it leaves then is dead, and the next attempt takes it away.
+    let ended = fusermount::run(&mut command, MOUNT_MAX)?;
     drop(theirs);
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if !ended.has_succeeded {
+        let said = ended.said;
         let hint = if said.contains("allow_other") {
             "; put `user_allow_other` into /etc/fuse.conf, or mount without it"
         } else if said.contains("open /dev/fuse") {
@@ -279,7 +276,11 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
         };
         return Err(Error::new(ErrorKind::NotPermitted, format!("{said}{hint}")));
     }
-    let fd = receive_descriptor(&ours).map_err(|error| refused(&error, "fusermount3's answer"))?;
+    // It has ended: what it has sent is there.
+    let answer = ours
+        .set_nonblocking(true)
+        .and_then(|()| receive_descriptor(&ours));
+    let fd = answer.map_err(|error| refused(&error, "fusermount3's answer"))?;
     Ok(Device::from_fd(fd))
 }
 
@@ -440,21 +441,17 @@ fn unmount_now(path: &Path, how: Unmount, connection: Option<&AbortFile>) -> Res
 }
 
 fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
-    let mut command = Command::new("fusermount3");
+    let mut command = fusermount::command();
     command.arg("-u");
     if how != Unmount::IfIdle {
         command.arg("-z");
     }
-    let output = command
-        .arg("--")
-        .arg(path)
-        .output()
-        .map_err(|error| no_program(&error))?;
-    if output.status.success() {
-        return Ok(());
+    command.arg("--").arg(path);
+    let ended = fusermount::run(&mut command, UNMOUNT_MAX)?;
+    match ended.has_succeeded {
+        true => Ok(()),
+        false => if_unmounted(path, &ended.said, &table::read()),
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    if_unmounted(path, said.trim(), &table::read())
 }
 
 /// Whether a place that fusermount3 didn't unmount has no mount of ours, which is the goal: only a table of mounts that was
@@ -531,13 +528,6 @@ pub(crate) fn no_device(error: &io::Error) -> Error {
             ),
         ),
     }
-}
-
-fn no_program(error: &io::Error) -> Error {
-    Error::new(
-        ErrorKind::NotSupported,
-        format!("running fusermount3: {error}; install the package fuse3, or run as root"),
-    )
 }
 
 pub(crate) fn refused(error: &io::Error, what: &str) -> Error {
