@@ -80,7 +80,7 @@ pub use file_system::FileSystem;
 pub use listing::Listing;
 pub use locks::{Interrupted, LockScope};
 pub use mount::{HeldBack, Mount};
-pub use mounting::{detach, remount, unmount_bind, unmount_foreign};
+pub use mounting::{detach, detach_all, remount, unmount_bind, unmount_foreign};
 pub use notifier::{Notice, Notifier};
 pub use options::{KernelFlags, MountOptions, Unmount};
 pub use siblings::Siblings;

@@ -343,6 +343,18 @@ pub fn detach(mount: &MountedShale) -> Result<()> {
     }
 }
 
+/// As [`detach`], of several, in this order. One that can't be reached is tried again when the others are gone: what is
+/// mounted in a dead mount goes with that.
+///
+/// # Errors
+/// The first one's that stays; all were tried.
+pub fn detach_all(mounts: &[MountedShale]) -> Result<()> {
+    let fails = |mount: &&MountedShale| detach(mount).is_err();
+    let left: Vec<&MountedShale> = mounts.iter().filter(fails).collect();
+    let again: Vec<Result<()>> = left.into_iter().map(detach).collect();
+    again.into_iter().collect()
+}
+
 /// Whether a mount isn't in the tree of files any more; not while that can't be seen.
 pub(crate) fn has_gone(id: u64) -> bool {
     table::read().is_ok_and(|lines| lines.iter().all(|line| line.id != id))

@@ -34,6 +34,7 @@ on_both_transports! {
     the_mount_of_a_killed_daemon_is_replaced,
     a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again,
     a_dead_mount_that_somebody_takes_away_is_not_replaced,
+    dead_mounts_that_lie_in_each_other_are_all_taken_away,
     the_kernel_forgets_what_it_is_told_to,
     what_expires_waits_for_no_program_that_changes_the_directory,
     a_lock_that_is_waited_for_leaves_a_thread_for_others,
@@ -261,6 +262,39 @@ fn a_dead_mount_that_somebody_takes_away_is_not_replaced(transport: TransportCho
     assert_eq!(start(second.id()).unwrap_err().kind(), ErrorKind::NotFound);
     let on_top = fuse::shale_on(&fs::canonicalize(place).unwrap()).unwrap();
     assert!(on_top.is_none());
+}
+
+/// Would be broken if a mount in another one of a killed daemon kept both in their places: nobody reaches it there.
+fn dead_mounts_that_lie_in_each_other_are_all_taken_away(transport: TransportChoice) {
+    let settings = MemorySettings {
+        valid: Duration::ZERO,
+        ..MemorySettings::default()
+    };
+    let outer = memory(transport, settings);
+    let place = outer.path("inner");
+    fs::create_dir(&place).unwrap();
+    let world = outer.runtime.block_on(async { World::real() });
+    let inner = {
+        let fs = Arc::new(MemoryFileSystem::new(&world, settings));
+        let mut options = MountOptions::new(&place);
+        options.transport = transport;
+        Mount::start(&world, fs, &options).unwrap()
+    };
+    let ids = [&outer.mount, &inner].map(|mount| mount.id().unwrap());
+    for mount in [&inner, &outer.mount] {
+        outer.runtime.block_on(mount.leave_dead()).unwrap();
+    }
+    let of_both = || {
+        let mut all = fuse::mounted_shales().unwrap();
+        all.retain(|it| ids.contains(&it.id));
+        all.reverse();
+        all
+    };
+    let dead = of_both();
+    let found: Vec<u64> = dead.iter().map(|it| it.id).collect();
+    assert_eq!(found, [ids[1], ids[0]]);
+    fuse::detach_all(&dead).unwrap();
+    assert!(of_both().is_empty());
 }
 
 fn the_kernel_forgets_what_it_is_told_to(transport: TransportChoice) {

@@ -69,9 +69,7 @@ fn kill(dir: &Path, json: bool) -> Result<ExitCode> {
     let mounts = mounts_of(dir).map_err(|error| {
         error.while_doing("taking away what no daemon serves any more; run the command again")
     })?;
-    for mount in mounts {
-        fuse::detach(&mount)?;
-    }
+    fuse::detach_all(&mounts)?;
     // Lines left behind do no harm; the next start removes them.
     let _ = fuse::forget_ended(&source_of(dir));
     match holder {

@@ -94,10 +94,11 @@ pub(super) fn clear(dir: &Path) -> Result<usize> {
             killed += 1;
         }
     }
-    let mounts = fuse::mounted_shales()?.into_iter().rev();
-    for mount in mounts.filter(|it| it.mountpoint.starts_with(dir) || it.source.starts_with(dir)) {
-        fuse::detach(&mount)?;
-    }
+    let mut mounts = fuse::mounted_shales()?;
+    mounts.retain(|it| it.mountpoint.starts_with(dir) || it.source.starts_with(dir));
+    // The newest one first: it covers earlier ones of the same place.
+    mounts.reverse();
+    fuse::detach_all(&mounts)?;
     Ok(killed)
 }
 
