@@ -90,11 +90,19 @@ pub(super) fn clear(dir: &Path) -> Result<usize> {
         }
     }
     let mut mounts = fuse::mounted_shales()?;
-    mounts.retain(|it| it.mountpoint.starts_with(dir) || it.source.starts_with(dir));
+    let own = rustix::process::geteuid().as_raw();
+    mounts.retain(|it| is_of_lab(dir, own, [&it.mountpoint, &it.source], it.user));
     // The newest one first: it covers earlier ones of the same place.
     mounts.reverse();
     fuse::detach_all(&mounts)?;
     Ok(killed)
+}
+
+/// Whether a mount is a lab's: one below its directory, or of a node there. Mounts of others than the lab's user aren't, whatever
+/// their source, which they choose, and wherever they are: the way there may refuse this user, or answer nothing. What lies in a
+/// lab's mount goes with that.
+fn is_of_lab(dir: &Path, own: u32, places: [&Path; 2], user: Option<u32>) -> bool {
+    user == Some(own) && places.iter().any(|place| place.starts_with(dir))
 }
 
 fn kill_by_lock(node_dir: &Path) -> Result<()> {
@@ -149,6 +157,23 @@ mod tests {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
     use testkit::own_mounts::{Cover, is_among_own_mounts};
+
+    /// Would be broken if any user could keep root's labs from ending, by a mount that is named after one of them.
+    #[test]
+    fn mounts_of_other_users_are_no_labs_whatever_they_are_called() {
+        let dir = Path::new("/var/lib/shale-lab");
+        let [lab, other] = ["/var/lib/shale-lab/n1", "/home/u/m"].map(Path::new);
+        for (places, is_its) in [
+            ([lab, lab], true),
+            ([other, lab], true),
+            ([other; 2], false),
+        ] {
+            assert_eq!(is_of_lab(dir, 0, places, Some(0)), is_its, "{places:?}");
+            for user in [Some(1000), None] {
+                assert!(!is_of_lab(dir, 0, places, user), "{places:?} of {user:?}");
+            }
+        }
+    }
 
     /// Would be broken if any user could keep a lab from being removed, by a mount whose place is no text.
     #[test]
