@@ -27,10 +27,11 @@ impl Thread {
         Self::read(Path::new(&format!("/proc/{pid}/stat")))
     }
 
-    /// Of `/proc/PID/stat`. The name in it may contain anything, so what counts begins after the
+    /// Of `/proc/PID/stat`. The name in it may contain any bytes, so what counts begins after the
     /// last parenthesis.
     fn read(file: &Path) -> Option<Self> {
-        let text = fs::read_to_string(file).ok()?;
+        let bytes = fs::read(file).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
         let mut fields = text.rsplit_once(')')?.1.split_whitespace();
         Some(Self {
             state: fields.next()?.chars().next()?,
@@ -127,6 +128,18 @@ impl Process {
 mod tests {
     use super::*;
     use std::process::Command;
+
+    /// Would be broken if a program whose name the kernel cuts within a letter, or that gives itself one, were no process:
+    /// what ends a lab wouldn't find it.
+    #[test]
+    fn a_thread_is_seen_whatever_bytes_its_name_has() {
+        let thread = std::thread::spawn(|| {
+            rustix::thread::set_name(c"\xc3) Z 1 \xff").unwrap();
+            Thread::read(Path::new("/proc/thread-self/stat"))
+        });
+        let seen = thread.join().unwrap().unwrap();
+        assert!(!seen.is_gone() && !seen.is_stopped());
+    }
 
     #[test]
     fn a_number_that_belongs_to_another_process_now_is_left_alone() {
