@@ -174,7 +174,8 @@ fn when_the_only_nsd_fails_reads_and_writes_are_eio_nothing_hangs_and_health_is_
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
     }
     let down = shale(&node, &["down", "--force"]);
-    assert!(!down.text.is_empty(), "it ends within its deadline");
+    // It ends within its deadline, and what was written last is nowhere.
+    down.refused_with(&["not everything is durable", "may be lost"]);
     fs::rename(away(&node, 1), region(&node, 1)).unwrap();
     assert_eq!(shale(&node, &["up"]).code, 0);
     verify(&node, 0..8);

@@ -146,7 +146,9 @@ fn without_redundancy_every_flipped_bit_is_eio_or_a_clear_refusal_and_never_othe
                 }
                 must_be_sound(&node);
                 let down = shale(&node, &["down", "--force"]);
-                assert_eq!(down.code, 0, "{name}: {}", down.text);
+                // What is rotten may keep it from ending cleanly; then it says so.
+                let is_said = down.text.contains("not everything is durable");
+                assert_eq!(down.code, i32::from(is_said), "{name}: {}", down.text);
             } else {
                 assert_eq!(up.code, 1, "{name}: {}", up.text);
                 assert!(up.text.len() > 40, "{name}: {}", up.text);

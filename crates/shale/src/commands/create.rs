@@ -4,6 +4,7 @@
 //! the command has the directory's lock, so that no daemon starts with half of it.
 
 use super::{
+    down::Ending,
     present::report,
     start::{ask, block_on, now, running, start},
 };
@@ -172,9 +173,10 @@ fn end_and_lock(dir: &Path) -> Result<DirectoryLock> {
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             let how = serde_json::json!({ "force": false });
+            let ending = Ending::of(dir);
             ask::<Stopping>(dir, "/v1/shutdown", how)
+                .and_then(|_| ending.wait())
                 .map_err(|error| error.while_doing("ending the node's mount for a moment"))?;
-            super::down::wait_for_end(dir)?;
         }
         attempts += 1;
         match lock::take(dir) {

@@ -1,6 +1,6 @@
 //! `shale cluster stop`: has all nodes of the cluster end, and says of each what became of it.
 
-use super::{down::wait_for_end, progress::UntilInterrupted, start::ask};
+use super::{down::Ending, progress::UntilInterrupted, start::ask};
 use crate::{
     admin::stopping::{ClusterStopped, StopCluster, StoppedNode},
     cli::Dir,
@@ -16,9 +16,10 @@ use std::process::ExitCode;
 pub fn stop(dir: &Dir, force: bool, json: bool) -> Result<ExitCode> {
     let dir = dir.absolute();
     let running = UntilInterrupted::tell("the daemons go on to stop the cluster");
+    let ending = Ending::of(&dir);
     let mut stopped: ClusterStopped = ask(&dir, "/v1/cluster/stop", StopCluster { force })?;
     if stopped.stops {
-        let ended = wait_for_end(&dir);
+        let ended = ending.wait();
         for node in stopped.nodes.iter_mut().filter(|it| it.is_here) {
             note_end_here(node, &ended);
         }
