@@ -138,6 +138,10 @@ impl Admin {
         if error.kind() == std::io::ErrorKind::PermissionDenied {
             return lock::not_yours(self.directory());
         }
+        // As many wait for it as may.
+        if error.kind() == std::io::ErrorKind::WouldBlock {
+            return lock::silent(self.directory());
+        }
         // If the lock can't be looked at, nobody knows that none runs.
         if let Err(refused) = lock::check_access(self.directory()) {
             return refused;
@@ -155,6 +159,18 @@ impl Admin {
     fn directory(&self) -> &Path {
         self.socket.parent().unwrap_or(Path::new("."))
     }
+}
+
+/// The socket of a daemon that takes no connections, with as many that wait as there may be.
+#[cfg(test)]
+pub fn with_full_queue(dir: &Path) -> impl Sized + use<> {
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let socket = dir.join(SOCKET);
+    let listener = UnixListener::bind(&socket).unwrap();
+    // One may wait.
+    rustix::net::listen(&listener, 0).unwrap();
+    let waits = UnixStream::connect(&socket).unwrap();
+    (listener, waits)
 }
 
 #[cfg(test)]
@@ -201,6 +217,24 @@ mod tests {
         assert_eq!(unseen.kind(), ErrorKind::Unavailable);
         assert!(unseen.to_string().contains(lock::FILE), "{unseen}");
         assert!(!unseen.to_string().contains("no daemon runs"), "{unseen}");
+    }
+
+    /// Would be broken if people were told to start a daemon that is stopped, because it was asked so often since.
+    #[test]
+    fn a_daemon_for_which_as_many_wait_as_may_is_called_silent() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let _listens = with_full_queue(home.path());
+        let admin = Admin::of(home.path());
+        let asked = admin.ask::<serde_json::Value>(Method::POST, "/v1/settle", ());
+        let refused = runtime.block_on(asked).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        let text = refused.to_string();
+        let is_silent = text.contains("--kill") && !text.contains("no daemon runs");
+        assert!(is_silent, "{text}");
     }
 
     #[test]

@@ -129,9 +129,7 @@ pub fn while_passing<T>(dir: &Path, mut attempt: impl FnMut() -> Result<Result<T
 /// Whether the daemon is starting or ending: the directory's lock is free, or its holder isn't
 /// stopped, and no socket listens; or it is joining its cluster.
 fn is_passing(dir: &Path) -> bool {
-    let socket = dir.join(SOCKET);
-    let listens = std::os::unix::net::UnixStream::connect(socket).is_ok();
-    match listens {
+    match listens(dir) {
         false => !lock::is_holder_stopped(dir),
         true => {
             let ping = async {
@@ -142,6 +140,16 @@ fn is_passing(dir: &Path) -> bool {
             let answer = block_on(ping).and_then(|answer| answer);
             answer.is_ok_and(|answer| answer["joins"] == true)
         }
+    }
+}
+
+/// Whether a daemon listens. Doesn't wait if as many connections wait for it as may.
+fn listens(dir: &Path) -> bool {
+    let socket = dir.join(SOCKET);
+    let connecting = async { tokio::net::UnixStream::connect(socket).await.map(drop) };
+    match block_on(connecting) {
+        Ok(Err(error)) => error.kind() == std::io::ErrorKind::WouldBlock,
+        connected => connected.is_ok(),
     }
 }
 
@@ -202,4 +210,23 @@ fn spawn(dir: &Path, on_demand: bool) -> Result<Child> {
     // Its own session: the daemon outlives the terminal that started it.
     world::host::in_own_session(&mut command);
     command.spawn().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::client::with_full_queue;
+
+    /// Would be broken if mount(8) waited for ever for a daemon that hangs, and that was asked for long.
+    #[test]
+    fn a_daemon_for_which_as_many_wait_as_may_is_not_waited_for() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(!listens(home.path()));
+        let full = with_full_queue(home.path());
+        assert!(listens(home.path()));
+        assert!(!is_passing(home.path()));
+        drop(full);
+        assert!(!listens(home.path()));
+        assert!(is_passing(home.path()), "it starts or ends");
+    }
 }
