@@ -55,10 +55,7 @@ pub fn up(up: &Up, json: bool) -> Result<ExitCode> {
 
 /// Creates the file system if the directory is new, and starts the daemon.
 fn begin(dir: &Path, plan: &Plan) -> Result<Status> {
-    match NodeConfig::load(dir)? {
-        None => NodeConfig::create(dir, plan)?,
-        Some(mut config) => config.update(dir, plan)?,
-    }
+    NodeConfig::take_over(dir, plan)?;
     start(dir, false)?;
     running(dir)?.ok_or_else(|| {
         Error::new(

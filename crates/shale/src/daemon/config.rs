@@ -268,12 +268,25 @@ impl NodeConfig {
         Ok(Some(config))
     }
 
-    /// Writes the file for a new file system; the daemon creates the rest at its first start.
+    /// Takes a plan over for a directory whose daemon isn't running: writes the file of a new file system, of which the daemon
+    /// creates the rest at its first start, or changes the file that is there. While it is written no daemon starts, and no
+    /// other command writes it.
     ///
     /// # Errors
-    /// `InvalidArgument`, `NoSpace`, or the system's error.
-    pub fn create(dir: &Path, plan: &Plan) -> Result<()> {
-        Self::planned(dir, plan)?.store(dir)
+    /// `Busy`: a daemon has started meanwhile, or another command changes the node. `Exists` if the plan asks for another
+    /// file system than there is. `InvalidArgument`, `NoSpace`, or the system's error.
+    pub fn take_over(dir: &Path, plan: &Plan) -> Result<()> {
+        match Self::load(dir)? {
+            // Makes the directory, in which the lock is.
+            None => drop(Self::planned(dir, plan)?),
+            Some(mut config) if !config.is_written_for(plan) => return config.update(dir, plan),
+            Some(_) => {}
+        }
+        let _lock = lock::take(dir)?;
+        match Self::load(dir)? {
+            None => Self::planned(dir, plan)?.store(dir),
+            Some(mut config) => config.update(dir, plan),
+        }
     }
 
     /// As [`NodeConfig::load`]; a directory that has only the keys of an attempt to join counts as empty.
@@ -366,19 +379,23 @@ impl NodeConfig {
         Ok(options)
     }
 
+    /// Whether the file changes with this plan. If not, nothing is to be written: there may be no room for it.
+    fn is_written_for(&self, plan: &Plan) -> bool {
+        !self.created || plan.mount.is_some() || plan.options.is_some() || plan.allow_other
+    }
+
     /// Takes over settings that may change from start to start; refuses the others.
     ///
     /// # Errors
     /// `Exists` if the plan asks for another scheme, size or number than the file system has.
-    pub fn update(&mut self, dir: &Path, plan: &Plan) -> Result<()> {
+    fn update(&mut self, dir: &Path, plan: &Plan) -> Result<()> {
         if !self.created {
             // The creation failed and left nothing; plan it anew.
             let planned = Self::planned(dir, &plan.or(self)?)?;
             return planned.store(dir);
         }
         self.refuse_other_file_system(dir, plan)?;
-        if plan.mount.is_none() && plan.options.is_none() && !plan.allow_other {
-            // Nothing is to be written: there may be no room for it.
+        if !self.is_written_for(plan) {
             return Ok(());
         }
         if let Some(mount) = &plan.mount {
@@ -577,6 +594,38 @@ mod tests {
         config.update(&dir, &other).unwrap_err();
         let more = Plan::of_new_member(None, true, None).unwrap();
         config.update(&dir, &more).unwrap_err();
+    }
+
+    /// Would be broken if two commands wrote the file at once, or one under a daemon that has just started: what the other
+    /// one has noted, such as where its NSDs are, would be lost.
+    #[test]
+    fn a_plan_is_taken_over_while_nobody_else_has_the_directory() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = &home.path().join("node");
+        let plan = |mount: Option<&str>| {
+            let mount = mount.map(Path::new);
+            Plan::of_new_member(mount, false, None).unwrap()
+        };
+        NodeConfig::take_over(dir, &plan(None)).unwrap();
+        let stored = || NodeConfig::load(dir).unwrap().unwrap();
+        let held = lock::take(dir).unwrap();
+        // Its file system isn't made yet: it would be planned anew.
+        for mount in [None, Some("/mnt")] {
+            let refused = NodeConfig::take_over(dir, &plan(mount)).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        }
+        let made = NodeConfig {
+            created: true,
+            ..stored()
+        };
+        made.store(dir).unwrap();
+        NodeConfig::take_over(dir, &plan(None)).unwrap();
+        let refused = NodeConfig::take_over(dir, &plan(Some("/mnt"))).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        drop(held);
+        NodeConfig::take_over(dir, &plan(Some("/mnt"))).unwrap();
+        assert_eq!(stored().mount, Path::new("/mnt"));
+        assert!(stored().created);
     }
 
     /// People edit the file.
