@@ -51,13 +51,21 @@ write() {
 }
 write &
 writer=$!
+# Anybody may run the old program, with words that would command a terminal. It waits for a token.
+shale node join --address 127.0.0.9 --dir "$(printf '/x daemon --dir \033]0;a title\007\\033[2J')" - \
+    < <(exec sleep 600 2> /dev/null) > /dev/null 2>&1 &
+stranger=$!
 within 10 "the program writes" test -s "$(mounted 3)/lines"
 before=$(old_daemons)
 dpkg --install "$newer" | tee /srv/said
 for number in 1 2 3; do
     grep -q "process [0-9]*: /srv/n$number\b" /srv/said || fail "the upgrade doesn't name the node in /srv/n$number"
 done
+grep -q "process $stranger: .*?]0;a title?" /srv/said || fail "the upgrade doesn't name process $stranger"
+! grep -q $'\033' /srv/said || fail "the upgrade commands the terminal"
 rm /srv/said
+kill "$stranger"
+wait "$stranger" || true
 # A daemon and its watchdog on each node.
 test "$before" = 0 && test "$(old_daemons)" = 6
 kill -0 "$writer"
