@@ -23,7 +23,9 @@ pub(crate) fn tells(thread: u32, that: impl FnOnce(&str) -> bool) -> bool {
         // The thread belongs to another process id namespace.
         return false;
     }
-    std::fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| that(&status))
+    let status = std::fs::read(format!("/proc/{thread}/status"));
+    // The thread's name in it may have any bytes.
+    status.is_ok_and(|status| that(&String::from_utf8_lossy(&status)))
 }
 
 fn tells_signal(status: &str) -> bool {
@@ -71,6 +73,18 @@ mod tests {
         assert!(!tells_signal(&status(1, alarm, alarm, alarm, 0)));
         assert!(!tells_signal(&status(1, alarm, alarm, 0, alarm)));
         assert!(!has_signal(std::process::id()) && !has_signal(0));
+    }
+
+    /// Would be broken if a program whose name the kernel cuts within a letter couldn't be killed while its request waits, or had
+    /// none of its groups and capabilities.
+    #[test]
+    fn a_thread_is_looked_at_whatever_bytes_its_name_has() {
+        let thread = std::thread::spawn(|| {
+            rustix::thread::set_name(c"\xc3 \xff").unwrap();
+            let own = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+            tells(own, |status| line(status, "Threads:").is_some())
+        });
+        assert!(thread.join().unwrap());
     }
 
     #[test]
