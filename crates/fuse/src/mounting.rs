@@ -6,11 +6,13 @@ use crate::fusermount::{self, MOUNT_MAX, UNMOUNT_MAX};
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
 use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, TableLine, mount_on, top_of};
 use model::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::{Errno, FdFlags};
 use rustix::mount as kernel;
 use rustix::mount::UnmountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs;
 use std::io::{self, IoSliceMut};
@@ -29,6 +31,9 @@ const RELEASED_MAX: Duration = Duration::from_secs(2);
 /// How long an unmount waits for programs that use the mount.
 const PASSING_MAX: Duration = Duration::from_secs(1);
 const RELEASED_PAUSE: Duration = Duration::from_millis(10);
+
+/// Places whose file systems were asked and haven't answered.
+static ASKED: Mutex<BTreeSet<PathBuf>> = parking_lot::const_mutex(BTreeSet::new());
 
 /// Changes the flags of one of our mounts (`mount -o remount`). Sends the file system no request.
 ///
@@ -184,14 +189,29 @@ fn look_at(path: &Path) -> io::Result<fs::Metadata> {
     if table::read().is_ok_and(|lines| top_of(&lines, path).is_none()) {
         return fs::metadata(path);
     }
-    let (found, wait) = std::sync::mpsc::channel();
+    answer_of(path, LOOK_MAX, asked)
+}
+
+/// What a file system answers about a place, if it does within `patience`. Somebody may ask again and again: where it hasn't
+/// answered yet, nobody else waits for it.
+fn answer_of(
+    path: &Path,
+    patience: Duration,
+    ask: impl FnOnce(&Path) -> io::Result<fs::Metadata> + Send + 'static,
+) -> io::Result<fs::Metadata> {
     let path = path.to_owned();
+    if !ASKED.lock().insert(path.clone()) {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let (found, wait) = std::sync::mpsc::channel();
     // Left running if it hangs; it ends with the mount that it waits for.
     drop(std::thread::spawn(move || {
+        let answer = ask(&path);
+        ASKED.lock().remove(&path);
         // The receiver has given up if it took too long.
-        let _ = found.send(asked(&path));
+        let _ = found.send(answer);
     }));
-    wait.recv_timeout(LOOK_MAX)
+    wait.recv_timeout(patience)
         .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
@@ -605,6 +625,34 @@ mod tests {
             assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
             times.set(0);
         }
+    }
+
+    /// Would be broken if a daemon that tries again and again to mount where something hangs got a thread more each time.
+    #[test]
+    fn a_place_that_does_not_answer_is_asked_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, other) = (directory.path(), Path::new("/"));
+        let long = Duration::from_secs(60);
+        let (tell, is_asked) = std::sync::mpsc::channel();
+        let (goes_on, waits) = std::sync::mpsc::channel::<()>();
+        let hangs = move |path: &Path| {
+            tell.send(()).unwrap();
+            let _ = waits.recv();
+            fs::metadata(path)
+        };
+        let is_late = |answer: io::Result<fs::Metadata>| {
+            answer.is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+        };
+        let plain = |path: &Path| fs::metadata(path);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| answer_of(place, long, hangs));
+            is_asked.recv().unwrap();
+            assert!(is_late(answer_of(place, long, plain)), "it wasn't asked");
+            assert!(answer_of(other, long, plain).is_ok());
+            drop(goes_on);
+            assert!(first.join().unwrap().is_ok());
+        });
+        assert!(answer_of(place, long, plain).is_ok(), "it is asked again");
     }
 
     /// Would be broken if a mount counted as ended because the table of mounts couldn't be read, or because another one is
