@@ -4,7 +4,7 @@
 use super::start::block_on;
 use crate::{
     admin::{Progress, client::Admin},
-    output::{bytes, say},
+    output::{bytes, plain, say},
 };
 use hyper::Method;
 use model::{Error, ErrorKind, Result};
@@ -128,7 +128,8 @@ impl Meter {
     }
 }
 
-/// For example `reading segments: 1.2 GiB of 5.0 GiB (24 %), 210 MiB/s, about 18 s left`.
+/// For example `reading segments: 1.2 GiB of 5.0 GiB (24 %), 210 MiB/s, about 18 s left`. The words are the daemon's, which
+/// another user may run.
 fn sentence(progress: &Progress, pace: Pace) -> String {
     let count = |count: u64| match progress.unit.as_str() {
         "bytes" => bytes(count),
@@ -141,7 +142,7 @@ fn sentence(progress: &Progress, pace: Pace) -> String {
     let mut out = format!("{}: {}", progress.phase, count(progress.done));
     if let Some(total) = progress.total {
         out += &format!(" of {}{unit}", count(total));
-        if let Some(percent) = (progress.done * 100).checked_div(total) {
+        if let Some(percent) = progress.done.saturating_mul(100).checked_div(total) {
             out += &format!(" ({percent} %)");
         }
     } else {
@@ -153,7 +154,7 @@ fn sentence(progress: &Progress, pace: Pace) -> String {
     if let Some(left) = pace.left {
         out += &format!(", about {} left", time(left));
     }
-    out
+    plain(&out).into_owned()
 }
 
 /// Time in at most two units.
@@ -377,6 +378,16 @@ mod tests {
             sentence(&nothing, Pace::default()),
             "reading segments: 0 B of 0 B"
         );
+    }
+
+    /// Would be broken if whoever runs a node could write to the terminal of root, who checks it.
+    #[test]
+    fn progress_commands_no_terminal() {
+        let hostile = at("reading\u{1b}[2J", 3, None, "rec\u{9b}ords");
+        let said = sentence(&hostile, Pace::default());
+        assert_eq!(said, "reading\\u001b[2J: 3 rec\\u009bords");
+        let most = at("reading", u64::MAX, Some(u64::MAX), "records");
+        assert!(sentence(&most, Pace::default()).ends_with("(1 %)"));
     }
 
     #[test]
