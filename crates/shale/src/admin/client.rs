@@ -2,7 +2,7 @@
 
 use super::Refusal;
 use crate::directory::{lock, private};
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{Method, Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
 use model::{Error, ErrorKind, Result};
@@ -17,6 +17,11 @@ pub const SOCKET: &str = "daemon.sock";
 
 /// After this long without an answer the client pings the daemon, which gets as long again.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// Longest answer. Other nodes' answers, which are the longest ones, have up to 8 MiB.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+
+type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Connects to one daemon.
 pub struct Admin {
@@ -105,14 +110,20 @@ impl Admin {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .expect("the request is well formed");
-        // The sender moves into the exchange; dropping it afterwards ends the connection.
         let exchange = async move {
             let response = sender.send_request(request).await?;
             let status = response.status();
-            Ok::<_, hyper::Error>((status, response.into_body().collect().await?.to_bytes()))
+            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+            Ok::<_, BoxedError>((status, body.collect().await?.to_bytes()))
         };
-        let (answer, _connection) = tokio::join!(exchange, connection);
-        let (status, bytes) = answer.map_err(|e| self.lost(e.to_string()))?;
+        let mut exchange = std::pin::pin!(exchange);
+        let answer = tokio::select! {
+            biased;
+            // The rest of an answer that is too long isn't waited for.
+            answer = &mut exchange => answer,
+            _ = connection => exchange.await,
+        };
+        let (status, bytes) = answer.map_err(|error| self.lost(why_lost(&*error)))?;
         if status == StatusCode::OK {
             return Ok(bytes);
         }
@@ -158,6 +169,14 @@ impl Admin {
 
     fn directory(&self) -> &Path {
         self.socket.parent().unwrap_or(Path::new("."))
+    }
+}
+
+/// Why there is no answer.
+fn why_lost(error: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
+    match error.is::<LengthLimitError>() {
+        true => format!("its answer has more than {ANSWER_BYTES_MAX} bytes"),
+        false => error.to_string(),
     }
 }
 
@@ -217,6 +236,36 @@ mod tests {
         assert_eq!(unseen.kind(), ErrorKind::Unavailable);
         assert!(unseen.to_string().contains(lock::FILE), "{unseen}");
         assert!(!unseen.to_string().contains("no daemon runs"), "{unseen}");
+    }
+
+    /// Would be broken if whoever answers for a node could fill the memory of who asks it: root may ask another user's.
+    #[test]
+    fn an_answer_without_an_end_is_given_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let home = tempfile::tempdir().unwrap();
+            let listener = UnixListener::bind(home.path().join(SOCKET)).unwrap();
+            let pour = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut head = [0; 4096];
+                let _ = stream.read(&mut head).await.unwrap();
+                let begin = b"HTTP/1.1 200 OK\r\n\r\n";
+                stream.write_all(begin).await.unwrap();
+                while stream.write_all(&[b' '; 65_536]).await.is_ok() {}
+                std::future::pending::<()>().await;
+            };
+            let admin = Admin::of(home.path());
+            let asked = admin.ask::<serde_json::Value>(Method::POST, "/v1/settle", ());
+            let refused = tokio::select! {
+                refused = asked => refused.unwrap_err(),
+                () = pour => unreachable!("it never ends"),
+            };
+            assert_eq!(refused.kind(), ErrorKind::Unavailable);
+            assert!(refused.to_string().contains("more than"), "{refused}");
+        });
     }
 
     /// Would be broken if people were told to start a daemon that is stopped, because it was asked so often since.
