@@ -507,8 +507,15 @@ impl Holder {
         let known = self.objects.get(&recall.object);
         let newest = known.map_or(GrantNumber::default(), |known| known.newest);
         if recall.up_to > newest && self.is_asked(recall.object) {
-            // Said again: it waits no longer than the first one.
-            if self.early.iter().any(|early| early.recall == recall) {
+            // Said again: it waits no longer than the first one, and for nothing that was granted since: an owner may grant the
+            // same again each time that it is asked again, and takes back nothing that is newer than what is returned.
+            let is_same = |early: &&mut Early| {
+                let known = &early.recall;
+                (known.object, known.keep) == (recall.object, recall.keep)
+                    && known.ranges == recall.ranges
+            };
+            if let Some(early) = self.early.iter_mut().find(is_same) {
+                early.recall.up_to = early.recall.up_to.max(recall.up_to);
                 return Ok(());
             }
             if self.early.len() < EARLY_MAX {

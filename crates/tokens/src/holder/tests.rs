@@ -1,10 +1,10 @@
 //! Tests of the rules of one client.
 
 use super::*;
-use crate::granter::WAITING_OF_SESSION_MAX;
-use model::InodeId;
+use crate::granter::{self, Granter, WAITING_OF_SESSION_MAX};
 use model::TokenMode::{Exclusive, Shared};
 use model::token::Ship;
+use model::{InodeId, SessionId};
 
 const INODE: TokenObject = TokenObject::Inode(InodeId(7));
 
@@ -280,6 +280,57 @@ fn what_is_recalled_while_its_grant_becomes_durable_is_used_once() {
     let flush = holder.flushes();
     holder.flushed(flush, at(1_103));
     assert_eq!(holder.does(), [returned(None, 4)]);
+}
+
+/// Would be broken if what is granted anew each time that it is asked for again, because its answer got lost, went back each time
+/// only as it had been granted before: others would have it only once the session has lost everything.
+#[test]
+fn what_is_granted_again_and_again_while_it_is_recalled_goes_back() {
+    let [own, other] = [1, 2].map(SessionId);
+    let mut owner = Granter::new(Tenure(1), BTreeSet::new(), at(0));
+    owner.renew(at(60_000), at(0));
+    for session in [own, other] {
+        owner.begin_session(session);
+    }
+    let mut holder = holder();
+    let claimed = holder.claim(want(Exclusive), at(0));
+    assert!(matches!(claimed, Claimed::Waits(_)));
+    let actions = holder.does();
+    let [Action::Ask { request, wants }] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    let mut granted_to_other = None;
+    for passed in (0..6_000).step_by(100) {
+        let now = at(passed);
+        // Each answer is lost.
+        if passed % 1_500 == 0 {
+            owner.ask(own, *request, wants.clone(), now).expect("sound");
+        }
+        if passed == 100 {
+            owner.ask(other, 1, wants.clone(), now).expect("sound");
+        }
+        if passed % 500 == 0 {
+            owner.tick(now);
+        }
+        holder.tick(now);
+        for action in holder.does() {
+            if let Action::Return(back) = action {
+                owner.take_back(own, &back, now).expect("sound");
+            }
+        }
+        for action in owner.take_actions() {
+            match action {
+                granter::Action::Recall { session, recall } if session == own => {
+                    holder.hears(recall, now);
+                }
+                granter::Action::Answer { session, .. } if session == other => {
+                    granted_to_other = granted_to_other.or(Some(passed));
+                }
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(granted_to_other, Some(3_100));
 }
 
 /// Would be broken if others waited for an answer that was given up, since what is asked for meanwhile is granted after theirs.
