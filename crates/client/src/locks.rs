@@ -4,6 +4,7 @@
 //! file get errors from it until all have closed it.
 
 mod ending;
+mod turns;
 
 use crate::page_pool::PagePool;
 use crate::session::Session;

@@ -470,6 +470,55 @@ fn a_lock_that_ended_without_an_answer_is_its_next_holders_under_the_next_owner(
     });
 }
 
+/// Would be broken if the client took the order of two answers for that in which the owner has done what they answer: of what one
+/// thread of a program locks as another one unlocks it, it would tell the next owner as of a lock, which others have by then.
+#[test]
+fn a_lock_that_another_thread_has_ended_is_its_next_holders_under_the_next_owner() {
+    run(9_580, |world, node| async move {
+        let [mut first, mut second, mut third] = Program::several(&node).await;
+        let [locked, other] = files(&node).await;
+        for (program, file) in [(&first, locked), (&second, other)] {
+            let opens = program.client.open(file, OpenFlags::default());
+            opens.await.unwrap();
+        }
+        // It is locked, and the answer is on its way as the other thread unlocks.
+        first.way.lock_ms.store(500, Ordering::Relaxed);
+        let locks = {
+            let first = first.clone();
+            async move { first.lock(locked).await }
+        };
+        let locks = world.spawn("locks", locks);
+        world.sleep(Duration::from_millis(100)).await;
+        first.set(locked, None).await.unwrap();
+        locks.await.unwrap();
+        second.lock(locked).await.unwrap();
+        node.metanode.sync().await.unwrap();
+
+        let run = NodeRun {
+            node: NodeId(2),
+            ..RUN
+        };
+        let next = node.next_owner(run).await;
+        next.start_background();
+        // Each has a file open, so it is seen when it has said what it holds.
+        let until_told = async |inodes| {
+            while next.in_use().inodes < inodes {
+                world.sleep(Duration::from_millis(1)).await;
+            }
+        };
+        first.follow(&next);
+        until_told(1).await;
+        second.follow(&next);
+        until_told(2).await;
+        third.follow(&next);
+        let refused = third.lock(locked).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+        second.set(locked, None).await.unwrap();
+        third.lock(locked).await.unwrap();
+        next.close().await.unwrap();
+    });
+}
+
 /// Would be broken if a program heard of an interruption that was none: its lock was granted, and the owner ended before it
 /// had heard that nobody waits any more.
 #[test]

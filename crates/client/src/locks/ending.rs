@@ -5,6 +5,7 @@
 //! and others would wait for them. *Who wants a lock meanwhile waits for that*: the kernel gives the name of a process that has
 //! ended to another one, whose lock an end that comes late would take.
 
+use super::turns::{self, Turn, Turns, Whose};
 use crate::session::Session;
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, InodeId, Result};
@@ -20,9 +21,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 const UNTOLD_WAIT: &str =
     "the owner of the metadata, which hasn't heard of the end of other file locks";
 
+/// The cause by which waits for a turn are listed.
+const TURN_WAIT: &str = "another request of the same program about its locks of the file";
+
 /// What is said to the owner about locks, and the ends of which it hasn't heard.
 pub(super) struct Ending {
     session: Arc<Session>,
+    turns: Turns,
     /// The oldest ones first, each once: no more than the files that were open and the processes that had locks. A task tells
     /// of them as long as there are some.
     untold: Mutex<VecDeque<LockCall>>,
@@ -34,6 +39,7 @@ impl Ending {
     pub(super) fn new(session: Arc<Session>) -> Arc<Self> {
         Arc::new(Self {
             session,
+            turns: Turns::default(),
             untold: Mutex::default(),
             told: Notify::new(),
         })
@@ -41,10 +47,25 @@ impl Ending {
 
     /// Asks, and notes what the answer says of the session's doors and locks.
     pub(super) async fn ask(&self, call: LockCall) -> Result<OwnerReply> {
+        let _turn = match turns::whose(&call) {
+            Some(whose) => Some(self.turn(whose).await?),
+            None => None,
+        };
         let request = OwnerRequest::Lock(call);
         let answer = self.session.ask(&request).await;
         self.session.doors().answered(&request, &answer);
         answer
+    }
+
+    /// The turn of a request about these locks: behind those that are under way.
+    async fn turn(&self, whose: Whose) -> Result<Turn<'_>> {
+        if let Some(turn) = self.turns.try_enter(whose) {
+            return Ok(turn);
+        }
+        let (inode, _) = whose;
+        let entering = self.turns.enter(whose);
+        // Boxed because it is rare: otherwise every request's future would contain it.
+        Box::pin(self.session.wait(TURN_WAIT, Some(inode), entering)).await
     }
 
     /// Asks for the end of locks. If the owner can't be told in time, it is told later.

@@ -2,7 +2,8 @@
 //! the answers to requests in order, and from nothing else. Of operations that make something held and
 //! aren't answered it says that they were sent: whether they have made anything the owner knows.
 //! Locks that requests end which aren't answered it doesn't say: others may have got them from the
-//! owner before, and been told so.
+//! owner before, and been told so. Of those about the same locks one is under way at a time (`locks/turns.rs`):
+//! their answers come in the order in which the owner has done them.
 //!
 //! Bounded by what the owner gives: holds by the inodes that the client has in use, locks by the
 //! owner's limits.

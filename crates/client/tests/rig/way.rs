@@ -44,6 +44,8 @@ pub struct Way {
     pub publish_ms: AtomicU64,
     /// Answers about tokens take so many milliseconds more.
     pub tokens_ms: AtomicU64,
+    /// The answer to the next request about locks takes so many milliseconds more.
+    pub lock_ms: AtomicU64,
     /// Answers about the tokens of what is listed arrive only once this is false again; they count as late.
     pub listed_late: AtomicBool,
     /// What opens a session arrives only once this is false again.
@@ -91,6 +93,7 @@ impl Way {
             late_answers: AtomicU64::new(0),
             publish_ms: AtomicU64::new(0),
             tokens_ms: AtomicU64::new(0),
+            lock_ms: AtomicU64::new(0),
             listed_late: AtomicBool::new(false),
             no_sessions: AtomicBool::new(false),
             no_publishes: AtomicBool::new(false),
@@ -282,6 +285,10 @@ impl Remote for Way {
             let asks_token = asks_to_know || matches!(request, Some(OwnerRequest::AskToken { .. }));
             let renews = asks_token || matches!(request, Some(OwnerRequest::AwaitRecalls { .. }));
             let opens = matches!(request, Some(OwnerRequest::OpenSession { .. }));
+            let lock_ms = match request {
+                Some(OwnerRequest::Lock(_)) => self.lock_ms.swap(0, Ordering::Relaxed),
+                _ => 0,
+            };
             let operation = match request {
                 Some(OwnerRequest::Execute { operation, .. }) => Some(operation),
                 _ => None,
@@ -333,6 +340,9 @@ impl Remote for Way {
                 if asks_token {
                     let time = self.tokens_ms.load(Ordering::Relaxed);
                     self.world.sleep(Duration::from_millis(time)).await;
+                }
+                if lock_ms > 0 {
+                    self.world.sleep(Duration::from_millis(lock_ms)).await;
                 }
                 let is_late = || match (*self.late.lock(), &operation) {
                     (Some(late), Some(operation)) => late(operation),
