@@ -23,11 +23,12 @@ use object::{Object, Taking};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long a recall waits for the reply that brings what it recalls, if no request of the object can have been granted that.
+/// How long a recall waits for the reply that brings what it recalls, if no request of the object can have been granted that, or
+/// nobody here waits for it: what was asked for in advance, or is used already.
 const OVERTAKEN_MAX: Duration = Duration::from_millis(100);
-/// And if one can: its reply leaves the owner only once what it shows is durable, which takes two commits if disks are slow.
-/// Who gave it back unused before it came, and asked again, would have the same from each of those who want it in turn, and
-/// never use it. A reply that was given up is taken for one that comes; so it is less than others are let wait.
+/// And if one can and somebody does: its reply leaves the owner only once what it shows is durable, which takes two commits if
+/// disks are slow. Who gave it back unused before it came, and asked again, would have the same from each of those who want it in
+/// turn, and never use it. A reply that was given up is taken for one that comes; so it is less than others are let wait.
 const COMING_MAX: Duration = Duration::from_secs(3);
 
 /// Most recalls of an object that are carried out at the same time. More are said again.
@@ -807,8 +808,9 @@ impl Holder {
             let known = self.objects.get(&early.recall.object);
             let has_come = known.is_some_and(|known| known.newest >= early.recall.up_to);
             let asked_after = self.asked.oldest_after(early.recall.object);
+            let is_waited_for = known.is_some_and(|known| !known.waits.is_empty());
             let patience = match asked_after {
-                Some(after) if after < early.recall.up_to => COMING_MAX,
+                Some(after) if is_waited_for && after < early.recall.up_to => COMING_MAX,
                 _ => OVERTAKEN_MAX,
             };
             let is_over = early.since.plus(patience) <= now;
