@@ -213,9 +213,9 @@ impl Locks {
         if matches!(awaited, Some(Awaited::Forgotten)) {
             return Ok(Done::Forgotten);
         }
-        let end = LockCall::EndWait { session, wait };
-        match self.ending.withdraw(end).await {
-            // Nobody has interrupted it: the owner that had granted it has ended, and the next one knows no waits.
+        match self.ending.withdraw(wait, &request).await {
+            // Nobody has interrupted it: the owner that had granted it has ended, and the next one knows no waits. Or another
+            // thread of the program has ended the lock since.
             Err(error)
                 if error.kind() == ErrorKind::Interrupted
                     && matches!(awaited, Some(Awaited::Granted)) =>

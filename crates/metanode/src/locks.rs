@@ -229,7 +229,7 @@ impl Locks {
     /// has given up its old lock.
     ///
     /// # Errors
-    /// `Interrupted` if it wasn't granted.
+    /// `Interrupted` if it wasn't granted, or has ended since.
     pub fn end_wait(&self, session: SessionId, wait: u64) -> Result<()> {
         let Some(wait) = self.waits.lock().remove(session, wait) else {
             return Err(ended());

@@ -355,7 +355,7 @@ pub enum LockCall {
         /// The wait's number.
         wait: u64,
     },
-    /// Ends a wait, granted or not. → `Done` if the request was granted; else `Interrupted`
+    /// Ends a wait, granted or not. → `Done` if the request was granted, and the lock hasn't ended since; else `Interrupted`
     EndWait {
         /// The session that queued it.
         session: SessionId,

@@ -7,6 +7,7 @@
 
 use super::turns::{self, Turn, Turns, Whose};
 use crate::session::Session;
+use model::lock::LockRequest;
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, InodeId, Result};
 use parking_lot::Mutex;
@@ -47,7 +48,12 @@ impl Ending {
 
     /// Asks, and notes what the answer says of the session's doors and locks.
     pub(super) async fn ask(&self, call: LockCall) -> Result<OwnerReply> {
-        let _turn = match turns::whose(&call) {
+        let whose = turns::whose(&call);
+        self.ask_in_turn(call, whose).await
+    }
+
+    async fn ask_in_turn(&self, call: LockCall, whose: Option<Whose>) -> Result<OwnerReply> {
+        let _turn = match whose {
             Some(whose) => Some(self.turn(whose).await?),
             None => None,
         };
@@ -75,7 +81,8 @@ impl Ending {
             self.tell_later(end);
             return;
         }
-        if let Err(error) = self.withdraw(end).await
+        let whose = turns::whose(&end);
+        if let Err(error) = self.tell_now(end, whose).await
             && !matches!(
                 error.kind(),
                 ErrorKind::Unavailable | ErrorKind::SessionEnded
@@ -86,8 +93,20 @@ impl Ending {
     }
 
     /// As [`Ending::end`], of a request that waits: the answer says whether it was granted.
-    pub(super) async fn withdraw(self: &Arc<Self>, end: LockCall) -> Result<OwnerReply> {
-        let answer = self.ask(end.clone()).await;
+    pub(super) async fn withdraw(
+        self: &Arc<Self>,
+        wait: u64,
+        request: &LockRequest,
+    ) -> Result<OwnerReply> {
+        let session = request.owner.door.session;
+        let end = LockCall::EndWait { session, wait };
+        // It takes what was granted: what ends that comes before or behind it.
+        let whose = (request.inode, request.owner);
+        self.tell_now(end, Some(whose)).await
+    }
+
+    async fn tell_now(self: &Arc<Self>, end: LockCall, whose: Option<Whose>) -> Result<OwnerReply> {
+        let answer = self.ask_in_turn(end.clone(), whose).await;
         let is_unheard = |error: &Error| error.kind() == ErrorKind::Unavailable;
         if answer.as_ref().is_err_and(is_unheard) {
             self.tell_later(end);

@@ -41,8 +41,8 @@ pub(super) struct LockTable<W> {
     queues: BTreeMap<(LockSpace, InodeId), BTreeSet<u64>>,
     /// Waiting tickets by owner, to find deadlocks.
     waits_of: BTreeSet<(LockOwner, u64)>,
-    /// Granted tickets whose waiters haven't claimed them yet.
-    unclaimed: BTreeSet<u64>,
+    /// What was granted to tickets whose waiters haven't claimed it yet.
+    unclaimed: BTreeMap<u64, LockRequest>,
     granted: Vec<W>,
     next_ticket: u64,
 }
@@ -55,7 +55,7 @@ impl<W> Default for LockTable<W> {
             waiting: BTreeMap::new(),
             queues: BTreeMap::new(),
             waits_of: BTreeSet::new(),
-            unclaimed: BTreeSet::new(),
+            unclaimed: BTreeMap::new(),
             granted: Vec::new(),
             next_ticket: 1,
         }
@@ -222,10 +222,17 @@ impl<W> LockTable<W> {
     }
 
     /// The waiter stops waiting. It keeps a lock that was granted meanwhile: it may have had a part
-    /// of it before, and must not lose that.
+    /// of it before, and must not lose that. It hasn't got one that has ended again since: another
+    /// thread of its process may have unlocked it, or closed the file.
     pub(super) fn give_up(&mut self, ticket: u64) -> GaveUp {
-        if self.unclaimed.remove(&ticket) {
-            return GaveUp::Granted;
+        if let Some(request) = self.unclaimed.remove(&ticket) {
+            let kind = request.kind.expect("only locks wait, unlocks never do");
+            let place = Place::of(&request);
+            let left = self.held.first_overlap(place, kind, request.range);
+            return match left {
+                Some(_) => GaveUp::Granted,
+                None => GaveUp::Cancelled,
+            };
         }
         // This lets no one in: a waiting request blocks no other.
         self.remove_waiting(ticket);
@@ -408,7 +415,7 @@ impl<W> LockTable<W> {
                     .remove_waiting(ticket)
                     .expect("the ticket was found in the queue");
                 self.held.set(&request);
-                self.unclaimed.insert(ticket);
+                self.unclaimed.insert(ticket, request);
                 self.granted.push(waiter.waker);
             }
         }

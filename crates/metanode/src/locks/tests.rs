@@ -457,6 +457,28 @@ fn a_wait_that_ends_takes_its_request_back_unless_it_was_granted() {
     assert_eq!(locks.counts(), (0, 0));
 }
 
+/// Would be broken if a program were told that it has a lock which another one of its threads has ended since it was granted: its
+/// client would tell the next owner of that lock, which others have by then.
+#[test]
+fn a_lock_that_has_ended_since_it_was_granted_is_not_claimed() {
+    let (locks, all) = (with_door(), Tables::new());
+    let lock = |id, kind| all.lock(id, kind, range(0, 9));
+    for number in [1, 2] {
+        locks.try_set(lock(1, EXCLUSIVE)).unwrap();
+        assert!(!locks.queue(number, lock(2, EXCLUSIVE)).unwrap());
+        locks.try_set(lock(1, None)).unwrap();
+        let granted = locks.granted(SESSION, number).now_or_never();
+        granted.unwrap().unwrap();
+        match number {
+            1 => locks.try_set(lock(2, None)).unwrap(),
+            _ => assert!(locks.release_process(FILE, all.owner(2))),
+        }
+        let ended = locks.end_wait(SESSION, number).unwrap_err();
+        assert_eq!(ended.kind(), ErrorKind::Interrupted);
+        assert_eq!(locks.counts(), (0, 0));
+    }
+}
+
 /// Would be broken if a faulty daemon could end its owner's, or leave a wait behind that nobody can end.
 #[test]
 fn a_number_under_which_a_session_waits_is_refused_for_another_wait() {
