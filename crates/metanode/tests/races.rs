@@ -37,7 +37,8 @@ async fn read(rig: &Rig, session: SessionId, operation: Operation) -> Reply {
 }
 
 /// A program has written 100 bytes, and its client publishes them and gives back its token for the
-/// inode a second after another client has begun to read; the read has run and waits to be durable.
+/// inode a second after another client has begun to read; the read has run, and who else may be
+/// changing what it shows isn't looked at.
 async fn read_beside_a_writer(world: World, look: Operation) -> Reply {
     rig::create(&world, Scheme::Replicate(1), 1).await;
     let rig = rig::open(&world).await;
@@ -106,7 +107,7 @@ fn delayed(seed: u64, point: Point) -> Cluster {
 /// Would be broken if a stat showed a file as it was before a write that had ended before the stat began.
 #[test]
 fn a_look_up_shows_what_was_published_and_given_back_while_it_ran() {
-    let cluster = delayed(71, Point::OperationRun);
+    let cluster = delayed(71, Point::Looked);
     let program = |world: World| async move {
         let look = Operation::Lookup {
             directory: ROOT,
@@ -122,7 +123,7 @@ fn a_look_up_shows_what_was_published_and_given_back_while_it_ran() {
 
 #[test]
 fn a_listing_leaves_out_attributes_that_were_published_while_it_ran() {
-    let cluster = delayed(72, Point::OperationRun);
+    let cluster = delayed(72, Point::Looked);
     let program = |world: World| async move {
         let list = Operation::ReadDirectory {
             directory: ROOT,

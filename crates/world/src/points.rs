@@ -53,6 +53,8 @@ points! {
     OperationClaimed,
     /// The same of an operation that its client has answered already.
     StreamClaimed,
+    /// A client on another node looks, and what it is shown was read; whether others may be changing that isn't known.
+    Looked,
     /// An operation has run, and others may see what it did; it isn't durable.
     OperationRun,
     /// The record of a session is durable; nobody knows it.

@@ -33,7 +33,7 @@ const OF_OWNERS: [&str; 2] = ["table blocks", "rows not in tables"];
 const ETCD_MAX: f64 = 128.0 * MIB;
 /// A watchdog: all of its memory is locked.
 const WATCHDOG_MAX: f64 = 32.0 * MIB;
-/// A client's session at an owner: 64 slots with a reply each, the tokens of its root directory, and some connections with
+/// A client's session at an owner: 240 slots with a reply each, the tokens of its root directory, and some connections with
 /// an inbox of 16 KiB (64 KiB soon after much has come) and what TLS takes.
 const SESSION_MAX: f64 = MIB;
 const MIB: f64 = 1_048_576.0;

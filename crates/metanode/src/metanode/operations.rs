@@ -104,6 +104,9 @@ impl Metanode {
         loop {
             let writers = self.tokens.writer_count();
             let (mut reply, look) = self.host.look(operation, stamp).await?;
+            if durable {
+                self.world.at(Point::Looked).await;
+            }
             let shown = &mut claimed;
             let shown = self.check_shown(operation, session, &mut reply, shown, writers, deadline);
             match shown.await? {

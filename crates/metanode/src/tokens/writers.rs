@@ -1,9 +1,8 @@
 //! Sessions that could change an inode's attributes until a short while ago.
 //!
-//! An operation looks at the records first and at the tokens afterwards, once its answer is durable. A
-//! session that publishes what its programs have written and returns its token in between would be
-//! missed: the answer would show the inode as it was before writes that had ended before the operation
-//! began.
+//! An operation looks at the records first and at the tokens afterwards. A session that publishes what its programs have
+//! written and returns its token in between would be missed: the answer would show the inode as it was before writes that had
+//! ended before the operation began.
 
 use model::{InodeId, SessionId};
 use std::collections::VecDeque;
