@@ -1,4 +1,5 @@
-//! Waits for file locks, ended by INTERRUPT: their number, and how a wait learns that it must end.
+//! Waits for file locks, ended by INTERRUPT: their number, and how a wait learns that it must end, or is broken off for a while
+//! (`gate.rs`).
 
 use model::LockKind;
 use parking_lot::Mutex;
@@ -55,6 +56,8 @@ struct WaitsState {
     /// Requests that may begin to wait, and whether each was interrupted: the kernel says it once, and other requests'
     /// interrupts would push it out of `early`.
     asking: Map<u64, bool>,
+    /// All are broken off, and those that begin.
+    breaks_off: bool,
     /// The mount has ended.
     closed: bool,
 }
@@ -64,6 +67,19 @@ struct Wait {
     user: u32,
     /// None once it was sent.
     interrupt: Option<oneshot::Sender<()>>,
+    /// It was sent although nothing has interrupted the program.
+    is_broken_off: bool,
+}
+
+impl Wait {
+    /// Has the wait end, and begin again.
+    fn break_off(&mut self) {
+        if let Some(interrupt) = self.interrupt.take() {
+            self.is_broken_off = true;
+            // The receiver is gone if the wait has just ended.
+            let _ = interrupt.send(());
+        }
+    }
 }
 
 /// A request that is asked for without waiting first; may begin to wait until this is dropped.
@@ -105,6 +121,7 @@ impl LockWaits {
     pub(crate) fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         if let Some(wait) = state.waits.get_mut(&unique) {
+            wait.is_broken_off = false;
             // The receiver is gone if the wait has just ended.
             let _ = wait.interrupt.take().map(|interrupt| interrupt.send(()));
             return;
@@ -126,6 +143,35 @@ impl LockWaits {
         for wait in state.waits.values_mut() {
             wait.interrupt = None;
         }
+    }
+
+    /// Breaks all waits off, and those that begin until [`LockWaits::go_on`]: as if they were interrupted, but they may begin
+    /// again.
+    pub(crate) fn break_off(&self) {
+        let mut state = self.state.lock();
+        state.breaks_off = true;
+        state.waits.values_mut().for_each(Wait::break_off);
+    }
+
+    /// Waits aren't broken off any more.
+    pub(crate) fn go_on(&self) {
+        self.state.lock().breaks_off = false;
+    }
+
+    /// A wait has ended as interrupted: it begins again if it was only broken off. To be asked for by who may be inside the
+    /// mount's gate only after that.
+    pub(crate) fn again(&self, unique: u64) -> Option<Interrupted> {
+        let mut state = self.state.lock();
+        if state.closed {
+            return None;
+        }
+        let wait = state.waits.get_mut(&unique)?;
+        if !std::mem::take(&mut wait.is_broken_off) {
+            return None;
+        }
+        let (interrupt, interrupted) = oneshot::channel();
+        wait.interrupt = Some(interrupt);
+        Some(Interrupted(interrupted))
     }
 
     /// How many there are.
@@ -155,8 +201,15 @@ impl LockWaits {
             return Err(NoWait::TooMany);
         }
         let (interrupt, interrupted) = oneshot::channel();
-        let interrupt = Some(interrupt);
-        state.waits.insert(unique, Wait { user, interrupt });
+        let mut wait = Wait {
+            user,
+            interrupt: Some(interrupt),
+            is_broken_off: false,
+        };
+        if state.breaks_off {
+            wait.break_off();
+        }
+        state.waits.insert(unique, wait);
         state.users.insert(user, own + 1);
         Ok(Interrupted(interrupted))
     }
@@ -230,6 +283,37 @@ mod tests {
         assert!(has_ended(&mut two));
         assert_eq!(waits.begin(4, 0, 10).err(), Some(NoWait::Interrupted));
         waits.end(2);
+    }
+
+    /// Would be broken if a program waited no more for its lock because what answers it was exchanged, or if it went on waiting
+    /// although a signal has interrupted it.
+    #[test]
+    fn a_wait_that_is_broken_off_begins_again_unless_it_is_interrupted() {
+        let waits = LockWaits::default();
+        let mut begun = [1, 2, 3].map(|unique| waits.begin(unique, 0, 100).expect("there is room"));
+        assert!(waits.again(1).is_none(), "nothing has ended it");
+        waits.interrupt(1);
+        waits.break_off();
+        waits.interrupt(2);
+        assert!(begun.iter_mut().all(has_ended));
+        for unique in [1, 2] {
+            assert!(waits.again(unique).is_none(), "a signal has ended it");
+        }
+        // One whose request was inside already.
+        let mut late = waits.begin(4, 0, 100).expect("there is room");
+        assert!(has_ended(&mut late));
+        let mut again = waits.again(3).expect("it goes on");
+        assert!(!has_ended(&mut again));
+        waits.go_on();
+        assert!(!has_ended(&mut again));
+        let mut late = waits.again(4).expect("it goes on");
+        let mut new = waits.begin(5, 0, 100).expect("there is room");
+        assert!(!has_ended(&mut late) && !has_ended(&mut new));
+        waits.interrupt(3);
+        assert!(has_ended(&mut again) && waits.again(3).is_none());
+        waits.break_off();
+        waits.close();
+        assert!(has_ended(&mut late) && waits.again(4).is_none());
     }
 
     /// Would be broken if a request that asks for its lock lost its interrupt to those of others: the kernel sends no other one.

@@ -7,7 +7,9 @@ use crate::crew::{Crew, CrewSize};
 use crate::dead::DeadMount;
 use crate::device::{Device, Received};
 use crate::file_system::FileSystem;
+use crate::gate::{Gate, Held};
 use crate::init::{self, Agreement, DATA_BYTES_MAX};
+use crate::locks::LockWaits;
 use crate::mounting;
 use crate::notifier::Notifier;
 use crate::options::{MountOptions, Unmount};
@@ -45,6 +47,8 @@ pub struct Mount {
     under_way: Box<dyn Fn() -> usize + Send + Sync>,
     threads_max: usize,
     longest_run: Box<dyn Fn() -> Duration + Send + Sync>,
+    gate: Arc<Gate>,
+    locks: Arc<LockWaits>,
     ended: watch::Receiver<bool>,
     /// Unmounted by this process, and not lazily.
     is_let_go: AtomicBool,
@@ -158,6 +162,22 @@ impl Mount {
         // The last one that began to wait.
         let since = waiting.last()?.since;
         (requests > 0).then_some(HeldBack { requests, since })
+    }
+
+    /// Lets no request begin until the result is dropped, so that its file system can go on in another way meanwhile, and waits
+    /// until none is under way. Programs see a pause. One that waits for another program's lock waits on; the file system is
+    /// asked for that anew.
+    ///
+    /// # Errors
+    /// `Busy`: requests are under way still after so long, or they are held already; they go on then.
+    pub async fn hold(&self, most: Duration) -> Result<Held> {
+        let held = self.gate.hold(&self.locks, &self.world, most).await;
+        held.map_err(|error| {
+            error.while_doing(format!(
+                "pausing the mount at {}",
+                self.mountpoint.display()
+            ))
+        })
     }
 
     /// For how long the longest request that doesn't wait for anything has been running: at least that long, as calls
@@ -596,6 +616,8 @@ fn begin<F: FileSystem>(
         is_let_go: AtomicBool::new(false),
         notifier,
         transport,
+        gate: serving.gate.clone(),
+        locks: serving.locks.clone(),
         longest_run: Box::new({
             let serving = Arc::clone(&serving);
             move || serving.pulses.longest_run(serving.world.now())

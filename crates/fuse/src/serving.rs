@@ -9,6 +9,7 @@ mod names;
 use crate::abi::{self, AttrOut};
 use crate::device::Device;
 use crate::file_system::FileSystem;
+use crate::gate::Gate;
 use crate::init::Agreement;
 use crate::killed;
 use crate::locks::LockWaits;
@@ -50,7 +51,9 @@ pub(crate) struct Serving<F> {
     pub(crate) fs: Arc<F>,
     pub(crate) world: World,
     pub(crate) agreement: Agreement,
-    pub(crate) locks: LockWaits,
+    /// Through which requests come to the file system.
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) locks: Arc<LockWaits>,
     pub(crate) waiting: Waiting,
     pub(crate) pulses: Pulses,
     mapped: Mapped,
@@ -78,7 +81,8 @@ impl<F: FileSystem> Serving<F> {
             fs,
             world,
             agreement,
-            locks: LockWaits::default(),
+            gate: Arc::default(),
+            locks: Arc::default(),
             waiting: Waiting::default(),
             pulses: Pulses::default(),
             mapped: Mapped::default(),
@@ -177,13 +181,19 @@ impl<F: FileSystem> Serving<F> {
         {
             return Reply::fixed(&AttrOut::of(&shown));
         }
+        let inside = match asks_nothing(&request) {
+            true => None,
+            false => Some(self.gate.enter().await),
+        };
         let result = match request {
             Request::Data(request) => self.data(&caller, inode, request).await,
             Request::Name(request) => self.names(&caller, inode, request).await,
             Request::Attribute(request) => self.attributes(&caller, inode, request).await,
             Request::File(request) => self.files(&caller, inode, request).await,
             Request::Getlk(lock) => self.get_lock(&caller, lock).await,
-            Request::Setlk { lock, wait } => self.set_lock(&caller, lock, wait, reply_to).await,
+            Request::Setlk { lock, wait } => {
+                self.set_lock(&caller, lock, wait, reply_to, inside).await
+            }
             Request::Forget { lookups } => {
                 self.fs.forget(inode, lookups);
                 Ok(Reply::None)
@@ -210,6 +220,18 @@ impl<F: FileSystem> Serving<F> {
             result => result.unwrap_or_else(|error| refusal(&error, incoming)),
         }
     }
+}
+
+/// Whether a request is answered without the file system.
+fn asks_nothing(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Interrupt { .. }
+            | Request::Access
+            | Request::Destroy
+            | Request::NotifyReply
+            | Request::Init(_)
+    )
 }
 
 fn refusal(error: &Error, incoming: &Incoming<'_>) -> Reply {

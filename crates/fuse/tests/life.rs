@@ -39,6 +39,8 @@ on_both_transports! {
     what_expires_waits_for_no_program_that_changes_the_directory,
     a_lock_that_is_waited_for_leaves_a_thread_for_others,
     a_signal_ends_the_wait_for_a_lock,
+    programs_only_see_a_pause_while_a_mount_is_held,
+    a_program_that_waits_for_a_lock_waits_on_after_a_pause,
     a_close_ends_the_posix_locks_of_its_process,
     operations_that_wait_starve_no_other_operation_and_are_listed,
     operations_of_a_burst_are_all_begun_although_those_before_them_wait,
@@ -414,6 +416,59 @@ fn a_signal_ends_the_wait_for_a_lock(transport: TransportChoice) {
     eventually("unlocked", || {
         flock(&next, libc::LOCK_EX | libc::LOCK_NB).is_ok()
     });
+}
+
+/// Would be broken if a request were answered while its file system is exchanged, or failed because of that.
+fn programs_only_see_a_pause_while_a_mount_is_held(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    let (old, new) = (mounted.path("old"), mounted.path("new"));
+    fs::write(&old, b"before").unwrap();
+    let file = File::open(&old).unwrap();
+    let hold = || mounted.runtime.block_on(mounted.mount.hold(HANG));
+    let held = hold().unwrap();
+    assert_eq!(hold().unwrap_err().kind(), ErrorKind::Busy);
+    let path = new.clone();
+    let makes = Waiter::start(move || fs::write(path, b"after"));
+    let reads = Waiter::start(move || {
+        let mut bytes = [0; 6];
+        (&file).read_exact(&mut bytes).map(|()| bytes)
+    });
+    makes.waits_in(libc::SYS_openat);
+    reads.waits_in(libc::SYS_read);
+    assert!(!makes.thread.is_finished() && !reads.thread.is_finished());
+    drop(held);
+    makes.thread.join().unwrap().unwrap();
+    assert_eq!(reads.thread.join().unwrap().unwrap(), *b"before");
+    assert_eq!(fs::read(&new).unwrap(), b"after");
+    drop(hold().unwrap());
+}
+
+/// Would be broken if a pause had to wait for a lock, which may last for ever, or if the program got an error.
+fn a_program_that_waits_for_a_lock_waits_on_after_a_pause(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    let path = mounted.path("lock");
+    let holder = File::create(&path).unwrap();
+    flock(&holder, libc::LOCK_EX).unwrap();
+    let other = File::open(&path).unwrap();
+    let waits = Waiter::start(move || flock(&other, libc::LOCK_EX));
+    waits.waits_in(libc::SYS_flock);
+    let mut child = Command::new("flock")
+        .arg(&path)
+        .arg("true")
+        .spawn()
+        .unwrap();
+    mounted::waits_in(&child, libc::SYS_flock);
+    for _ in 0..3 {
+        let held = mounted.runtime.block_on(mounted.mount.hold(HANG)).unwrap();
+        assert!(!waits.thread.is_finished() && child.try_wait().unwrap().is_none());
+        drop(held);
+    }
+    // A signal still ends a wait.
+    child.kill().unwrap();
+    eventually("the signal ends it", || child.try_wait().unwrap().is_some());
+    assert!(!waits.thread.is_finished());
+    drop(holder);
+    waits.thread.join().unwrap().unwrap();
 }
 
 fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {

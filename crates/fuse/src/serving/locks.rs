@@ -4,11 +4,12 @@
 use super::{ReplyTo, Serving};
 use crate::abi;
 use crate::file_system::FileSystem;
+use crate::gate::Inside;
 use crate::locks::{Interrupted, NoWait, WAITS_MAX, number_of};
 use crate::reply::Reply;
 use crate::signals::has_signal;
 use crate::verbs::{Caller, Lock};
-use model::{ErrorKind, Result};
+use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use world::errand;
 
@@ -37,12 +38,13 @@ impl<F: FileSystem> Serving<F> {
         lock: Lock,
         wait: bool,
         reply_to: &ReplyTo<'_>,
+        inside: Option<Inside<'_>>,
     ) -> Result<Reply> {
         let _asking = wait.then(|| self.locks.ask(caller.unique));
         match self.fs.set_lock(caller, lock, None).await {
             Ok(()) => Ok(Reply::Empty),
             Err(error) if wait && error.kind() == ErrorKind::WouldBlock => {
-                Ok(self.wait_for_lock(*caller, lock, reply_to).await)
+                Ok(self.wait_for_lock(*caller, lock, reply_to, inside).await)
             }
             Err(error) => Err(error),
         }
@@ -53,6 +55,7 @@ impl<F: FileSystem> Serving<F> {
         caller: Caller,
         lock: Lock,
         reply_to: &ReplyTo<'_>,
+        inside: Option<Inside<'_>>,
     ) -> Reply {
         let waits_max = match reply_to {
             ReplyTo::Device(_) => WAITS_MAX,
@@ -63,6 +66,8 @@ impl<F: FileSystem> Serving<F> {
             Err(NoWait::Interrupted) => return Reply::Errno(libc::EINTR),
             Err(NoWait::TooMany) => return Reply::Errno(libc::ENOLCK),
         };
+        // It enters for itself, each time that it asks. From now on it can be broken off.
+        drop(inside);
         match reply_to {
             ReplyTo::Place(place) => {
                 let refusal = if has_signal(caller.pid) {
@@ -95,9 +100,21 @@ impl<F: FileSystem> Serving<F> {
         &self,
         caller: &Caller,
         lock: Lock,
-        interrupted: Interrupted,
+        mut interrupted: Interrupted,
     ) -> Reply {
-        let result = self.fs.set_lock(caller, lock, Some(interrupted)).await;
+        let result = loop {
+            let inside = self.gate.enter().await;
+            let result = self.fs.set_lock(caller, lock, Some(interrupted)).await;
+            drop(inside);
+            let is_interrupted = |error: &Error| error.kind() == ErrorKind::Interrupted;
+            if !result.as_ref().is_err_and(is_interrupted) {
+                break result;
+            }
+            match self.locks.again(caller.unique) {
+                Some(again) => interrupted = again,
+                None => break result,
+            }
+        };
         self.locks.end(caller.unique);
         result.map_or_else(|error| Reply::Errno(error.errno()), |()| Reply::Empty)
     }

@@ -1,0 +1,212 @@
+//! Lets the requests of a mount begin, or has them wait while somebody exchanges what answers them.
+//!
+//! *A request* enters before it asks the file system, and leaves with its answer. *Who holds the gate* ([`Held`]) lets none
+//! begin, and waits until none is inside. A wait for another program's lock may last for ever: it is broken off, leaves, and
+//! asks again when it may enter again.
+//!
+//! They are counted in parts, so that threads don't wait for each other's writes. Who enters counts and then looks whether the
+//! gate is shut; who shuts it does that and then counts. Both in one order that all threads agree on: one of them sees the other.
+
+use crate::locks::LockWaits;
+use model::{Error, ErrorKind, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+use world::World;
+
+/// Parts of the count.
+const PARTS: usize = 64;
+
+/// The part of the next thread.
+static NEXT_PART: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// In which part the requests count that enter on this thread.
+    static OWN_PART: usize = NEXT_PART.fetch_add(1, Ordering::Relaxed) % PARTS;
+}
+
+/// Requests inside, as some threads have counted them.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Part(AtomicUsize);
+
+/// The gate of one mount.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    parts: [Part; PARTS],
+    is_shut: AtomicBool,
+    /// Signals that a request has left while it was shut.
+    left: Notify,
+    /// Signals that it was opened.
+    opened: Notify,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            parts: std::array::from_fn(|_| Part::default()),
+            is_shut: AtomicBool::new(false),
+            left: Notify::new(),
+            opened: Notify::new(),
+        }
+    }
+}
+
+/// A request that is inside; dropped, it has left.
+#[derive(Debug)]
+pub(crate) struct Inside<'a> {
+    gate: &'a Gate,
+    part: usize,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.gate.parts[self.part].0.fetch_sub(1, Ordering::SeqCst);
+        if self.gate.is_shut.load(Ordering::SeqCst) {
+            self.gate.left.notify_waiters();
+        }
+    }
+}
+
+/// As long as this exists, no request of a mount begins, and none is under way: see [`crate::Mount::hold`].
+#[derive(Debug)]
+pub struct Held {
+    gate: Arc<Gate>,
+    waits: Arc<LockWaits>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.waits.go_on();
+        self.gate.is_shut.store(false, Ordering::SeqCst);
+        self.gate.opened.notify_waiters();
+    }
+}
+
+impl Gate {
+    /// Waits until the gate is open, and enters.
+    pub(crate) async fn enter(&self) -> Inside<'_> {
+        match self.enter_now() {
+            Some(inside) => inside,
+            // Boxed because it is rare: otherwise every request's future would contain it.
+            None => Box::pin(self.enter_later()).await,
+        }
+    }
+
+    async fn enter_later(&self) -> Inside<'_> {
+        loop {
+            // First: that it is opened then isn't missed.
+            let opened = self.opened.notified();
+            if let Some(inside) = self.enter_now() {
+                return inside;
+            }
+            opened.await;
+        }
+    }
+
+    fn enter_now(&self) -> Option<Inside<'_>> {
+        let part = OWN_PART.with(|own| *own);
+        self.parts[part].0.fetch_add(1, Ordering::SeqCst);
+        let inside = Inside { gate: self, part };
+        let is_shut = self.is_shut.load(Ordering::SeqCst);
+        (!is_shut).then_some(inside)
+    }
+
+    /// Shuts the gate until the result is dropped, breaks waits for locks off, and waits until no request is inside.
+    ///
+    /// # Errors
+    /// `Busy`: some are still inside after so long, or somebody else holds it. It is open again then.
+    pub(crate) async fn hold(
+        self: &Arc<Self>,
+        waits: &Arc<LockWaits>,
+        world: &World,
+        most: Duration,
+    ) -> Result<Held> {
+        if self.is_shut.swap(true, Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Busy, "its requests are held already"));
+        }
+        let held = Held {
+            gate: self.clone(),
+            waits: waits.clone(),
+        };
+        waits.break_off();
+        let emptied = world.timeout(most, self.until_empty()).await;
+        emptied.map(|()| held).map_err(|_| {
+            let text = "requests of programs wait for something; `shale waiters` shows them";
+            Error::new(ErrorKind::Busy, text)
+        })
+    }
+
+    async fn until_empty(&self) {
+        loop {
+            // First: a request that leaves then isn't missed.
+            let left = self.left.notified();
+            if self.is_empty() {
+                return;
+            }
+            left.await;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let count = |part: &Part| part.0.load(Ordering::SeqCst);
+        self.parts.iter().all(|part| count(part) == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use world::sim::Simulation;
+
+    const SOON: Duration = Duration::from_secs(1);
+
+    fn new() -> (Arc<Gate>, Arc<LockWaits>) {
+        (Arc::default(), Arc::default())
+    }
+
+    /// Would be broken if a request began while what answers it is exchanged, or if none began any more afterwards.
+    #[test]
+    fn no_request_begins_while_somebody_holds_the_gate() {
+        let ran = Simulation::new(1).run(async |world: World| {
+            let (gate, waits) = new();
+            let held = gate.hold(&waits, &world, SOON).await.unwrap();
+            let twice = gate.hold(&waits, &world, SOON).await.unwrap_err();
+            assert_eq!(twice.kind(), ErrorKind::Busy);
+            let entered = world.timeout(SOON, gate.enter()).await;
+            assert!(entered.is_err(), "also after somebody else has tried");
+            let begun = world.now();
+            let let_go = async {
+                world.sleep(SOON).await;
+                drop(held);
+            };
+            let (inside, ()) = tokio::join!(gate.enter(), let_go);
+            assert_eq!(world.now() - begun, SOON);
+            drop(inside);
+            drop(gate.enter().await);
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if what answers requests were exchanged while one is under way.
+    #[test]
+    fn who_holds_the_gate_waits_for_requests_that_are_inside() {
+        let ran = Simulation::new(2).run(async |world: World| {
+            let (gate, waits) = new();
+            let (first, second) = (gate.enter().await, gate.enter().await);
+            let refused = gate.hold(&waits, &world, SOON).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Busy);
+            drop((gate.enter().await, first));
+            let begun = world.now();
+            let leaves = async {
+                world.sleep(SOON).await;
+                drop(second);
+            };
+            let (held, ()) = tokio::join!(gate.hold(&waits, &world, SOON * 2), leaves);
+            assert_eq!(world.now() - begun, SOON);
+            drop(held.unwrap());
+        });
+        ran.finished();
+    }
+}
