@@ -5,7 +5,7 @@
 
 use crate::extended;
 use crate::file_system::FileSystem;
-use crate::judging::{choose_group, new_inode};
+use crate::judging::{choose_group, is_for_owners, lost_to, new_inode};
 use crate::kernel_cache::{KernelCache, Number};
 use crate::listed::{Listed, ListedPage};
 use crate::listing::Listing;
@@ -27,7 +27,6 @@ use model::limits::LISTING_ENTRIES_MAX;
 use model::operation::{NewInode, RenameMode};
 use model::{
     Attributes, Error, ErrorKind, FileKind, FileName, InodeId, Privileges, Result, SetAttributes,
-    TimeChange,
 };
 use parking_lot::Mutex;
 use std::os::unix::ffi::OsStrExt;
@@ -445,28 +444,6 @@ impl Door {
         }
         Ok(())
     }
-}
-
-/// Privileges that a change of bytes removes: file capabilities always, setuid and setgid if the
-/// kernel says that the caller may not keep them (CAP_FSETID).
-fn lost_to(caller: &Caller, kill: bool) -> Privileges {
-    if kill {
-        Privileges::Drop {
-            group: Some(caller.gid),
-        }
-    } else {
-        Privileges::DropCapabilities
-    }
-}
-
-/// Whether only an inode's owner may do this. Setting times to now needs only write permission.
-fn is_for_owners(set: &SetAttributes) -> bool {
-    let is_given = |change: Option<TimeChange>| matches!(change, Some(TimeChange::At(_)));
-    set.mode.is_some()
-        || set.uid.is_some()
-        || set.gid.is_some()
-        || is_given(set.atime)
-        || is_given(set.mtime)
 }
 
 /// Walks from the root of the file system; symbolic links are not followed, since they may point outside.

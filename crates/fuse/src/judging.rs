@@ -8,7 +8,9 @@ use crate::verbs::Caller;
 use bytes::Bytes;
 use client::Client;
 use model::operation::NewInode;
-use model::{Attributes, Error, ErrorKind, FileKind, InodeId, Result, SetAttributes};
+use model::{
+    Attributes, Error, ErrorKind, FileKind, InodeId, Privileges, Result, SetAttributes, TimeChange,
+};
 
 const SETGID: u32 = 0o2000;
 /// Capabilities: to change owners and groups, whatever else only an owner may change, and setgid for any group.
@@ -90,6 +92,28 @@ pub(crate) async fn choose_group(
         new.gid = found.gid;
     }
     Ok(())
+}
+
+/// Privileges that a change of bytes removes: file capabilities always, setuid and setgid if the
+/// kernel says that the caller may not keep them (CAP_FSETID).
+pub(crate) fn lost_to(caller: &Caller, kill: bool) -> Privileges {
+    if kill {
+        Privileges::Drop {
+            group: Some(caller.gid),
+        }
+    } else {
+        Privileges::DropCapabilities
+    }
+}
+
+/// Whether only an inode's owner may do this. Setting times to now needs only write permission.
+pub(crate) fn is_for_owners(set: &SetAttributes) -> bool {
+    let is_given = |change: Option<TimeChange>| matches!(change, Some(TimeChange::At(_)));
+    set.mode.is_some()
+        || set.uid.is_some()
+        || set.gid.is_some()
+        || is_given(set.atime)
+        || is_given(set.mtime)
 }
 
 /// Whether the caller may do with everybody's files what is for their owners.
