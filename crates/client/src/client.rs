@@ -19,8 +19,11 @@
 
 mod attributes;
 mod files;
+mod leaving;
 mod locks;
 mod names;
+
+pub use leaving::Legacy;
 
 use crate::atime::Accesses;
 use crate::attributes::InodeAttributes;

@@ -128,7 +128,7 @@ impl Standing {
 #[derive(Default)]
 pub(crate) struct Kernels(Mutex<Known>);
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Known {
     all: Vec<(KernelNumber, Weak<dyn Kernel>)>,
     last: u64,
@@ -143,6 +143,16 @@ impl Kernels {
         let number = KernelNumber(known.last);
         known.all.push((number, kernel));
         number
+    }
+
+    /// The same ones.
+    pub(crate) fn list(&self) -> Self {
+        Self(Mutex::new(self.0.lock().clone()))
+    }
+
+    /// These keep answers of the client that was there before, under these numbers.
+    pub(crate) fn go_on(&self, before: Self) {
+        *self.0.lock() = before.0.into_inner();
     }
 
     /// Whether there are none.

@@ -30,7 +30,7 @@ mod types;
 mod write_behind;
 mod writer;
 
-pub use client::Client;
+pub use client::{Client, Legacy};
 pub use kernels::{Asked, Expired, Found, KeptPages, Kernel, KernelNumber, VALID_MAX, Validity};
 pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use owner::{NearOwner, Owner, OwnerWay, Owners, RemoteOwner};

@@ -6,6 +6,7 @@
 mod ending;
 mod turns;
 
+use crate::owner::Book;
 use crate::page_pool::PagePool;
 use crate::session::Session;
 use ending::Ending;
@@ -50,6 +51,12 @@ impl Locks {
             self.session.doors().end(number);
         }
         begun
+    }
+
+    /// The session has these doors and locks already.
+    pub(crate) fn go_on(&self, book: Book) {
+        let last = self.session.doors().go_on(book);
+        self.doors.store(last, Ordering::Relaxed);
     }
 
     async fn begin_numbered(&self, number: u32) -> Result<LockDoor> {

@@ -105,6 +105,16 @@ impl Owner {
         Ok(session)
     }
 
+    /// Goes on with a session that another client of this process has left: the next owner is told that it holds this.
+    pub(crate) fn go_on(&self, session: SessionId, book: Book) {
+        match self {
+            Self::Here(_) => {
+                unreachable!("an owner that is the whole cluster forgets what it doesn't end")
+            }
+            Self::There(remote) => remote.go_on(session, book),
+        }
+    }
+
     /// Ends a session with its locks and opens. If the owner doesn't answer, it is asked again in the background.
     pub(crate) async fn close_session(&self, session: SessionId) -> Result<()> {
         let closed = self

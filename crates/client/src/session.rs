@@ -403,6 +403,16 @@ impl Session {
         self.spawn("report the low-water mark", work);
     }
 
+    /// The newest segment that was begun.
+    pub(crate) fn last_segment(&self) -> u64 {
+        self.segments.read().last_counter()
+    }
+
+    /// The session has begun segments before, up to this one.
+    pub(crate) fn go_on(&self, session: SessionId, last_segment: u64) {
+        *self.segments.write() = Segments::after(session, last_segment);
+    }
+
     // The next session.
 
     /// The doors and locks of programs.

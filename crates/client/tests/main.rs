@@ -12,6 +12,7 @@ mod delegated;
 mod families;
 mod kept;
 mod late;
+mod leaving;
 mod listed;
 mod locks;
 mod mappings;

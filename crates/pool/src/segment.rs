@@ -18,9 +18,15 @@ impl SegmentSource {
     /// A source for a session that has written nothing yet.
     #[must_use]
     pub fn new(session: SessionId) -> Self {
+        Self::after(session, 0)
+    }
+
+    /// A source for a session whose newest segment has this counter.
+    #[must_use]
+    pub fn after(session: SessionId, last: u64) -> Self {
         Self {
             session,
-            last: AtomicU64::new(0),
+            last: AtomicU64::new(last),
         }
     }
 

@@ -15,7 +15,7 @@ use model::{ErrorKind, InodeId, LockKind, LockRange, Reply, Result};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The opens and locks of a session.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Book {
     /// The tenure of the owner that knows all of it.
     tenure: Tenure,
@@ -273,6 +273,16 @@ impl Book {
         if locks.is_empty() {
             self.locks.remove(&key);
         }
+    }
+
+    /// It holds an inode so often.
+    pub(crate) fn hold(&mut self, inode: InodeId, count: u64) {
+        self.holds.insert(inode, count);
+    }
+
+    /// The numbers of the doors.
+    pub(crate) fn doors(&self) -> BTreeSet<u32> {
+        self.doors.iter().map(|door| door.number).collect()
     }
 
     /// The inodes on which locks are held.

@@ -785,6 +785,12 @@ impl Calls {
         assert!(first.is_ok(), "a client opens one session");
     }
 
+    /// The session of the calls from now on, opened by an owner that has ended: the next one is told that it holds this.
+    pub(super) fn go_on(&self, session: SessionId, book: Book) {
+        *self.book.lock() = book;
+        self.set_session(session, Tenure::default());
+    }
+
     /// Nobody wants a session any more whose owner doesn't answer: asks it to end the session, in the background,
     /// [`END_TRIES`] times as long as the client is patient. If that is in vain, the session ends with this daemon.
     pub(super) fn end_later(&self, session: SessionId) {

@@ -1,6 +1,7 @@
 //! The owner wherever it is: on another node, or in this process now and elsewhere later. Each session of the client asks
 //! it through its own [`Calls`].
 
+use super::book::Book;
 use super::calls::{Calls, Reclaims};
 use super::owners::Owners;
 use super::stream::Made;
@@ -84,6 +85,11 @@ impl RemoteOwner {
         if before.take_refused() {
             calls.note_refused();
         }
+    }
+
+    /// As [`Calls::go_on`].
+    pub(super) fn go_on(&self, session: SessionId, book: Book) {
+        self.calls.load().go_on(session, book);
     }
 
     /// As [`Calls::is_near`].

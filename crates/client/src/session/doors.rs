@@ -1,9 +1,9 @@
 //! The doors of the client, and the locks that programs hold through them: a new session begins with
-//! the same doors and no lock, and files on which locks were lost are named.
+//! the same doors and no lock, and files on which locks were lost are named. Who goes on in the session has both.
 
 use crate::owner::Book;
 use model::lock::LockDoor;
-use model::owner::{OwnerReply, OwnerRequest};
+use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{InodeId, Result, SessionId};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -29,9 +29,14 @@ impl Doors {
         self.state.lock().live.insert(number);
     }
 
-    /// A door ends.
+    /// A door ends, with its locks.
     pub(crate) fn end(&self, number: u32) {
-        self.state.lock().live.remove(&number);
+        let mut state = self.state.lock();
+        state.live.remove(&number);
+        let session = state.session;
+        let end = OwnerRequest::Lock(LockCall::EndDoor(LockDoor { session, number }));
+        // Its answer may come when nobody listens.
+        state.book.answered(&end, &Ok(OwnerReply::Done));
     }
 
     /// Those that haven't ended, as doors of a session.
@@ -55,6 +60,18 @@ impl Doors {
         if request.session() == Some(state.session) {
             state.book.answered(request, reply);
         }
+    }
+
+    /// What the session holds through them.
+    pub(crate) fn book(&self) -> Book {
+        self.state.lock().book.clone()
+    }
+
+    /// The session holds this already. Returns the largest number of a door.
+    pub(crate) fn go_on(&self, book: Book) -> u32 {
+        let mut state = self.state.lock();
+        (state.live, state.book) = (book.doors(), book);
+        state.live.last().copied().unwrap_or_default()
     }
 
     /// A session begins, without locks. Returns the files on which the one before had some.

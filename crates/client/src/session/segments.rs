@@ -25,9 +25,14 @@ pub(crate) struct Mark {
 
 impl Segments {
     pub(super) fn new(session: SessionId) -> Arc<Self> {
+        Self::after(session, 0)
+    }
+
+    /// Of a session that has begun segments before, up to this one.
+    pub(super) fn after(session: SessionId, last: u64) -> Arc<Self> {
         Arc::new(Self {
             session,
-            source: SegmentSource::new(session),
+            source: SegmentSource::after(session, last),
             low_water: LowWater::default(),
             reporting: AtomicBool::new(false),
             reported: AtomicU64::new(0),
@@ -36,6 +41,11 @@ impl Segments {
 
     pub(super) fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// The newest one that was begun.
+    pub(super) fn last_counter(&self) -> u64 {
+        self.source.last_counter()
     }
 
     /// The low-water mark stays below all segments that are begun from now on, until this is dropped.

@@ -31,6 +31,19 @@ pub struct Map {
 }
 
 impl Map {
+    /// One that names none yet.
+    pub fn new(world: &World, lease: OwnerLease) -> Arc<Self> {
+        Arc::new(Self {
+            world: world.clone(),
+            way: Mutex::default(),
+            lease,
+            called: Arc::default(),
+            late: Arc::default(),
+            no_publishes: Arc::default(),
+            held_up: Arc::default(),
+        })
+    }
+
     pub fn owner(self: &Arc<Self>) -> Owner {
         let (world, patience) = (self.world.clone(), patient().patience);
         Owner::There(RemoteOwner::new(world, ShardId(0), self.clone(), patience))
@@ -158,15 +171,7 @@ where
             ..Place::default()
         };
         Node::create(&world, &place).await;
-        let map = Arc::new(Map {
-            world: world.clone(),
-            way: Mutex::default(),
-            lease,
-            called: Arc::default(),
-            late: Arc::default(),
-            no_publishes: Arc::default(),
-            held_up: Arc::default(),
-        });
+        let map = Map::new(&world, lease);
         let node = Node::open_with(&world, &place, patient(), |metanode| {
             map.is_near(metanode);
             map.owner()
