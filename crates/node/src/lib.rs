@@ -18,10 +18,10 @@ pub use returning::LOOK_EVERY;
 
 pub use coordination::{FileSystem, NodeFacts};
 
-use client::{Client, ClientSettings, Owner};
+use client::{Client, ClientSettings, Legacy, Owner};
 use coordination::Coordination;
 use metanode::{DATA_POOL, MemoryUse, Metanode, ShardMemory};
-use model::{Error, ErrorKind, FamilyId, NsdId, Result, Scheme, ShardId};
+use model::{Error, ErrorKind, FamilyId, NodeRun, NsdId, Result, Scheme, ShardId};
 use nsd::{Nsd, NsdIdentity};
 use pool::Pool;
 use regions::{make_disk, open_disk};
@@ -62,6 +62,7 @@ pub struct Creation {
 pub struct Node {
     world: World,
     coordination: Coordination,
+    run: NodeRun,
     nsds: LocalNsds,
     memory: ShardMemory,
     metanode: Arc<Metanode>,
@@ -164,13 +165,14 @@ impl Node {
         let pool = nsds.pool.clone();
         let block_bytes = block_bytes(&coordination, &pool).await?;
         let memory = ShardMemory::of_machine(world);
+        let run = metanode::begin_alone(&coordination, ROOT_SHARD).await?;
         let opened = Metanode::open(metanode::Opening {
             world: world.clone(),
             shard: ROOT_SHARD,
             family: ROOT_FAMILY,
             coordination: coordination.clone(),
             pool: pool.clone(),
-            run: metanode::begin_alone(&coordination, ROOT_SHARD).await?,
+            run,
             memory: memory.clone(),
             // This process is the whole cluster.
             lease: metanode::OwnerLease::endless(),
@@ -190,6 +192,7 @@ impl Node {
         Ok(Arc::new(Self {
             world: world.clone(),
             coordination,
+            run,
             nsds,
             memory,
             metanode,
@@ -207,6 +210,30 @@ impl Node {
         let mut result = Box::pin(self.client.close()).await;
         result = result.and(Box::pin(self.metanode.close()).await);
         result.and(Box::pin(self.nsds.close()).await)
+    }
+
+    /// Makes everything durable and stops the client, so that a member in this run of the node goes on with what programs have
+    /// open ([`Member::open_left`]). Nobody may use the client any more; [`Node::close_left`] follows.
+    ///
+    /// # Errors
+    /// What couldn't be made durable: the node goes on then.
+    pub async fn leave(&self) -> Result<Legacy> {
+        self.client.leave().await
+    }
+
+    /// Closes the other parts of a node whose client has left, and releases its regions, whoever still has a part of it.
+    ///
+    /// # Errors
+    /// The first part that didn't end as it should; the rest was closed all the same.
+    pub async fn close_left(&self) -> Result<()> {
+        let result = Box::pin(self.metanode.close()).await;
+        result.and(Box::pin(self.nsds.close_and_release()).await)
+    }
+
+    /// This run of the node.
+    #[must_use]
+    pub fn run(&self) -> NodeRun {
+        self.run
     }
 
     /// Time, chance, disks.

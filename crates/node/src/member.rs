@@ -49,8 +49,8 @@ pub use founding::{Founding, FoundingNsd};
 pub use renewing::Renew;
 
 use crate::nsds::{Failures, LocalNsds, NsdView};
-use crate::{LOOK_EVERY, ROOT_SHARD, block_bytes};
-use client::{Client, ClientSettings, Owner, Owners, RemoteOwner};
+use crate::{LOOK_EVERY, ROOT_FAMILY, ROOT_SHARD, block_bytes};
+use client::{Client, ClientSettings, Legacy, Owner, Owners, RemoteOwner};
 use coordination::{Coordination, NodeAddress, Roster};
 use file_systems::Creations;
 use jobs::Jobs;
@@ -190,6 +190,29 @@ impl Member {
         coordination: Coordination,
         settings: MemberSettings,
     ) -> Result<Arc<Self>> {
+        Self::start_in(world, coordination, settings, None).await
+    }
+
+    /// As [`Member::start`], in a run that the node has begun when it was alone: it goes on with its shard, whose sessions stay
+    /// open. Nobody else may have seen a member in this run that has ended.
+    ///
+    /// # Errors
+    /// As [`Member::start`].
+    pub async fn go_on(
+        world: &World,
+        coordination: Coordination,
+        settings: MemberSettings,
+        run: NodeRun,
+    ) -> Result<Arc<Self>> {
+        Self::start_in(world, coordination, settings, Some(run)).await
+    }
+
+    async fn start_in(
+        world: &World,
+        coordination: Coordination,
+        settings: MemberSettings,
+        run: Option<NodeRun>,
+    ) -> Result<Arc<Self>> {
         let cluster = coordination.cluster().await?.ok_or_else(|| {
             let text = "coordination knows no file system; found one first";
             Error::new(ErrorKind::NotFound, text)
@@ -202,7 +225,10 @@ impl Member {
             Error::new(ErrorKind::Unavailable, text)
                 .while_doing(format!("listening at {}", settings.listen))
         })?;
-        let run = coordination.begin_run(settings.node).await?;
+        let run = match run {
+            Some(run) => run,
+            None => coordination.begin_run(settings.node).await?,
+        };
         let roster = Roster::read(&coordination).await?;
         let map =
             roster.pools.get(DATA_POOL).cloned().ok_or_else(|| {
@@ -373,10 +399,45 @@ impl Member {
         // Until then its first writes would be refused for want of space.
         self.until_space_known().await;
         let client = Client::new(parts.world.clone(), owner, pool, session, settings);
+        self.note_client(&client);
+        Ok(client)
+    }
+
+    /// A client of the first file system that goes on with what one has left which this node had in the same run, when it was
+    /// alone. It has told the owner what programs have open, and their locks, when this returns.
+    ///
+    /// # Errors
+    /// `SessionEnded`: all that is lost. `Unavailable` if the owner doesn't answer within the client's patience.
+    pub async fn open_left(&self, legacy: Legacy, settings: ClientSettings) -> Result<Arc<Client>> {
+        let parts = &self.parts;
+        let owners = ShardOwners::new(parts, ROOT_SHARD);
+        let owner = RemoteOwner::new(parts.world.clone(), ROOT_SHARD, owners, settings.patience);
+        let settings = ClientSettings {
+            block_bytes: self.block_bytes,
+            ..settings
+        };
+        let pool = parts.nsds.pool.clone();
+        self.until_space_known().await;
+        let (world, owner) = (parts.world.clone(), Owner::There(owner));
+        let session = legacy.session();
+        let client = Client::go_on(world, owner, pool, legacy, settings)?;
+        self.note_client(&client);
+        // Nothing is answered before what is held is told.
+        let told = client.get_attributes(ROOT_FAMILY.root()).await;
+        if told.is_ok() && client.session() == session {
+            return Ok(client);
+        }
+        // Nobody uses it: what it can't end, the node's next run does.
+        let _ = client.close().await;
+        let ended = || ErrorKind::SessionEnded.into();
+        Err(told.err().unwrap_or_else(ended))
+    }
+
+    /// Waits of this client are among those of the node.
+    fn note_client(&self, client: &Arc<Client>) {
         let mut clients = self.clients.lock();
         clients.retain(|client| client.strong_count() > 0);
-        clients.push(Arc::downgrade(&client));
-        Ok(client)
+        clients.push(Arc::downgrade(client));
     }
 
     /// Waits until it is known how large the pool is, but not for long.

@@ -23,6 +23,8 @@ use world::host::{self, AtPath};
 
 /// Most attempts to change the map while others change it too.
 const ATTEMPTS_MAX: usize = 16;
+/// How long the I/O of an NSD that was closed is waited for.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
 
 /// The region of an NSD of this node.
 #[derive(Clone, Debug)]
@@ -305,6 +307,25 @@ impl LocalNsds {
                 if nsd.health() != NsdHealth::Failed {
                     result = result.and(closed);
                 }
+            }
+        }
+        result
+    }
+
+    /// As [`LocalNsds::close`]. Releases the regions, so that this process can open them again, whoever still has these.
+    ///
+    /// # Errors
+    /// As [`LocalNsds::close`].
+    pub(super) async fn close_and_release(&self) -> Result<()> {
+        let states = self.pool.nsd_states();
+        let all = states.iter();
+        let all: Vec<_> = all.filter_map(|it| self.pool.nsd(it.entry.nsd)).collect();
+        let result = self.close().await;
+        for nsd in all {
+            // One that hangs is missing then, as after a start.
+            let released = self.world.timeout(RELEASE_MAX, nsd.release());
+            if released.await.is_err() {
+                tracing::warn!("an NSD has I/O under way that doesn't end");
             }
         }
         result

@@ -542,6 +542,11 @@ impl Nsd {
         self.core.disk.release().await;
     }
 
+    /// Releases the region of one that was closed, so that it can be opened again while others still have this one.
+    pub async fn release(&self) {
+        self.core.disk.release().await;
+    }
+
     /// Brings the index up to date now instead of when the journal is half full.
     ///
     /// # Errors

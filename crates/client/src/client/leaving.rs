@@ -26,6 +26,14 @@ pub struct Legacy {
     kernels: Kernels,
 }
 
+impl Legacy {
+    /// Whose it is.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+}
+
 /// An inode that programs have open.
 struct LeftOpen {
     inode: InodeId,

@@ -4,6 +4,7 @@ mod crowded;
 mod ending;
 mod file_systems;
 mod giving_back;
+mod going_on;
 mod place;
 mod reaching;
 mod stopping;
