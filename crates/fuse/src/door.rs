@@ -3,6 +3,8 @@
 //! The client knows no FUSE. This file adds "." and "..", the page cache's open modes, how long the
 //! kernel may cache answers, and the end of POSIX locks.
 
+mod going_on;
+
 use crate::extended;
 use crate::file_system::FileSystem;
 use crate::judging::{choose_group, is_for_owners, lost_to, new_inode};
@@ -19,6 +21,7 @@ use crate::verbs::{
     Caller, CopyRange, Create, Fallocate, FileSystemSpace, Found, InodeEntry, Lock, LockConflict,
     Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
 };
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use client::{
     Allocate, Asked, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek,
@@ -74,7 +77,8 @@ impl Default for DoorSettings {
 
 /// The file system of a client.
 pub struct Door {
-    client: Arc<Client>,
+    /// Loaded by every request.
+    client: ArcSwap<Client>,
     settings: DoorSettings,
     /// The directory that is the root of the mount. There its node id and inode number are 1, as
     /// the kernel demands; no other inode below it can have that number.
@@ -142,7 +146,7 @@ impl Door {
         let lock_door = client.begin_lock_door().await?;
         let sibling = siblings.join(root, client.world().now(), settings.valid);
         Ok(Self {
-            client,
+            client: ArcSwap::new(client),
             settings,
             root,
             sibling: Mutex::new(Some(Arc::new(sibling))),
@@ -161,7 +165,8 @@ impl Door {
     /// Waits until no kernel trusts answers cached while its door was the only one. Must be called
     /// before the door is mounted; takes time only for the second of two doors.
     pub async fn wait_for_siblings(&self) {
-        let world = self.client.world();
+        let client = self.client();
+        let world = client.world();
         let believed = self.sibling().map(|me| me.believed_for(world.now()));
         if let Some(time) = believed.filter(|time| !time.is_zero()) {
             world.sleep(time).await;
@@ -192,7 +197,7 @@ impl Door {
 
     /// Whether all changes of the file system go through this door's kernel.
     fn is_alone(&self) -> bool {
-        !self.siblings.are_several() && self.client.asked().is_alone()
+        !self.siblings.are_several() && self.client().asked().is_alone()
     }
 
     /// How long the kernel may cache something that the client calls valid for so long: not at all if
@@ -209,7 +214,7 @@ impl Door {
     fn name_valid(&self, valid: Duration) -> Duration {
         match self.cached.get() {
             Some(cached) if cached.expires_names() => self.valid(valid),
-            _ if self.client.asked().is_alone() => self.valid(valid),
+            _ if self.client().asked().is_alone() => self.valid(valid),
             _ => Duration::ZERO,
         }
     }
@@ -219,13 +224,13 @@ impl Door {
         attributes.inode = self.outside(attributes.inode);
         Shown {
             attributes,
-            valid: self.valid(self.client.valid_since(asked)),
+            valid: self.valid(self.client().valid_since(asked)),
         }
     }
 
     /// An answer to what was asked then.
     fn entry(&self, attributes: Attributes, asked: Asked) -> InodeEntry {
-        let valid = self.client.valid_since(asked);
+        let valid = self.client().valid_since(asked);
         let valid = client::Validity {
             name: valid,
             attributes: valid,
@@ -306,9 +311,9 @@ impl Door {
             return;
         }
         // Fails if the inode was just removed.
-        let held = self.client.open(inode, OpenFlags::default()).await;
+        let held = self.client().open(inode, OpenFlags::default()).await;
         if held.is_ok() && !self.specials.held(inode, owner) {
-            self.client.release(inode).await;
+            self.client().release(inode).await;
         }
     }
 
@@ -317,7 +322,7 @@ impl Door {
         if inodes.is_empty() {
             return;
         }
-        let client = Arc::clone(&self.client);
+        let client = self.client.load_full();
         let world = client.world().clone();
         let release = async move {
             for inode in inodes {
@@ -339,7 +344,7 @@ impl Door {
         }
         let truncate = flags & libc::O_TRUNC != 0;
         let opened = self
-            .client
+            .client()
             .open(
                 inode,
                 OpenFlags {
@@ -378,7 +383,7 @@ impl Door {
             let parent = if inode == self.root {
                 shown
             } else {
-                let parent = self.client.lookup_parent(inode).await;
+                let parent = self.client().lookup_parent(inode).await;
                 parent.map_or(shown, |parent| self.outside(parent.inode))
             };
             if !listing.add(parent, FileKind::Directory, b"..", 2) {
@@ -392,7 +397,7 @@ impl Door {
         // One part in each answer: the kernel counts from its end how long it may keep an entry, and the next part may
         // have to wait for the owner, longer than the tokens of the first one last.
         let page = self
-            .client
+            .client()
             .read_directory(inode, after, limit, with_attributes)
             .await?;
         for (entry, valid) in page.entries.iter().zip(&page.valid) {
@@ -418,7 +423,7 @@ impl Door {
 
     /// Whether this door's kernel may have an outdated owner or group of the inode.
     fn may_be_old(&self, inode: InodeId) -> bool {
-        self.siblings.may_be_old(inode) || !self.client.asked().is_alone()
+        self.siblings.may_be_old(inode) || !self.client().asked().is_alone()
     }
 
     /// Only the owner may change access control lists. The kernel has checked that; checks again if
@@ -427,7 +432,7 @@ impl Door {
         if name.starts_with(b"system.")
             && caller.uid != 0
             && self.may_be_old(inode)
-            && self.client.get_attributes(inode).await?.uid != caller.uid
+            && self.client().get_attributes(inode).await?.uid != caller.uid
             && !crate::judging::may_as_owner(caller)
         {
             return Err(ErrorKind::NotPermitted.into());
@@ -439,7 +444,7 @@ impl Door {
     /// setuid to the file system (HANDLE_KILLPRIV_V2) and doesn't say who may keep it: root may.
     async fn drop_privileges(&self, caller: &Caller, inode: InodeId) -> Result<()> {
         let privileges = lost_to(caller, caller.uid != 0);
-        if self.client.drop_privileges(inode, privileges).await? {
+        if self.client().drop_privileges(inode, privileges).await? {
             self.forget_mode(inode);
         }
         Ok(())
@@ -484,7 +489,11 @@ async fn find_directory(client: &Client, base: InodeId, path: &Path) -> Result<I
 impl FileSystem for Door {
     async fn lookup(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<Found> {
         let directory = self.inside(directory);
-        match self.client.lookup_to_keep(directory, name.clone()).await? {
+        match self
+            .client()
+            .lookup_to_keep(directory, name.clone())
+            .await?
+        {
             client::Found::Entry(attributes, valid) => {
                 self.remember(&attributes).await;
                 Ok(Found::Entry(self.entry_for(attributes, valid)))
@@ -497,19 +506,19 @@ impl FileSystem for Door {
 
     async fn lookup_parent(&self, _caller: &Caller, directory: InodeId) -> Result<InodeEntry> {
         let directory = self.inside(directory);
-        let asked = self.client.asked();
+        let asked = self.client().asked();
         // The root of the mount is its own parent: directories above it are invisible.
         let parent = if directory == self.root {
-            self.client.get_attributes(directory).await?
+            self.client().get_attributes(directory).await?
         } else {
-            self.client.lookup_parent(directory).await?
+            self.client().lookup_parent(directory).await?
         };
         Ok(self.entry(parent, asked))
     }
 
     async fn get_attributes(&self, _caller: &Caller, inode: InodeId) -> Result<Shown> {
         let inode = self.inside(inode);
-        let (mut attributes, valid) = self.client.get_attributes_to_keep(inode).await?;
+        let (mut attributes, valid) = self.client().get_attributes_to_keep(inode).await?;
         attributes.inode = self.outside(attributes.inode);
         Ok(Shown {
             attributes,
@@ -529,14 +538,16 @@ impl FileSystem for Door {
             let group = (caller.uid != 0).then_some(caller.gid);
             set.privileges = Privileges::Drop { group };
         }
-        let (inode, asked) = (self.inside(inode), self.client.asked());
+        let (inode, asked) = (self.inside(inode), self.client().asked());
         if set.uid.is_some() || set.gid.is_some() {
             self.siblings.note_owner(inode);
         }
         if is_for_owners(&set) && caller.uid != 0 && self.may_be_old(inode) {
-            set.only_for = Some(crate::judging::judged(&self.client, caller, inode, &set).await?);
+            let client = self.client();
+            let judged = crate::judging::judged(&client, caller, inode, &set);
+            set.only_for = Some(judged.await?);
         }
-        let attributes = crate::judging::set_attributes(&self.client, caller, inode, set).await?;
+        let attributes = crate::judging::set_attributes(&self.client(), caller, inode, set).await?;
         if set.size.is_some() {
             self.note_change(inode);
         }
@@ -544,7 +555,7 @@ impl FileSystem for Door {
     }
 
     async fn read_link(&self, _caller: &Caller, inode: InodeId) -> Result<Bytes> {
-        self.client.read_link(inode).await
+        self.client().read_link(inode).await
     }
 
     async fn create(
@@ -554,11 +565,11 @@ impl FileSystem for Door {
         name: &FileName,
         create: Create,
     ) -> Result<(InodeEntry, Opened)> {
-        let (directory, asked) = (self.inside(directory), self.client.asked());
+        let (directory, asked) = (self.inside(directory), self.client().asked());
         let mut new = new_inode(caller, FileKind::File, create.mode, create.umask);
-        choose_group(&self.client, caller, directory, &mut new).await?;
+        choose_group(&self.client(), caller, directory, &mut new).await?;
         let attributes = match self
-            .client
+            .client()
             .create_and_open(directory, name.clone(), new)
             .await
         {
@@ -583,10 +594,10 @@ impl FileSystem for Door {
         directory: InodeId,
         create: Create,
     ) -> Result<(InodeEntry, Opened)> {
-        let (directory, asked) = (self.inside(directory), self.client.asked());
+        let (directory, asked) = (self.inside(directory), self.client().asked());
         let mut new = new_inode(caller, FileKind::File, create.mode, create.umask);
-        choose_group(&self.client, caller, directory, &mut new).await?;
-        let attributes = self.client.create_unnamed(directory, new).await?;
+        choose_group(&self.client(), caller, directory, &mut new).await?;
+        let attributes = self.client().create_unnamed(directory, new).await?;
         Ok((
             self.entry(attributes, asked),
             self.opened(attributes.inode, create.flags),
@@ -600,15 +611,15 @@ impl FileSystem for Door {
         name: &FileName,
         make: Make<'_>,
     ) -> Result<InodeEntry> {
-        let (directory, asked) = (self.inside(directory), self.client.asked());
+        let (directory, asked) = (self.inside(directory), self.client().asked());
         let target = Bytes::copy_from_slice(make.target);
         let mut new = NewInode {
             rdev: make.rdev,
             target,
             ..new_inode(caller, make.kind, make.mode, make.umask)
         };
-        choose_group(&self.client, caller, directory, &mut new).await?;
-        let made = self.client.create(directory, name.clone(), new).await?;
+        choose_group(&self.client(), caller, directory, &mut new).await?;
+        let made = self.client().create(directory, name.clone(), new).await?;
         self.note_change(directory);
         Ok(self.remembered(made, asked).await)
     }
@@ -620,15 +631,15 @@ impl FileSystem for Door {
         directory: InodeId,
         name: &FileName,
     ) -> Result<InodeEntry> {
-        let (directory, asked) = (self.inside(directory), self.client.asked());
-        let linked = self.client.link(inode, directory, name.clone()).await?;
+        let (directory, asked) = (self.inside(directory), self.client().asked());
+        let linked = self.client().link(inode, directory, name.clone()).await?;
         self.note_change(directory);
         Ok(self.remembered(linked, asked).await)
     }
 
     async fn unlink(&self, _caller: &Caller, directory: InodeId, name: &FileName) -> Result<()> {
         let directory = self.inside(directory);
-        self.client.unlink(directory, name.clone()).await?;
+        self.client().unlink(directory, name.clone()).await?;
         self.note_change(directory);
         Ok(())
     }
@@ -640,7 +651,7 @@ impl FileSystem for Door {
         name: &FileName,
     ) -> Result<()> {
         let directory = self.inside(directory);
-        self.client
+        self.client()
             .remove_directory(directory, name.clone())
             .await?;
         self.note_change(directory);
@@ -656,7 +667,7 @@ impl FileSystem for Door {
     ) -> Result<()> {
         let (from_directory, to_directory) = (self.inside(from.0), self.inside(to.0));
         let (from_name, to_name) = (from.1.clone(), to.1.clone());
-        self.client
+        self.client()
             .rename(from_directory, from_name, to_directory, to_name, mode)
             .await?;
         self.note_change(from_directory);
@@ -680,9 +691,9 @@ impl FileSystem for Door {
         let traces = ReadTraces {
             atime: !self.settings.no_atime && read.flags & libc::O_NOATIME == 0,
             cached: read.flags & libc::O_DIRECT == 0,
-            kept: self.number.keeps(self.client.world(), read.kept).await?,
+            kept: self.number.keeps(self.client().world(), read.kept).await?,
         };
-        self.client
+        self.client()
             .read_leaving(inode, offset, length, traces)
             .await
     }
@@ -695,14 +706,15 @@ impl FileSystem for Door {
         // file systems, that leaves the mode alone, which may have been set after the pages were
         // changed.
         if write.from_cache {
-            let written = self.client.write_stored(inode, write.offset, write.data);
+            let client = self.client();
+            let written = client.write_stored(inode, write.offset, write.data);
             written.await?;
             self.note_change(inode);
             return Ok(u32::try_from(write.data.len()).expect("requests have at most 1 MiB"));
         }
         let privileges = lost_to(caller, write.kill_privileges);
         let written = self
-            .client
+            .client()
             .write_by(inode, at, write.data, privileges)
             .await?;
         if written.mode_changed {
@@ -712,7 +724,7 @@ impl FileSystem for Door {
         // The kernel sends no FSYNC after a write that bypasses its page cache. O_SYNC contains
         // O_DSYNC.
         if write.flags & libc::O_DSYNC != 0 {
-            self.client
+            self.client()
                 .fsync(inode, write.flags & libc::O_SYNC != libc::O_SYNC)
                 .await?;
         }
@@ -723,12 +735,12 @@ impl FileSystem for Door {
         // Must be cheap: a program waits for it at each close.
         if self.opens.may_be_locked(inode) {
             let owner = self.lock_owner(owner);
-            self.client.release_process_locks(inode, owner).await;
+            self.client().release_process_locks(inode, owner).await;
         }
         if !self.opens.is_writing(handle) {
             return Ok(());
         }
-        self.client.write_failure(inode).map_or(Ok(()), Err)
+        self.client().write_failure(inode).map_or(Ok(()), Err)
     }
 
     async fn release(&self, _caller: &Caller, release: Release) -> Result<()> {
@@ -738,14 +750,16 @@ impl FileSystem for Door {
             return Ok(());
         };
         if open.may_have_locks {
-            self.client.release_open_locks(self.lock_door, handle).await;
+            self.client()
+                .release_open_locks(self.lock_door, handle)
+                .await;
         }
         let flushed = match is_writing(release.flags) {
-            true => self.client.flush(inode).await,
+            true => self.client().flush(inode).await,
             false => Ok(()),
         };
         self.programs.released(inode, release.flags);
-        self.client.release(inode).await;
+        self.client().release(inode).await;
         // The kernel ignores the reply to RELEASE.
         if let Err(error) = flushed {
             tracing::error!(%inode, %error, "data that a program wrote before closing the file could not be stored");
@@ -754,17 +768,17 @@ impl FileSystem for Door {
     }
 
     async fn fsync(&self, _caller: &Caller, inode: InodeId, data_only: bool) -> Result<()> {
-        self.client.fsync(self.inside(inode), data_only).await
+        self.client().fsync(self.inside(inode), data_only).await
     }
 
     async fn sync_all(&self, _caller: &Caller) -> Result<()> {
-        self.client.sync_all().await
+        self.client().sync_all().await
     }
 
     async fn open_directory(&self, _caller: &Caller, inode: InodeId) -> Result<Opened> {
         let inode = self.inside(inode);
-        self.client.open(inode, OpenFlags::default()).await?;
-        let now = self.client.world().now();
+        self.client().open(inode, OpenFlags::default()).await?;
+        let now = self.client().world().now();
         let is_copied = self.is_alone() && self.listed.is_fresh(inode, now);
         Ok(Opened {
             handle: self.opens.add(inode, false),
@@ -784,7 +798,7 @@ impl FileSystem for Door {
         listing: &mut Listing,
     ) -> Result<()> {
         let inode = self.inside(inode);
-        let (at, offset) = (self.client.world().now(), listing.offset());
+        let (at, offset) = (self.client().world().now(), listing.offset());
         let ended = self.list(inode, listing).await?;
         if self.is_alone() {
             let page = ListedPage {
@@ -801,14 +815,14 @@ impl FileSystem for Door {
 
     async fn release_directory(&self, _caller: &Caller, inode: InodeId, handle: u64) -> Result<()> {
         match self.opens.remove(handle) {
-            Some(open) => self.client.release(open.inode).await,
+            Some(open) => self.client().release(open.inode).await,
             None => tracing::error!(%inode, handle, "the kernel released an open that there isn't"),
         }
         Ok(())
     }
 
     async fn space(&self, _caller: &Caller, inode: InodeId) -> Result<FileSystemSpace> {
-        let usage = self.client.usage(self.inside(inode)).await?;
+        let usage = self.client().usage(self.inside(inode)).await?;
         let unit = u64::from(SPACE_UNIT_BYTES);
         // Only space limits the number of inodes: each takes about a unit.
         let files_free = usage.available / unit;
@@ -826,19 +840,19 @@ impl FileSystem for Door {
         extended::check(self.settings.no_acl, set.name)?;
         let inode = self.inside(inode);
         self.judge_list(caller, inode, set.name).await?;
-        self.client
+        self.client()
             .set_xattr_and_bits(inode, set.name, set.value, set.mode, set.drop_setgid)
             .await
     }
 
     async fn get_xattr(&self, _caller: &Caller, inode: InodeId, name: &[u8]) -> Result<Bytes> {
         extended::check(self.settings.no_acl, name)?;
-        let value = self.client.get_xattr(self.inside(inode), name).await;
+        let value = self.client().get_xattr(self.inside(inode), name).await;
         value.map_err(|error| extended::absent(self.settings.selinux, name, error))
     }
 
     async fn list_xattrs(&self, caller: &Caller, inode: InodeId) -> Result<Vec<Bytes>> {
-        let mut names = self.client.list_xattrs(self.inside(inode)).await?;
+        let mut names = self.client().list_xattrs(self.inside(inode)).await?;
         if caller.uid != 0 {
             // The kernel restricts reading and writing them, but not listing them.
             names.retain(|name| !name.starts_with(b"trusted."));
@@ -853,7 +867,7 @@ impl FileSystem for Door {
         extended::check(self.settings.no_acl, name)?;
         let inode = self.inside(inode);
         self.judge_list(caller, inode, name).await?;
-        self.client.remove_xattr(inode, name).await
+        self.client().remove_xattr(inode, name).await
     }
 
     async fn get_lock(&self, _caller: &Caller, lock: Lock) -> Result<Option<LockConflict>> {
@@ -861,7 +875,8 @@ impl FileSystem for Door {
             return Ok(None);
         };
         let owner = self.lock_owner(lock.owner);
-        let held = self.client.get_lock(lock.inode, owner, lock.range, kind);
+        let client = self.client();
+        let held = client.get_lock(lock.inode, owner, lock.range, kind);
         Ok(held.await?.map(|held| LockConflict {
             range: held.range,
             kind: held.kind,
@@ -880,9 +895,9 @@ impl FileSystem for Door {
             self.opens.note_lock(&lock);
         }
         if lock.flock {
-            return self.client.flock(inode, owner, kind, taker, wait).await;
+            return self.client().flock(inode, owner, kind, taker, wait).await;
         }
-        self.client
+        self.client()
             .set_lock(inode, owner, lock.range, kind, taker, wait)
             .await
     }
@@ -897,7 +912,7 @@ impl FileSystem for Door {
         };
         self.drop_privileges(caller, request.inode).await?;
         let allocated = self
-            .client
+            .client()
             .allocate(request.inode, how, request.offset, request.length)
             .await;
         self.note_change(request.inode);
@@ -916,7 +931,7 @@ impl FileSystem for Door {
             libc::SEEK_HOLE => Seek::Hole,
             _ => return Err(Error::from(ErrorKind::InvalidArgument)),
         };
-        self.client.seek(inode, offset, what).await
+        self.client().seek(inode, offset, what).await
     }
 
     async fn copy_range(&self, caller: &Caller, request: CopyRange) -> Result<u64> {
@@ -929,7 +944,7 @@ impl FileSystem for Door {
         } = request;
         self.drop_privileges(caller, to).await?;
         let copied = self
-            .client
+            .client()
             .copy_range(from, from_offset, to, to_offset, length)
             .await;
         self.note_change(to);
@@ -946,10 +961,10 @@ impl FileSystem for Door {
     fn mounted(&self, notifier: &Notifier) {
         // A door is mounted only once.
         let _ = self.kernel.set(notifier.clone());
-        let world = self.client.world();
-        let cached = KernelCache::begin(world, notifier.clone(), self.root);
+        let client = self.client();
+        let cached = KernelCache::begin(client.world(), notifier.clone(), self.root);
         let kernel: Arc<dyn client::Kernel> = self.cached.get_or_init(|| cached).clone();
-        let number = self.client.add_kernel(Arc::downgrade(&kernel));
+        let number = client.add_kernel(Arc::downgrade(&kernel));
         self.number.set(number);
         if let Some(me) = self.sibling() {
             me.reach_by(notifier.clone());
@@ -962,7 +977,7 @@ impl FileSystem for Door {
         if self.sibling.lock().take().is_none() {
             return;
         }
-        self.client.end_lock_door(self.lock_door);
+        self.client().end_lock_door(self.lock_door);
         let mut held = self.opens.take_all();
         held.extend(self.specials.take_all());
         if self.root != InodeId::ROOT {

@@ -24,6 +24,7 @@ use crate::transport::{self, Transport, TransportChoice};
 use crate::umount_table::{is_told, tell_umount_of_copy};
 use crate::waiting::WaitingRequest;
 use model::{Error, ErrorKind, Result};
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,6 +48,8 @@ pub struct Mount {
     under_way: Box<dyn Fn() -> usize + Send + Sync>,
     threads_max: usize,
     longest_run: Box<dyn Fn() -> Duration + Send + Sync>,
+    /// What it serves.
+    fs: Arc<dyn Any + Send + Sync>,
     gate: Arc<Gate>,
     locks: Arc<LockWaits>,
     ended: watch::Receiver<bool>,
@@ -162,6 +165,12 @@ impl Mount {
         // The last one that began to wait.
         let since = waiting.last()?.since;
         (requests > 0).then_some(HeldBack { requests, since })
+    }
+
+    /// The file system that it serves, if it is of this kind.
+    #[must_use]
+    pub fn file_system<F: FileSystem>(&self) -> Option<Arc<F>> {
+        self.fs.clone().downcast().ok()
     }
 
     /// Lets no request begin until the result is dropped, so that its file system can go on in another way meanwhile, and waits
@@ -616,6 +625,7 @@ fn begin<F: FileSystem>(
         is_let_go: AtomicBool::new(false),
         notifier,
         transport,
+        fs: serving.fs.clone(),
         gate: serving.gate.clone(),
         locks: serving.locks.clone(),
         longest_run: Box::new({

@@ -4,6 +4,7 @@
 use crate::verbs::Lock;
 use model::InodeId;
 use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use world::Map;
 
@@ -90,6 +91,15 @@ impl Opens {
     /// Whether range locks may be held on the inode through this mount.
     pub(crate) fn may_be_locked(&self, inode: InodeId) -> bool {
         self.any_lock.load(Ordering::Acquire) && self.locked_part(inode).contains_key(&inode)
+    }
+
+    /// The inodes that are open.
+    pub(crate) fn inodes(&self) -> BTreeSet<InodeId> {
+        let mut all = BTreeSet::new();
+        for part in &self.opens {
+            all.extend(part.lock().values().map(|open| open.inode));
+        }
+        all
     }
 
     /// Ends all opens and returns their inodes.
