@@ -456,8 +456,8 @@ pub enum Repair {
 /// Commands on the cluster.
 #[derive(Subcommand, Debug)]
 pub enum Cluster {
-    /// Make this node the first one of a new cluster, with its file system and all its data. Its mount must not be in use:
-    /// it ends for some seconds. An attempt that failed can be repeated, also with other arguments.
+    /// Make this node the first one of a new cluster, with its file system and all its data. Programs that use its mounts see
+    /// a pause of some seconds. An attempt that failed can be repeated, also with other arguments.
     Create(Create),
     /// Print a token with which one machine can join within five minutes: `shale node join --token-file FILE` there. It is a
     /// secret until it has been used.

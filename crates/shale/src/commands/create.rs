@@ -1,15 +1,15 @@
 //! `shale cluster create`: makes a node that is alone the first one of a cluster.
 //!
-//! All that can be known before is checked while the node's mount still runs. From its end until the new plan is in node.toml
-//! the command has the directory's lock, so that no daemon starts with half of it.
+//! All that can be known before is checked first. *A daemon that runs* does the rest itself, and programs on its mounts see a
+//! pause (`daemon/cluster/growing.rs`). *If none runs*, or one that had begun has died, the command has the directory's lock
+//! until the new plan is in node.toml, so that no daemon starts with half of it, and then starts the daemon.
 
 use super::{
-    down::Ending,
     present::report,
     start::{ask, block_on, now, running, start},
 };
 use crate::{
-    admin::Stopping,
+    admin::Status,
     cli::Create,
     daemon::config::{ClusterConfig, EtcdConfig, NodeConfig},
     daemon::member::{checks, etcd_members, founding, outside::OutsideTls},
@@ -19,11 +19,19 @@ use crate::{
 use coordination::etcd::{EtcdEndpoint, EtcdSettings};
 use coordination::{Coordination, check_node_name};
 use model::{Error, ErrorKind, Result};
-use std::{net::SocketAddr, path::Path, process::ExitCode};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 use world::World;
 
 /// Attempts to have the directory alone while others start its daemon.
 const ATTEMPTS_MAX: usize = 3;
+/// How long a daemon is waited for that has begun to become a cluster's, and how often it is asked.
+const GROW_MAX: Duration = Duration::from_secs(300);
+const GROW_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the user wants, checked as far as it can be.
 struct Wanted {
@@ -44,11 +52,15 @@ pub fn create(create: &Create, json: bool) -> Result<ExitCode> {
     };
     to_found(dir)?;
     // A daemon that doesn't answer is what the user must hear of first.
-    running(dir)?;
+    let status = running(dir)?;
     let wanted = wanted(create, address)?;
-    let lock = end_and_lock(dir)?;
+    if status.is_some_and(|status| status.cluster.is_none()) {
+        let status = grow(dir, &wanted).map_err(|error| or_undo(dir, error))?;
+        return report(&status, "is the first node of a cluster", json);
+    }
+    let lock = take_place(dir)?;
     let mut config = to_found(dir)?;
-    let planned = plan(dir, &wanted)?;
+    let planned = plan(dir, &wanted, cluster_of(dir)?)?;
     if config.cluster.as_ref().is_some_and(|it| *it != planned) {
         take_back(dir, &mut config)?;
     }
@@ -161,22 +173,43 @@ async fn ask_etcd(
     })
 }
 
-/// Ends the daemon if it runs, and takes its place.
-fn end_and_lock(dir: &Path) -> Result<DirectoryLock> {
+/// Has the daemon that runs do it. Returns when it serves as the cluster's node.
+fn grow(dir: &Path, wanted: &Wanted) -> Result<Status> {
+    // The daemon knows what the cluster is called.
+    let planned = plan(dir, wanted, String::new())?;
+    if let Some(outside) = &wanted.outside {
+        outside.store(dir)?;
+    }
+    ask::<serde_json::Value>(dir, "/v1/cluster", &planned)?;
+    let begun = Instant::now();
+    loop {
+        // While it is between the two it answers nobody.
+        match running(dir) {
+            Ok(Some(status)) if status.cluster.is_some() => return Ok(status),
+            Ok(None) => {
+                let text = "the daemon ended before it served as the cluster's node; `shale up` has the next one go on";
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            }
+            Err(error) if begun.elapsed() >= GROW_MAX => return Err(error),
+            Ok(Some(_)) if begun.elapsed() >= GROW_MAX => {
+                let text =
+                    "the daemon doesn't come to it; `shale waiters` may say what it waits for";
+                return Err(Error::new(ErrorKind::Unavailable, text));
+            }
+            Ok(Some(_)) | Err(_) => std::thread::sleep(GROW_PAUSE),
+        }
+    }
+}
+
+/// Takes the place of the daemon, which doesn't run.
+fn take_place(dir: &Path) -> Result<DirectoryLock> {
     let mut attempts = 0;
     loop {
-        if let Some(status) = running(dir)? {
-            if status.cluster.is_some() {
-                // Another command was first: its daemon goes on.
-                to_found(dir)?;
-                let text = "another command makes a cluster of this node; see how it ends";
-                return Err(Error::new(ErrorKind::Busy, text));
-            }
-            let how = serde_json::json!({ "force": false });
-            let ending = Ending::of(dir);
-            ask::<Stopping>(dir, "/v1/shutdown", how)
-                .and_then(|_| ending.wait())
-                .map_err(|error| error.while_doing("ending the node's mount for a moment"))?;
+        if running(dir)?.is_some() {
+            // Another command was first: its daemon goes on.
+            to_found(dir)?;
+            let text = "another command makes a cluster of this node, or has started it; see how it ends, and try again";
+            return Err(Error::new(ErrorKind::Busy, text));
         }
         attempts += 1;
         match lock::take(dir) {
@@ -187,9 +220,8 @@ fn end_and_lock(dir: &Path) -> Result<DirectoryLock> {
     }
 }
 
-/// The node's place in its new cluster. The caller has the directory's lock.
-fn plan(dir: &Path, wanted: &Wanted) -> Result<ClusterConfig> {
-    let id = cluster_of(dir)?;
+/// The node's place in its new cluster, which has this id.
+fn plan(dir: &Path, wanted: &Wanted, id: String) -> Result<ClusterConfig> {
     let (own, coordination) = match wanted.etcd.is_empty() {
         true => {
             let (client, peer) = etcd_members::ports(wanted.address)?;
@@ -217,7 +249,7 @@ fn plan(dir: &Path, wanted: &Wanted) -> Result<ClusterConfig> {
     })
 }
 
-/// The id of the node's file system, which becomes the cluster's, as 32 hex digits.
+/// The id of the node's file system, which becomes the cluster's, as 32 hex digits. The caller has the directory's lock.
 fn cluster_of(dir: &Path) -> Result<String> {
     let store = founding::own_store(dir);
     let id = block_on(async {

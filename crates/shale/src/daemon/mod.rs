@@ -26,6 +26,7 @@ pub mod watchdog;
 mod work;
 
 use crate::directory::{lock, log};
+use cluster::growing::{self, Grown};
 use config::NodeConfig;
 use events::Events;
 use model::{Error, ErrorKind, Result};
@@ -191,22 +192,30 @@ async fn live_alone(
     // Nobody else changes what its kernel has: it needs no watchdog.
     let serving = Serving::new(dir, config, running, events, None, on_demand);
     serving.discard_leftovers().await;
-    serve(&Arc::new(serving), on_demand).await
+    let serving = Arc::new(serving);
+    match serve(&serving, on_demand).await? {
+        None => Ok(()),
+        Some((grown, signals)) => {
+            // Nobody uses it any more.
+            drop(serving);
+            Box::pin(cluster::go_on(world, dir, grown, &signals)).await
+        }
+    }
 }
 
 /// How a node ends its service.
 enum Ended {
     /// Somebody told it to end; whether by force.
     AsTold(bool),
-    /// Its run has ended: the cluster doesn't count on it any more.
+    /// Its run has ended: the cluster doesn't count on it any more. Or it was alone, and becomes the first one of a cluster.
     ByItself,
 }
 
-/// Mounts, answers, and ends in order when it is told to.
+/// Mounts, answers, and ends in order when it is told to; or serves no more because it becomes the first node of a cluster.
 ///
 /// # Errors
 /// Why it can't serve, or the first thing that couldn't be made durable.
-async fn serve(serving: &Arc<Serving>, on_demand: bool) -> Result<()> {
+async fn serve(serving: &Arc<Serving>, on_demand: bool) -> Result<Option<(Grown, Signals)>> {
     let world = serving.world().clone();
     if !on_demand && let Err(error) = serving.mount_own().await {
         let _ = serving.close().await;
@@ -223,9 +232,17 @@ async fn serve(serving: &Arc<Serving>, on_demand: bool) -> Result<()> {
     let admin = world.spawn("admin API", admin);
     let signals = Signals::catch(&world);
     let is_ready = std::future::ready(());
-    let force = match attend(serving, &signals, is_ready, std::future::pending()).await {
+    let mut grown = None;
+    let becomes_first = async { grown = Some(growing::grow(serving).await) };
+    let ended = attend(serving, &signals, is_ready, becomes_first).await;
+    let force = match ended {
         Ended::AsTold(force) => force,
-        Ended::ByItself => unreachable!("no cluster counts on it"),
+        Ended::ByItself => {
+            serving.gives_way();
+            // Who asked for it still needs the answer.
+            let _ = world.timeout(ANSWERS_END, admin).await;
+            return Ok(grown.map(|grown| (grown, signals)));
+        }
     };
     let result = serving.end(force).await;
     // The client that asked for the end still needs its answer.
@@ -233,7 +250,7 @@ async fn serve(serving: &Arc<Serving>, on_demand: bool) -> Result<()> {
     if result.is_ok() {
         remove_socket(serving.dir());
     }
-    result
+    result.map(|()| None)
 }
 
 /// To programs that unmount, the missing socket means that everything is durable.

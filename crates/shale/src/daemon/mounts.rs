@@ -1,12 +1,14 @@
-//! The mounts of a node: its own, and those added while it runs. Which of them are made again, and when, is in `again`; who
-//! uses them, in `uses`.
+//! The mounts of a node: its own, and those added while it runs. Which of them are made again, and when, is in `again`; which
+//! stay although the node goes on in another way, in `handing`; who uses them, in `uses`.
 
 mod again;
+mod handing;
 #[cfg(test)]
 mod tests;
 mod uses;
 
 pub use again::LeftMount;
+pub use handing::HeldMount;
 
 use super::file_systems::{FileSystems, OpenFileSystem};
 use super::watchdog::{Guard, MountNumber};
@@ -77,12 +79,14 @@ pub struct Mounts {
 }
 
 struct OneMount {
-    mount: Mount,
+    mount: Arc<Mount>,
     options: Options,
     /// That is mounted, and in use until this mount has ended.
     file_system: Arc<OpenFileSystem>,
     /// By which the watchdog knows it.
     watched: Option<MountNumber>,
+    /// Signals that others look after the mount from now on.
+    handed_over: tokio::sync::Notify,
 }
 
 /// What a mount is to show: a file system, and a door to it that isn't mounted. Dropped with that, it leaves nothing open.
@@ -253,18 +257,30 @@ impl Mounts {
         if mount.comes_too_late() {
             return self.end_unwanted(mount).await;
         }
+        let file_system = prepared.file_system.clone();
+        self.look_after(Arc::new(mount), options.clone(), file_system);
+        Ok(())
+    }
+
+    /// Has a mount on the list until it has ended.
+    fn look_after(
+        self: &Arc<Self>,
+        mount: Arc<Mount>,
+        options: Options,
+        file_system: Arc<OpenFileSystem>,
+    ) {
         let guarded = self.guard.as_ref().zip(mount.id());
         let one = Arc::new(OneMount {
             mount,
-            options: options.clone(),
-            file_system: prepared.file_system.clone(),
+            options,
+            file_system,
             watched: guarded.map(|(guard, id)| guard.watchdog.watch(id)),
+            handed_over: tokio::sync::Notify::new(),
         });
         self.list.lock().push(one.clone());
         self.tell_count();
         let watch = self.clone().watch(one);
         self.world.spawn("end of a mount", watch).detach();
-        Ok(())
     }
 
     /// Ends a mount that was made although somebody has taken away what it was to replace. A program may have begun to use it.
@@ -278,16 +294,17 @@ impl Mounts {
     }
 
     fn siblings_of(&self, options: &Options) -> Arc<Siblings> {
-        let name = options.file_system.clone();
-        // The first file system has two names.
-        let name = name.filter(|name| name.as_str() != FIRST_FILE_SYSTEM);
-        self.siblings.lock().entry(name).or_default().clone()
+        let mut siblings = self.siblings.lock();
+        siblings.entry(name_in(options)).or_default().clone()
     }
 
     /// Takes a mount off the list when it has ended, however that happened. umount(8) promises that
     /// written data is safe.
     async fn watch(self: Arc<Self>, one: Arc<OneMount>) {
-        one.mount.ended().await;
+        tokio::select! {
+            () = one.mount.ended() => {}
+            () = one.handed_over.notified() => return,
+        }
         one.mount.uncover().await;
         if let (Some(guard), Some(watched)) = (&self.guard, one.watched)
             && let Some(cause) = guard.watchdog.forget(watched)
@@ -634,6 +651,12 @@ impl Mounts {
         });
         held.collect()
     }
+}
+
+/// The file system that is mounted; the first one has two names.
+fn name_in(options: &Options) -> Option<FileSystemName> {
+    let name = options.file_system.clone();
+    name.filter(|name| name.as_str() != FIRST_FILE_SYSTEM)
 }
 
 /// Without this line umount(8) returns before everything is durable; the mount still works. Returns

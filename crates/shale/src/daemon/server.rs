@@ -1,6 +1,6 @@
 //! Routes of the admin API: decodes requests, calls the node, encodes answers and refusals.
 
-use super::{door, relay::pass_on, serving::Serving, stopping};
+use super::{config::ClusterConfig, door, relay::pass_on, serving::Serving, stopping};
 use crate::admin::{
     AddNsd, ChangeNode, ChangeNsds, ChangePool, ChangeSetting, CreateFileSystem, Drained,
     MakeJoinToken, MountRequest, Refusal, RotateKeys, Shutdown, Stopping, UnmountRequest,
@@ -101,7 +101,7 @@ pub fn routes(serving: Arc<Serving>) -> Router {
             "/v1/repair",
             get(async |State(s): State<Arc<Serving>>| answer_or_later(s.repair_status().await)),
         )
-        .route("/v1/cluster", get(cluster))
+        .route("/v1/cluster", get(cluster).post(create_cluster))
         .route("/v1/members", get(members))
         .route("/v1/cluster/join-token", post(join_token))
         .route("/v1/cluster/keys", get(rotation).post(rotate_keys))
@@ -268,6 +268,15 @@ async fn shutdown(State(serving): State<Arc<Serving>>, Json(body): Json<Shutdown
 async fn cluster(State(serving): State<Arc<Serving>>) -> Response {
     let view = async { serving.running.in_cluster()?.view().await };
     answer(view.await)
+}
+
+async fn create_cluster(
+    State(serving): State<Arc<Serving>>,
+    Json(body): Json<ClusterConfig>,
+) -> Response {
+    let begin = move |serving: Arc<Serving>| async move { serving.become_first(body).await };
+    let begun = to_its_end(serving, "cluster create", begin).await;
+    answer(begun.map(|()| serde_json::json!({ "begun": true })))
 }
 
 async fn members(State(serving): State<Arc<Serving>>) -> Response {

@@ -1,6 +1,6 @@
 //! The node behind the admin API: one method per request, with the API's types.
 
-use super::config::NodeConfig;
+use super::config::{ClusterConfig, NodeConfig};
 use super::events::{Events, Problem};
 use super::health::{History, newly_lost};
 use super::mounts::{LeftMount, Mounts, real_path, source_of};
@@ -30,7 +30,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, oneshot, watch};
 
 /// An on-demand daemon that was given no mount ends after this.
 const FIRST_MOUNT_MAX: Duration = Duration::from_secs(60);
@@ -39,6 +39,21 @@ const NSDS_CHANGE_MAX: Duration = Duration::from_secs(120);
 
 /// How long people who only look are kept waiting for another node: less than they wait for this daemon.
 const LOOK_MAX: Duration = Duration::from_secs(3);
+
+/// Somebody wants a node that is alone to become the first one of a cluster.
+pub struct Wish {
+    /// The node's place in it.
+    pub cluster: ClusterConfig,
+    answer: oneshot::Sender<Result<()>>,
+}
+
+impl Wish {
+    /// Says what has become of it.
+    pub fn answer(self, result: Result<()>) {
+        // Whoever asked may have gone away.
+        let _ = self.answer.send(result);
+    }
+}
 
 /// A node that serves its file system.
 pub struct Serving {
@@ -60,6 +75,11 @@ pub struct Serving {
     pub(super) events: Arc<Events>,
     /// Held while an NSD is added or removed.
     changing_nsds: tokio::sync::Mutex<()>,
+    /// Held by who wants it to become the first node of a cluster, until that is answered.
+    becoming: tokio::sync::Mutex<()>,
+    /// What it is to become, until somebody sees to it; and signals that it is there.
+    wish: Mutex<Option<Wish>>,
+    wished: Notify,
     /// The node's own mount.
     pub(super) own: OwnMount,
     /// Long requests in progress.
@@ -93,6 +113,9 @@ impl Serving {
             history: History::default(),
             events,
             changing_nsds: tokio::sync::Mutex::new(()),
+            becoming: tokio::sync::Mutex::new(()),
+            wish: Mutex::default(),
+            wished: Notify::new(),
             works: Works::default(),
         }
     }
@@ -511,7 +534,56 @@ impl Serving {
         Ok(self.pool().await)
     }
 
-    async fn change_nsds(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
+    /// `shale cluster create`, of a node that is alone. Returns when it is certain that it becomes the first node of this
+    /// cluster: it serves no more then, and another one in its place that goes on with its mounts.
+    ///
+    /// # Errors
+    /// Why it stays alone, as it was.
+    pub async fn become_first(&self, cluster: ClusterConfig) -> Result<()> {
+        if let Ok(here) = self.running.in_cluster() {
+            let text = format!(
+                "this node belongs to cluster {} already",
+                here.cluster_text()
+            );
+            return Err(Error::new(ErrorKind::Exists, text));
+        }
+        let Ok(_becoming) = self.becoming.try_lock() else {
+            let text = "another command makes a cluster of this node; see how it ends";
+            return Err(Error::new(ErrorKind::Busy, text));
+        };
+        let (answer, answered) = oneshot::channel();
+        *self.wish.lock() = Some(Wish { cluster, answer });
+        self.wished.notify_one();
+        let ends = || Err(ErrorKind::ShuttingDown.into());
+        let mut shutdown = self.shutdown.subscribe();
+        tokio::select! {
+            biased;
+            answer = answered => answer.unwrap_or_else(|_| ends()),
+            // It may give way to another wish.
+            _ = shutdown.wait_for(Option::is_some) => ends(),
+        }
+    }
+
+    /// Waits until somebody wants the node to become the first one of a cluster.
+    pub async fn wished(&self) -> Wish {
+        loop {
+            if let Some(wish) = self.wish.lock().take() {
+                return wish;
+            }
+            self.wished.notified().await;
+        }
+    }
+
+    /// Another one takes its place: nobody is answered any more.
+    pub fn gives_way(&self) {
+        self.shutdown.send_replace(Some(false));
+    }
+
+    /// Waits until nobody changes the NSDs; nobody does as long as the result is held.
+    ///
+    /// # Errors
+    /// `Busy` if that takes too long.
+    pub(super) async fn change_nsds(&self) -> Result<tokio::sync::MutexGuard<'_, ()>> {
         let turn = self.changing_nsds.lock();
         let turn = self.running.world().timeout(NSDS_CHANGE_MAX, turn).await;
         turn.map_err(|_| {

@@ -34,11 +34,9 @@ fn create(node: &Node, path: &str, more: &[&str]) -> Output {
 }
 
 #[test]
-fn what_is_wrong_with_a_new_cluster_is_said_before_the_mount_ends() {
+fn what_is_wrong_with_a_new_cluster_is_said_before_anything_changes() {
     let node = alone();
     let pid = node.pid();
-    // A program that uses the mount would hold its end up.
-    let held = fs::File::open(node.path("old")).unwrap();
     let (path, own) = (std::env::var("PATH").unwrap(), address());
     let taken = TcpListener::bind((own.as_str(), 7313)).unwrap();
     for (path, more, part) in [
@@ -70,16 +68,22 @@ fn what_is_wrong_with_a_new_cluster_is_said_before_the_mount_ends() {
     }
     drop(taken);
     assert_eq!(node.pid(), pid);
-    let busy = create(&node, &path, &["--address", &own]);
-    assert!(
-        refused(&busy).contains("ending the node's mount"),
-        "{busy:?}"
-    );
-    assert_eq!(node.pid(), pid);
-    drop(held);
     let nothing = create(&node, &path, &["--undo"]);
     assert!(nothing.status.success(), "{nothing:?}");
     assert_eq!(fs::read_to_string(node.path("old")).unwrap(), "kept");
+}
+
+/// Starts the node again with a daemon that looks for programs in these folders.
+fn up_with(node: &Node, path: &str) {
+    node.must(&["down"]);
+    let up = Command::new(env!("CARGO_BIN_EXE_shale"))
+        .args(["up", "--dir"])
+        .arg(&node.dir)
+        .env("PATH", path)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(up.status.success(), "{up:?}");
 }
 
 /// An attempt whose etcd doesn't start; it ends as if the machine had been switched off.
@@ -89,6 +93,7 @@ fn fail(node: &Node, address: &str) {
     fs::write(&etcd, "#!/bin/sh\nexit 1\n").unwrap();
     fs::set_permissions(&etcd, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    up_with(node, &path);
     let more = ["--address", address, "--name", "wrong"];
     let output = std::thread::scope(|scope| {
         let attempt = scope.spawn(|| create(node, &path, &more));
@@ -120,6 +125,30 @@ fn daemon_of(dir: &Path) -> Option<i32> {
     line.contains("\0daemon\0").then_some(pid)
 }
 
+/// Would be broken if a cluster that can't be made cost programs anything, or left something behind.
+#[test]
+fn a_node_whose_daemon_finds_no_etcd_stays_as_it_was() {
+    let node = alone();
+    up_with(&node, "/nonexistent");
+    let (pid, path) = (node.pid(), std::env::var("PATH").unwrap());
+    let held = fs::File::open(node.path("old")).unwrap();
+    // The command finds one.
+    let attempt = create(&node, &path, &["--address", &address()]);
+    let said = refused(&attempt);
+    assert!(said.contains("isn't installed"), "{said}");
+    assert!(said.contains("the node stays as it was"), "{said}");
+    assert_eq!(node.pid(), pid);
+    assert_eq!(std::io::read_to_string(&held).unwrap(), "kept");
+    assert!(!node.dir.join("keys").exists() && !node.dir.join("etcd").exists());
+    assert!(!is_founding(&node.dir));
+    assert!(node.ask(&["status"])["cluster"].is_null());
+    fs::write(node.path("new"), "written").unwrap();
+    drop(held);
+    up_with(&node, &path);
+    assert!(node.ask(&["status"])["cluster"].is_null());
+    assert_eq!(fs::read_to_string(node.path("new")).unwrap(), "written");
+}
+
 #[test]
 fn an_attempt_that_failed_is_made_again_in_another_way_or_taken_back() {
     let node = alone();
@@ -130,7 +159,6 @@ fn an_attempt_that_failed_is_made_again_in_another_way_or_taken_back() {
     node.must(&["up"]);
     assert!(node.ask(&["status"])["cluster"].is_null());
     assert_eq!(fs::read_to_string(node.path("old")).unwrap(), "kept");
-    node.must(&["down"]);
     fs::remove_dir_all(node.dir.with_file_name("programs")).unwrap();
     fail(&node, &address());
     // Another address, another name: etcd's certificate is for the new one, or its clients would refuse it.
@@ -165,6 +193,7 @@ fn a_cluster_whose_daemon_dies_while_it_is_made_is_made_by_the_next_one() {
         net: free_net(),
     };
     let (one, address) = (cluster.node(1), cluster.address(1));
+    one.must(&["fs", "sync"]);
     let path = std::env::var("PATH").unwrap();
     let wal = one.dir.join("etcd/member/wal");
     let is_free = |port: u16| TcpListener::bind((address.as_str(), port)).is_ok();

@@ -8,6 +8,7 @@ mod coordination;
 mod expelling;
 mod founding;
 mod freezing;
+mod growing;
 mod joining;
 mod outside;
 mod removing;

@@ -8,11 +8,13 @@
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
 //! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `security` of changes of its keys and of
-//! `cipher_list`; `tending` looks after the etcd; `beating` tells the watchdog that the daemon can run.
+//! `cipher_list`; `tending` looks after the etcd; `beating` tells the watchdog that the daemon can run. A node that was alone
+//! until now comes here with its mounts (`growing`).
 
 mod beating;
 mod etcd;
 mod front;
+pub(super) mod growing;
 mod keeping;
 mod security;
 mod tending;
@@ -37,7 +39,8 @@ use coordination::etcd::{
 };
 use etcd::{EtcdHandle, EtcdProcess};
 use front::Front;
-use model::{Error, ErrorKind, NodeId, Result};
+use growing::{Begun, Grown};
+use model::{Error, ErrorKind, NodeId, NodeRun, Result};
 use node::{Member, MemberSettings, Protection, Renew};
 use rpc::security::{Admit, Policy, Security};
 use std::path::Path;
@@ -73,10 +76,48 @@ pub(crate) async fn live(
     on_demand: bool,
 ) -> Result<()> {
     let signals = Signals::catch(world);
+    let how = How {
+        on_demand,
+        begun: None,
+    };
+    live_with(world, dir, (config, cluster), how, &signals).await
+}
+
+/// As [`live`], of a node that was alone until now, and goes on in this process with what programs have.
+///
+/// # Errors
+/// As [`live`].
+pub(crate) async fn go_on(
+    world: &World,
+    dir: &Path,
+    grown: Grown,
+    signals: &Signals,
+) -> Result<()> {
+    let (config, cluster, begun) = grown.close().await;
+    let how = How {
+        on_demand: false,
+        begun: Some(begun),
+    };
+    live_with(world, dir, (config, cluster), how, signals).await
+}
+
+/// How the daemon of a cluster's node begins.
+struct How {
+    on_demand: bool,
+    /// What there is already, of a node that was alone until now.
+    begun: Option<Begun>,
+}
+
+async fn live_with(
+    world: &World,
+    dir: &Path,
+    place: (NodeConfig, ClusterConfig),
+    how: How,
+    signals: &Signals,
+) -> Result<()> {
     let open = Front::open(world, dir)?;
     let front = open.front.clone();
-    let ends = (&*front, &signals);
-    let result = live_in(world, dir, (config, cluster), on_demand, ends).await;
+    let result = live_in(world, dir, place, how, (&*front, signals)).await;
     // A run that was expelled has left its mounts to the next one, which hasn't come.
     super::detach_mounts(dir, "removing the mount of a run that has ended");
     // The client that asked for the end still needs its answer.
@@ -92,44 +133,22 @@ async fn live_in(
     world: &World,
     dir: &Path,
     (mut config, mut cluster): (NodeConfig, ClusterConfig),
-    on_demand: bool,
+    How { on_demand, begun }: How,
     (front, signals): (&Front, &Signals),
 ) -> Result<()> {
-    keys::finish(dir)?;
-    let credentials = keys::load(dir)?;
-    let settings = joining::etcd_settings(world, &cluster, &credentials)?;
-    let keys = KeyRing::load(dir)?;
-    let etcd_identity = match &cluster.etcd {
-        None => None,
-        Some(own) => {
-            let (peer, now) = (own.peer.ip(), world.wall());
-            let made = EtcdIdentity::make(dir, keys.as_ref(), &credentials, peer, now);
-            Some(made?)
-        }
+    let (base, store, mut moving) = match begun {
+        None => (Base::begin(world, dir, &cluster)?, None, None),
+        Some(begun) => (begun.base, Some(begun.store), Some(begun.moving)),
     };
-    founding::begin_anew(dir, &cluster)?;
-    // Ends after everything else here.
-    let etcd = start_etcd(dir, &cluster)?;
-    let mut passes_for_ready = etcd.as_ref().map(|_| pass_for_ready(world));
-    let coordination = Coordination::etcd(world, &settings)?;
-    // Before a run begins coordination says what counts.
-    let security = Security::new(world, Policy::only(DEFAULT), credentials)?;
-    let admit: Option<Arc<dyn Admit>> = match &keys {
-        None => None,
-        Some(keys) => {
-            let new = Admission::new(world, &coordination, keys, &security, &cluster);
-            Some(new?)
-        }
-    };
-    let renew: Option<Arc<dyn Renew>> = match &keys {
-        None => None,
-        Some(keys) => Some(Renewal::new(world, &coordination, keys, &security)),
-    };
-    let own = Own {
-        protection: Protection { security, admit },
-        keys,
-        etcd_identity,
-    };
+    // In this order: the last ones end first, and etcd after everything else here.
+    let Base {
+        etcd,
+        mut passes_for_ready,
+        coordination,
+        renew,
+        own,
+        settings,
+    } = base;
     if !cluster.founding
         && let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd)
         && !own.began
@@ -149,7 +168,9 @@ async fn live_in(
     }
     let _promotion = promotion(world, &cluster, &settings, &coordination)?;
     if cluster.founding {
-        founding::found(world, dir, &config, &cluster, &coordination).await?;
+        front.waits("its facts move to the cluster's etcd");
+        let place = (&config, &cluster);
+        founding::found(world, dir, place, store, &coordination).await?;
         cluster.founding = false;
         if let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd) {
             own.began = true;
@@ -166,11 +187,13 @@ async fn live_in(
     let (mut left, mut unmounted) = (Vec::new(), Vec::new());
     loop {
         front.waits(patience.says("it joins"));
+        // In which it was alone until now.
+        let run = moving.as_ref().map(|it| it.run);
         let joined = tokio::select! {
             biased;
             () = front.told_to_end() => None,
             () = signals.told() => None,
-            joined = join(world, &config, &cluster, &coordination, &own, patience, front) => Some(joined?),
+            joined = join(world, (&config, &cluster), run, &coordination, &own, patience, front) => Some(joined?),
         };
         let Some(here) = joined else {
             say("it was told to end before it had joined its cluster");
@@ -207,6 +230,18 @@ async fn live_in(
             on_demand,
         ));
         serving.discard_leftovers().await;
+        let doors = match moving.take() {
+            None => Vec::new(),
+            Some(moving) => match growing::go_on(&serving, &here, moving, (front, signals)).await {
+                Ok(Some(doors)) => doors,
+                // Its mounts have ended.
+                Ok(None) => return serving.close().await,
+                Err(error) => {
+                    let _ = serving.close().await;
+                    return Err(error);
+                }
+            },
+        };
         serving.mount_again(std::mem::take(&mut left));
         serving.mount_later(std::mem::take(&mut unmounted));
         let run = here.member().run();
@@ -229,7 +264,10 @@ async fn live_in(
         let beating = beating::beat(serving.clone(), here.clone(), watchdog.clone());
         let beating = world.spawn("beats for the watchdog", beating);
         let handle = etcd.as_ref().map(EtcdProcess::handle);
-        let ended = serve(&serving, &here, is_ready, handle, (front, signals)).await;
+        let ended = match growing::until_accounted(doors, (front, signals)).await {
+            true => serve(&serving, &here, is_ready, handle, (front, signals)).await,
+            false => Ended::AsTold(true),
+        };
         let ended = match ended {
             Ended::AsTold(force) => Some(serving.end(force).await),
             Ended::ByItself => {
@@ -328,6 +366,67 @@ async fn serve(
     attend(serving, signals, is_ready, here.member().ended()).await
 }
 
+/// What a daemon has from before its node joins until it ends.
+struct Base {
+    settings: EtcdSettings,
+    own: Own,
+    renew: Option<Arc<dyn Renew>>,
+    coordination: Coordination,
+    passes_for_ready: Option<Task<()>>,
+    /// Ends after everything else here.
+    etcd: Option<EtcdProcess>,
+}
+
+impl Base {
+    /// Starts the node's member of etcd if it has one.
+    ///
+    /// # Errors
+    /// What is wrong with the node's keys or its member of etcd.
+    fn begin(world: &World, dir: &Path, cluster: &ClusterConfig) -> Result<Self> {
+        keys::finish(dir)?;
+        let credentials = keys::load(dir)?;
+        let settings = joining::etcd_settings(world, cluster, &credentials)?;
+        let keys = KeyRing::load(dir)?;
+        let etcd_identity = match &cluster.etcd {
+            None => None,
+            Some(own) => {
+                let (peer, now) = (own.peer.ip(), world.wall());
+                let made = EtcdIdentity::make(dir, keys.as_ref(), &credentials, peer, now);
+                Some(made?)
+            }
+        };
+        founding::begin_anew(dir, cluster)?;
+        let etcd = start_etcd(dir, cluster)?;
+        let coordination = Coordination::etcd(world, &settings)?;
+        // Before a run begins coordination says what counts.
+        let security = Security::new(world, Policy::only(DEFAULT), credentials)?;
+        let admit: Option<Arc<dyn Admit>> = match &keys {
+            None => None,
+            Some(keys) => {
+                let new = Admission::new(world, &coordination, keys, &security, cluster);
+                Some(new?)
+            }
+        };
+        let renew: Option<Arc<dyn Renew>> = match &keys {
+            None => None,
+            Some(keys) => Some(Renewal::new(world, &coordination, keys, &security)),
+        };
+        let own = Own {
+            protection: Protection { security, admit },
+            keys,
+            etcd_identity,
+        };
+        Ok(Self {
+            passes_for_ready: etcd.as_ref().map(|_| pass_for_ready(world)),
+            etcd,
+            coordination,
+            renew,
+            own,
+            settings,
+        })
+    }
+}
+
 /// What all runs of the node have, as long as its daemon runs.
 struct Own {
     protection: Protection,
@@ -381,11 +480,11 @@ fn start_max(cluster: &ClusterConfig) -> Duration {
     }
 }
 
-/// Joins with a new run of the node.
+/// Joins with a new run of the node, or with one in which the node was alone before.
 async fn join(
     world: &World,
-    config: &NodeConfig,
-    cluster: &ClusterConfig,
+    (config, cluster): (&NodeConfig, &ClusterConfig),
+    run: Option<NodeRun>,
     coordination: &Coordination,
     own: &Own,
     patience: Patience,
@@ -399,7 +498,8 @@ async fn join(
             Patience::Until(deadline) => deadline,
             Patience::Endless => Deadline::after(world, START_MAX),
         };
-        let joined = deadline.bound(world, join_once(world, config, cluster, coordination, own));
+        let joining = join_once(world, (config, cluster), run, coordination, own);
+        let joined = deadline.bound(world, joining);
         match joined.await {
             Ok(Ok(here)) => return Ok(here),
             Ok(Err(error)) if patience.ends_with(&error) => return Err(error),
@@ -428,8 +528,8 @@ const NO_ANSWER: &str = "coordination doesn't answer";
 
 async fn join_once(
     world: &World,
-    config: &NodeConfig,
-    cluster: &ClusterConfig,
+    (config, cluster): (&NodeConfig, &ClusterConfig),
+    run: Option<NodeRun>,
     coordination: &Coordination,
     own: &Own,
 ) -> Result<InCluster> {
@@ -466,7 +566,10 @@ async fn join_once(
         nsds: config.region_paths()?,
         protection: Some(own.protection.clone()),
     };
-    let member = Member::start(world, coordination.clone(), settings).await?;
+    let member = match run {
+        None => Member::start(world, coordination.clone(), settings).await?,
+        Some(run) => Member::go_on(world, coordination.clone(), settings, run).await?,
+    };
     Ok(InCluster::new(
         member,
         facts,

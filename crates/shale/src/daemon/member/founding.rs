@@ -4,6 +4,7 @@
 //! waits for etcd, copies all facts of the node's own store there in one change, adds what a cluster needs, and only then
 //! says in node.toml that it is done. Whatever happens before, the next start does all of it again, with an etcd that begins anew
 //! ([`begin_anew`]), or finds what is there in one that others run; whatever happens after, the old store isn't read any more.
+//! A daemon that serves already does the same itself, while programs wait for a moment (`daemon/cluster/growing.rs`).
 //!
 //! *A mistake* (an address, a name, an etcd that can't be reached) is taken back by [`take_back`] as long as node.toml says
 //! `founding`: nobody else has used the facts in etcd until then.
@@ -75,19 +76,17 @@ pub(crate) fn begin_anew(dir: &Path, cluster: &ClusterConfig) -> Result<()> {
     }
 }
 
-/// Moves the node's facts.
+/// Waits until the cluster's etcd answers: an address can be wrong, or etcd may be unable to start.
 ///
 /// # Errors
-/// `Exists`: the etcd holds another cluster under this prefix. What is wrong with the store, or with etcd.
-pub(crate) async fn found(
+/// Why it doesn't.
+pub(crate) async fn until_answered(
     world: &World,
     dir: &Path,
-    config: &NodeConfig,
     cluster: &ClusterConfig,
     to: &Coordination,
 ) -> Result<()> {
     let deadline = Deadline::after(world, ETCD_START_MAX);
-    // Before anything has changed: an address can be wrong, or etcd may be unable to start.
     while let Err(error) = to.cluster().await {
         if error.kind() != ErrorKind::Unavailable || deadline.has_passed(world) {
             let log = dir.join("etcd.log");
@@ -102,7 +101,26 @@ pub(crate) async fn found(
         }
         world.sleep(AGAIN_AFTER).await;
     }
-    let from = open_store(world, &own_store(dir)).await?;
+    Ok(())
+}
+
+/// Moves the node's facts. `from`: its own store, if it is open.
+///
+/// # Errors
+/// `Exists`: the etcd holds another cluster under this prefix. What is wrong with the store, or with etcd.
+pub(crate) async fn found(
+    world: &World,
+    dir: &Path,
+    (config, cluster): (&NodeConfig, &ClusterConfig),
+    from: Option<Coordination>,
+    to: &Coordination,
+) -> Result<()> {
+    // Before anything has changed.
+    until_answered(world, dir, cluster, to).await?;
+    let from = match from {
+        Some(from) => from,
+        None => open_store(world, &own_store(dir)).await?,
+    };
     // The store takes no changes from here on, so nothing is left behind.
     let facts = from.export().await?;
     let deadline = Deadline::after(world, ETCD_START_MAX);
@@ -165,6 +183,17 @@ pub(crate) async fn take_back(world: &World, dir: &Path, config: &mut NodeConfig
     config.cluster = None;
     config.store(dir)?;
     // Last: until now the node could have gone on with them.
+    keys::remove(dir)
+}
+
+/// As [`take_back`], of an attempt that hasn't moved any fact: the node serves, and its store is open. Its etcd has ended.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn give_up(dir: &Path, config: &mut NodeConfig) -> Result<()> {
+    remove_data(dir)?;
+    config.cluster = None;
+    config.store(dir)?;
     keys::remove(dir)
 }
 

@@ -11,10 +11,10 @@ use super::next_key::NextKey;
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::file_systems::{FileSystems, OpenFileSystem};
 use crate::daemon::health::EtcdFacts;
-use client::{ClientSettings, FileSystemUsage, Losses};
+use client::{ClientSettings, FileSystemUsage, Legacy, Losses};
 use futures::future::{BoxFuture, join_all};
 use kept::Kept;
-use model::{Error, ErrorKind, FileSystemName, Result};
+use model::{Error, ErrorKind, FileSystemName, InodeId, Result};
 use node::{FIRST_FILE_SYSTEM, Member, NodeFacts};
 use opening::Openings;
 use rpc::security::{Credentials, Fingerprint, Policy, Security};
@@ -314,6 +314,22 @@ impl InCluster {
 
     fn known(&self, name: &FileSystemName) -> Option<Arc<OpenFileSystem>> {
         self.clients.lock().find(name)
+    }
+
+    /// Opens the first file system through a client that goes on with what one has left which the node had when it was alone.
+    ///
+    /// # Errors
+    /// As [`Member::open_left`].
+    pub async fn open_left(&self, legacy: Legacy) -> Result<Arc<OpenFileSystem>> {
+        let settings = ClientSettings {
+            page_pool_bytes: self.page_pool_bytes().await?,
+            ..ClientSettings::default()
+        };
+        let client = self.member.open_left(legacy, settings).await?;
+        let open = OpenFileSystem::new(client, InodeId::ROOT);
+        let name = FIRST_FILE_SYSTEM.parse()?;
+        self.clients.lock().insert(name, open.clone());
+        Ok(open)
     }
 
     /// Opens a client; it is known when this returns.

@@ -128,10 +128,11 @@ async fn mount(world: &World, home: &Path, name: &str, gate: &Gate) -> Arc<OneMo
     let of_mount = world.clone();
     let mounted = world.blocking(move || Mount::start(&of_mount, shown, &how));
     Arc::new(OneMount {
-        mount: mounted.await.unwrap(),
+        mount: Arc::new(mounted.await.unwrap()),
         options: Options::parse(&format!("fs={name},transport=fuse")).unwrap(),
         file_system: gate.file_system.clone(),
         watched: None,
+        handed_over: tokio::sync::Notify::new(),
     })
 }
 

@@ -1,0 +1,204 @@
+//! A node that is alone becomes the first one of a cluster while it serves. Programs on its mounts see a pause.
+//!
+//! *Before programs notice anything* ([`become_first`]) the node's place is in node.toml, with `founding`, its keys are made, and
+//! its etcd answers. *Then* the requests of all mounts are held, all is made durable, and the node's client leaves its session
+//! with what programs have open. Whatever goes wrong until then is taken back, and the node goes on as it was.
+//!
+//! *From then on there is only one direction*, as for a daemon that starts: the parts of the node that was alone are closed, its
+//! facts move to etcd (`member/founding.rs`), a member begins in the same run, and a client of it goes on in the session. Then
+//! the mounts' requests go on. If the daemon ends before, by itself or by a kill, its mounts end with it and the next start does
+//! the rest: all that was answered is durable.
+//!
+//! *What kernels keep* was allowed by the former client. Until that counts as the new one's the node answers nobody, so that no
+//! other one can join and change it.
+
+use super::{Base, Front};
+use crate::daemon::config::{ClusterConfig, NodeConfig};
+use crate::daemon::member::{InCluster, founding};
+use crate::daemon::mounts::HeldMount;
+use crate::daemon::running::Running;
+use crate::daemon::serving::Serving;
+use crate::daemon::signals::Signals;
+use client::Legacy;
+use coordination::Coordination;
+use fuse::Door;
+use futures::future::join_all;
+use model::{Error, ErrorKind, NodeRun, Result};
+use node::Node;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long requests may take that are under way when all are held, for each mount.
+const HOLD_MAX: Duration = Duration::from_secs(10);
+
+/// A node that was alone, and that nobody uses any more.
+pub(in crate::daemon) struct Grown {
+    config: NodeConfig,
+    base: Base,
+    node: Arc<Node>,
+    left: Left,
+}
+
+/// What programs have of it.
+struct Left {
+    legacy: Legacy,
+    mounts: Vec<HeldMount>,
+}
+
+/// What the daemon of the cluster's node goes on with.
+pub(super) struct Begun {
+    pub(super) base: Base,
+    /// The node's own store, from which the facts move.
+    pub(super) store: Coordination,
+    /// The run, and what programs have.
+    pub(super) moving: Moving,
+}
+
+/// What the first member of the node goes on with.
+pub(super) struct Moving {
+    pub(super) run: NodeRun,
+    left: Left,
+}
+
+impl Grown {
+    /// Closes what is left of the node, and returns its settings, its place in the cluster and all that goes on.
+    pub(super) async fn close(self) -> (NodeConfig, ClusterConfig, Begun) {
+        let Self {
+            config,
+            base,
+            node,
+            left,
+        } = self;
+        // All that was answered is durable already, and the shard's next owner finds it.
+        if let Err(error) = node.close_left().await {
+            tracing::warn!(%error, "not everything of the node that was alone ended as it should");
+        }
+        let cluster = config.cluster.clone().expect("it is to become a cluster's");
+        let (store, run) = (node.coordination().clone(), node.run());
+        let moving = Moving { run, left };
+        let begun = Begun {
+            base,
+            store,
+            moving,
+        };
+        (config, cluster, begun)
+    }
+}
+
+/// Waits until a node that is alone is to become the first one of a cluster, and can.
+pub(in crate::daemon) async fn grow(serving: &Arc<Serving>) -> Grown {
+    loop {
+        let wish = serving.wished().await;
+        match become_first(serving, wish.cluster.clone()).await {
+            Ok(grown) => {
+                wish.answer(Ok(()));
+                return grown;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the node stays alone");
+                wish.answer(Err(error));
+            }
+        }
+    }
+}
+
+async fn become_first(serving: &Arc<Serving>, mut cluster: ClusterConfig) -> Result<Grown> {
+    let Running::Alone(node) = &serving.running else {
+        let text = "this node belongs to a cluster already";
+        return Err(Error::new(ErrorKind::Exists, text));
+    };
+    // Nobody adds one that the cluster wouldn't know.
+    let nsds = serving.change_nsds().await?;
+    let id = node.coordination().cluster().await?;
+    let id = id.ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no finished file system"))?;
+    cluster.id = format!("{id:032x}");
+    cluster.prefix = format!("/shale/{}/", cluster.id);
+    cluster.founding = true;
+    match begin(serving, node, &cluster).await {
+        Ok(grown) => {
+            // Nobody does any more.
+            std::mem::forget(nsds);
+            Ok(grown)
+        }
+        Err(error) => {
+            let given_up = founding::give_up(serving.dir(), &mut serving.config.lock());
+            given_up.map_err(|other| {
+                let doing = format!("taking the attempt back that has failed ({error})");
+                other.while_doing(doing)
+            })?;
+            Err(error.while_doing("the node stays as it was"))
+        }
+    }
+}
+
+async fn begin(serving: &Serving, node: &Arc<Node>, cluster: &ClusterConfig) -> Result<Grown> {
+    let (world, dir) = (serving.world(), serving.dir());
+    founding::make_keys(dir, cluster, world.wall())?;
+    let config = {
+        let mut config = serving.config.lock();
+        config.cluster = Some(cluster.clone());
+        config.store(dir)?;
+        config.clone()
+    };
+    let base = Base::begin(world, dir, cluster)?;
+    founding::until_answered(world, dir, cluster, &base.coordination).await?;
+    // Most of it before programs wait.
+    serving.running.sync_all().await?;
+    let mounts = serving.mounts.hold_all(HOLD_MAX).await?;
+    let begun = world.now();
+    let legacy = node.leave().await;
+    let legacy = legacy.inspect_err(|_| serving.mounts.let_go())?;
+    serving.mounts.hand_over();
+    let milliseconds = world.now().since(begun).as_millis();
+    tracing::info!(
+        milliseconds,
+        "programs wait: the node becomes the first one of a cluster"
+    );
+    Ok(Grown {
+        config,
+        base,
+        node: node.clone(),
+        left: Left { legacy, mounts },
+    })
+}
+
+/// Has what programs have go on through a run of the cluster's node. `None` if somebody has told the daemon to end before.
+///
+/// # Errors
+/// As [`InCluster::open_left`]: what programs have open is lost.
+pub(super) async fn go_on(
+    serving: &Serving,
+    here: &InCluster,
+    moving: Moving,
+    (front, signals): (&Front, &Signals),
+) -> Result<Option<Vec<Arc<Door>>>> {
+    let Left { legacy, mounts } = moving.left;
+    let opened = tokio::select! {
+        biased;
+        () = front.told_to_end() => return Ok(None),
+        () = signals.told() => return Ok(None),
+        opened = here.open_left(legacy) => opened?,
+    };
+    let doors = serving.mounts.take_over(mounts, &opened);
+    tracing::info!("programs go on");
+    Ok(Some(doors))
+}
+
+/// Waits until what kernels keep of the former client's answers counts as the new one's. False if somebody has told the daemon to
+/// end before.
+pub(super) async fn until_accounted(
+    doors: Vec<Arc<Door>>,
+    (front, signals): (&Front, &Signals),
+) -> bool {
+    if doors.is_empty() {
+        return true;
+    }
+    front.waits("its client must have everything that kernels may know of the files");
+    let accounted = join_all(doors.iter().map(|door| door.until_accounted()));
+    tokio::select! {
+        biased;
+        () = front.told_to_end() => false,
+        () = signals.told() => false,
+        _ = accounted => true,
+    }
+}
