@@ -192,8 +192,8 @@ impl Room {
         space.raw_capacity > 0 && space.available_to_users < little
     }
 
-    /// Tells the pool how much the metadata needs: a second copy of its tables, because a
-    /// compaction may rewrite all of them, a table for records that are only in the log so far, and
+    /// Tells the pool how much the metadata needs: a second copy of its tables (not of those that a
+    /// compaction has replaced), because a compaction may rewrite all of them, a table for records that are only in the log so far, and
     /// log and table for what is made with reserved numbers. True if users have plenty besides.
     pub(crate) fn measure(&self) -> bool {
         let now = self.host.world().now();
@@ -215,7 +215,7 @@ impl Room {
         let shard = self.host.shard();
         let margin = (self.host.pool().usage().capacity / MARGIN_PART).min(MARGIN_MAX);
         let promised = shard.reserved_numbers().saturating_mul(MADE_BYTES);
-        let needed = shard.catalog().usage().bytes + shard.tree().log().bytes() + margin;
+        let needed = shard.tree().bytes() + shard.tree().log().bytes() + margin;
         self.kept.keep(needed.saturating_add(promised));
         let plenty = self.host.pool().usage().available_to_users >= PLENTY;
         if plenty {

@@ -261,6 +261,16 @@ impl Tree {
         }
     }
 
+    /// Bytes of the tables that the tree consists of, before redundancy, as their indexes say. Those of which it consisted before
+    /// a merge aren't among them, though the catalog has them until nobody reads them any more ([`crate::Catalog::usage`]).
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let manifest = self.db.manifest();
+        let tables = manifest.l0().iter().map(|table| table.estimate_size());
+        let runs = manifest.compacted().iter().map(|run| run.estimate_size());
+        tables.chain(runs).sum()
+    }
+
     /// The log below.
     #[must_use]
     pub fn log(&self) -> &Log {

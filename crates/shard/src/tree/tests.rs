@@ -76,7 +76,7 @@ fn after_mass_deletes_and_a_compaction_the_space_returns() {
             load(&opened, 1, 40, 1000).await;
             opened.tree.flush().await.unwrap();
             world.sleep(Duration::from_secs(1)).await;
-            let full = opened.catalog.usage().bytes;
+            let full = opened.tree.bytes();
             assert!(full > 8 << 20, "{full}");
             for number in 41..=80 {
                 let keys: Vec<String> = (0..1000)
@@ -88,6 +88,9 @@ fn after_mass_deletes_and_a_compaction_the_space_returns() {
             }
             assert!(opened.tree.compact().await.unwrap());
             world.sleep(Duration::from_secs(30)).await;
+            // What was merged is no part of the tree, and is still there.
+            let (live, usage) = (opened.tree.bytes(), opened.catalog.usage());
+            assert!(live < full / 8 && usage.bytes > full, "{live}, {usage:?}");
             // SlateDB keeps the newest merged table until there is a newer one.
             commit(&opened, 81, &[("last", Some("row"))]).await.unwrap();
             opened.tree.flush().await.unwrap();
