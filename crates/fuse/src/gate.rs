@@ -105,7 +105,8 @@ impl Gate {
         }
     }
 
-    fn enter_now(&self) -> Option<Inside<'_>> {
+    /// Enters, unless somebody holds it.
+    pub(crate) fn enter_now(&self) -> Option<Inside<'_>> {
         let part = OWN_PART.with(|own| *own);
         self.parts[part].0.fetch_add(1, Ordering::SeqCst);
         let inside = Inside { gate: self, part };

@@ -62,7 +62,8 @@ pub(crate) struct Serving<F> {
     notifier: OnceLock<Notifier>,
 }
 
-/// Each thread of a mount holds it; the last one to end reports the mount's end.
+/// Each thread of a mount holds it; the last one to end reports the mount's end. While the mount's requests are held that is only
+/// reported afterwards: who goes on with what programs have must hear of it.
 pub(crate) struct Ending<F: FileSystem> {
     pub(crate) serving: Arc<Serving<F>>,
     pub(crate) ended: watch::Sender<bool>,
@@ -70,8 +71,18 @@ pub(crate) struct Ending<F: FileSystem> {
 
 impl<F: FileSystem> Drop for Ending<F> {
     fn drop(&mut self) {
-        self.serving.fs.unmounted();
-        self.ended.send_replace(true);
+        if let Some(_inside) = self.serving.gate.enter_now() {
+            self.serving.fs.unmounted();
+            self.ended.send_replace(true);
+            return;
+        }
+        let (serving, ended) = (self.serving.clone(), self.ended.clone());
+        let end = async move {
+            let _inside = serving.gate.enter().await;
+            serving.fs.unmounted();
+            ended.send_replace(true);
+        };
+        self.serving.world.spawn("end of a mount", end).detach();
     }
 }
 
@@ -241,4 +252,48 @@ fn refusal(error: &Error, incoming: &Incoming<'_>) -> Reply {
         tracing::warn!(request, inode = %incoming.inode(), %error, "a request failed");
     }
     Reply::Errno(error.errno())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryFileSystem, MemorySettings};
+    use std::time::Duration;
+    use world::sim::Simulation;
+
+    const SOON: Duration = Duration::from_secs(1);
+
+    fn new(world: &World) -> (Ending<MemoryFileSystem>, watch::Receiver<bool>) {
+        let fs = Arc::new(MemoryFileSystem::new(world, MemorySettings::default()));
+        let agreement = Agreement {
+            flags: 0,
+            minor: 36,
+            data_bytes: 1 << 20,
+        };
+        let serving = Arc::new(Serving::new(world.clone(), fs, agreement));
+        let (ended, has_ended) = watch::channel(false);
+        (Ending { serving, ended }, has_ended)
+    }
+
+    /// Would be broken if the locks and open files of a mount that ends while it is held were ended by a client that has left:
+    /// the one that goes on would have them for ever, and others would wait for the locks.
+    #[test]
+    fn a_mount_that_ends_while_it_is_held_is_told_to_end_afterwards() {
+        let ran = Simulation::new(1).run(async |world: World| {
+            let (ending, has_ended) = new(&world);
+            drop(ending);
+            assert!(*has_ended.borrow(), "nobody holds it");
+            let (ending, mut has_ended) = new(&world);
+            let serving = ending.serving.clone();
+            let held = serving.gate.hold(&serving.locks, &world, SOON).await;
+            drop(ending);
+            world.sleep(SOON).await;
+            assert!(!*has_ended.borrow(), "its end waits");
+            drop(held.unwrap());
+            let ends = has_ended.wait_for(|ended| *ended);
+            let ended = world.timeout(SOON, ends).await;
+            assert!(ended.is_ok_and(|ended| ended.is_ok()), "it goes on");
+        });
+        ran.finished();
+    }
 }
