@@ -36,6 +36,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Unit of statfs in bytes.
 const SPACE_UNIT_BYTES: u32 = 4096;
@@ -96,6 +97,8 @@ pub struct Door {
     specials: Specials,
     lock_door: LockDoor,
     programs: Programs,
+    /// How many releases are under way in the background.
+    releasing: Arc<watch::Sender<usize>>,
 }
 
 impl Door {
@@ -159,6 +162,7 @@ impl Door {
             specials: Specials::default(),
             lock_door,
             programs: Programs::default(),
+            releasing: Arc::default(),
         })
     }
 
@@ -315,21 +319,6 @@ impl Door {
         if held.is_ok() && !self.specials.held(inode, owner) {
             self.client().release(inode).await;
         }
-    }
-
-    /// Releases inodes in the background, since no request waits for that.
-    fn let_go(&self, inodes: Vec<InodeId>) {
-        if inodes.is_empty() {
-            return;
-        }
-        let client = self.client.load_full();
-        let world = client.world().clone();
-        let release = async move {
-            for inode in inodes {
-                client.release(inode).await;
-            }
-        };
-        world.spawn("releases", release).detach();
     }
 
     async fn open_existing(

@@ -3,6 +3,7 @@
 use super::Door;
 use arc_swap::Guard;
 use client::{Client, Expired, Kernel, VALID_MAX};
+use model::InodeId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,31 @@ impl Door {
     /// The client now.
     pub(super) fn client(&self) -> Guard<Arc<Client>> {
         self.client.load()
+    }
+
+    /// Releases inodes in the background, since no request waits for that.
+    pub(super) fn let_go(&self, inodes: Vec<InodeId>) {
+        if inodes.is_empty() {
+            return;
+        }
+        let (client, releasing) = (self.client.load_full(), self.releasing.clone());
+        releasing.send_modify(|count| *count += 1);
+        let world = client.world().clone();
+        let release = async move {
+            for inode in inodes {
+                client.release(inode).await;
+            }
+            releasing.send_modify(|count| *count -= 1);
+        };
+        world.spawn("releases", release).detach();
+    }
+
+    /// Waits until nothing is released in the background any more: before the client leaves, or the one that goes on would hold
+    /// that for ever. Nobody may ask anything meanwhile.
+    pub async fn until_released(&self) {
+        let mut releasing = self.releasing.subscribe();
+        // The sender is here.
+        let _ = releasing.wait_for(|count| *count == 0).await;
     }
 
     /// Asks another client from now on, which goes on in the session of the one before ([`Client::go_on`]). Nobody may ask

@@ -42,9 +42,18 @@ impl Mounts {
         let list = self.list.lock().clone();
         let mut all = Vec::new();
         for one in list.iter().filter(|one| !one.mount.is_ended()) {
+            let held = one.mount.hold(most).await?;
+            if let Some(door) = one.mount.file_system::<Door>() {
+                let released = self.world.timeout(most, door.until_released()).await;
+                released.map_err(|_| {
+                    let text =
+                        "files that programs have closed are still being released; try again";
+                    Error::new(ErrorKind::Busy, text)
+                })?;
+            }
             all.push(HeldMount {
                 mount: one.mount.clone(),
-                held: one.mount.hold(most).await?,
+                held,
                 options: one.options.clone(),
                 siblings: self.siblings_of(&one.options),
             });

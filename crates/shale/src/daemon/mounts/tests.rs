@@ -283,6 +283,34 @@ fn a_mount_that_is_given_up_leaves_nothing_open() {
     }
 }
 
+/// Would be broken if what a door releases were still with a client that leaves: the one that goes on would hold it for ever.
+#[test]
+fn a_door_is_waited_for_until_it_has_released_what_it_had() {
+    let run = Simulation::new(5).run(async |world: World| {
+        let owner = Arc::new(Late {
+            world: world.clone(),
+            is_late: |request| matches!(request, OwnerRequest::Unhold { .. }),
+            uses: watch::Sender::new(0),
+        });
+        let left = Arc::new(Left(opened(&world, Owner::Here(owner))));
+        let mounts = Mounts::new(&world, left, PathBuf::from("node"), None);
+        let options = Options::parse("subdir=projects").unwrap();
+        let prepared = mounts.prepare(&options).await.unwrap();
+        let door = prepared.door.clone().unwrap();
+        let released = door.until_released().now_or_never();
+        released.expect("it releases nothing");
+        // As when its mount ends.
+        drop(prepared);
+        let begun = world.now();
+        door.until_released().await;
+        assert!(
+            world.now() - begun >= ASKING_MAX * 2,
+            "the owner takes that"
+        );
+    });
+    run.finished();
+}
+
 /// Would be broken if a mount asked its owner while no other one may be made, or all be ended.
 #[test]
 fn an_owner_that_has_gone_holds_up_no_other_mount_nor_their_end() {
