@@ -66,6 +66,8 @@ pub struct Mounts {
     closed: AtomicBool,
     /// The same for ever: this run of the node has ended.
     is_over: AtomicBool,
+    /// The requests of all are held, or about to be.
+    is_held: AtomicBool,
     /// Dead ones that are being made again, and for which nobody waits.
     left: Mutex<Vec<Arc<again::Dead>>>,
     /// A dead one may have been taken away, or isn't to be made again.
@@ -121,6 +123,7 @@ impl Mounts {
             attempt: Arc::default(),
             closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            is_held: AtomicBool::new(false),
             left: Mutex::default(),
             dead_ends: tokio::sync::Notify::new(),
             failed: tokio::sync::Notify::new(),
@@ -214,6 +217,9 @@ impl Mounts {
                 ErrorKind::ShuttingDown,
                 "the node is going down",
             ));
+        }
+        if self.is_held.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::ShuttingDown, handing::GIVES_WAY));
         }
         let is_served = |one: &&Arc<OneMount>| !one.mount.is_ended();
         if self.list.lock().iter().filter(is_served).count() >= MOUNTS_MAX {
@@ -470,6 +476,9 @@ impl Mounts {
         how: Unmount,
         ended: &mut Vec<Arc<OneMount>>,
     ) -> Result<Vec<String>> {
+        if how != Unmount::Forced && self.is_held.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Busy, handing::GIVES_WAY));
+        }
         // Those waiting for their turn are refused; the one being made ends with the others.
         self.closed.store(true, Ordering::Release);
         let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;

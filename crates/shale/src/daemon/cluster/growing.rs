@@ -144,11 +144,10 @@ async fn begin(serving: &Serving, node: &Arc<Node>, cluster: &ClusterConfig) -> 
     founding::until_answered(world, dir, cluster, &base.coordination).await?;
     // Most of it before programs wait.
     serving.running.sync_all().await?;
-    let mounts = serving.mounts.hold_all(HOLD_MAX).await?;
+    let held = serving.mounts.hold_all(HOLD_MAX).await?;
     let begun = world.now();
-    let legacy = node.leave().await;
-    let legacy = legacy.inspect_err(|_| serving.mounts.let_go())?;
-    serving.mounts.hand_over();
+    let legacy = node.leave().await?;
+    let mounts = held.hand_over();
     let milliseconds = world.now().since(begun).as_millis();
     tracing::info!(
         milliseconds,

@@ -10,6 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// Why none can be made, and none ended but by force.
+pub(super) const GIVES_WAY: &str =
+    "the node is becoming the first one of a cluster; try again in some seconds";
+
 /// A mount whose requests are held. Dropped, it goes on as it was; it ends by force if nobody looks after it any more.
 pub struct HeldMount {
     /// First: what waits then isn't answered by a client that is closed.
@@ -19,26 +23,60 @@ pub struct HeldMount {
     siblings: Arc<Siblings>,
 }
 
+/// All mounts, with their requests held. As long as this exists none can be made, and only force ends them; dropped, they go on
+/// as they were.
+pub struct HeldMounts {
+    all: Vec<HeldMount>,
+    none_else: NoneElse,
+}
+
+/// Lets mounts be made again when it is dropped.
+struct NoneElse(Arc<Mounts>);
+
+impl Drop for NoneElse {
+    fn drop(&mut self) {
+        self.0.is_held.store(false, Ordering::Release);
+    }
+}
+
+impl HeldMounts {
+    /// Nobody looks after them any more, and none can be made: others do, with [`Mounts::take_over`].
+    pub fn hand_over(self) -> Vec<HeldMount> {
+        let mounts = &self.none_else.0;
+        mounts.is_over.store(true, Ordering::Release);
+        // How many there are isn't told: a daemon that mounts on demand would end.
+        for one in std::mem::take(&mut *mounts.list.lock()) {
+            one.handed_over.notify_one();
+        }
+        self.all
+    }
+}
+
 impl Mounts {
-    /// Holds the requests of all mounts; until [`Mounts::let_go`] none can be made.
+    /// Holds the requests of all mounts.
     ///
     /// # Errors
     /// `Busy`: a request is under way still after so long, or a mount is being made. They go on then.
-    pub async fn hold_all(&self, most: Duration) -> Result<Vec<HeldMount>> {
-        self.closed.store(true, Ordering::Release);
-        let held = self.hold_each(most).await;
-        if held.is_err() {
-            self.let_go();
-        }
-        held
+    pub async fn hold_all(self: &Arc<Self>, most: Duration) -> Result<HeldMounts> {
+        self.is_held.store(true, Ordering::Release);
+        let none_else = NoneElse(self.clone());
+        Ok(HeldMounts {
+            all: self.hold_each(most).await?,
+            none_else,
+        })
     }
 
     async fn hold_each(&self, most: Duration) -> Result<Vec<HeldMount>> {
-        let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;
-        let Ok(_nobody_mounts) = making else {
+        let is_being_made = || {
             let text = "a mount is still being made; try again when it is done";
-            return Err(Error::new(ErrorKind::Busy, text));
+            Error::new(ErrorKind::Busy, text)
         };
+        let making = self.world.timeout(MAKING_MAX, self.making.lock()).await;
+        let _nobody_mounts = making.map_err(|_| is_being_made())?;
+        if Arc::strong_count(&self.attempt) > 1 {
+            // What it has begun is the former client's, which the other one would go on with.
+            return Err(is_being_made());
+        }
         let list = self.list.lock().clone();
         let mut all = Vec::new();
         for one in list.iter().filter(|one| !one.mount.is_ended()) {
@@ -46,8 +84,7 @@ impl Mounts {
             if let Some(door) = one.mount.file_system::<Door>() {
                 let released = self.world.timeout(most, door.until_released()).await;
                 released.map_err(|_| {
-                    let text =
-                        "files that programs have closed are still being released; try again";
+                    let text = "closed files are still being released; try again";
                     Error::new(ErrorKind::Busy, text)
                 })?;
             }
@@ -59,19 +96,6 @@ impl Mounts {
             });
         }
         Ok(all)
-    }
-
-    /// Mounts can be made again.
-    pub fn let_go(&self) {
-        self.closed.store(false, Ordering::Release);
-    }
-
-    /// Looks after no mount any more: others do, with [`Mounts::take_over`].
-    pub fn hand_over(&self) {
-        // How many there are isn't told: a daemon that mounts on demand would end.
-        for one in std::mem::take(&mut *self.list.lock()) {
-            one.handed_over.notify_one();
-        }
     }
 
     /// Looks after mounts from now on that were handed over with their requests held. They go on through another client, that of

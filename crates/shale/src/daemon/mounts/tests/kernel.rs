@@ -9,6 +9,7 @@ use crate::daemon::watchdog::Again;
 use crate::options::Options;
 use client::{Losses, Owner};
 use fuse::{Mount, MountOptions, TransportChoice, Unmount};
+use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
 use model::owner::{LockCall, OwnerReply, OwnerRequest};
 use model::{Error, ErrorKind, FileSystemName, Result};
@@ -312,6 +313,34 @@ fn mounts_of_a_daemon_that_ends_do_not_come_back_because_another_one_is_in_use()
         assert!(gate.names.lock().is_empty(), "nobody is asked for it");
         drop(held);
         busy.mount.unmount(Unmount::Forced).await.unwrap();
+    });
+}
+
+/// Would be broken if a command that comes in the pause ended mounts whose programs are to go on, or if one were made whose requests
+/// aren't held: nobody would go on with it.
+#[test]
+fn only_force_ends_mounts_that_are_held_and_none_is_made_beside_them() {
+    run(|world, home, gate, mounts| async move {
+        let one = mount(&world, &home, "one", &gate).await;
+        mounts.list.lock().push(one.clone());
+        let (other, options) = (home.join("other"), Options::default());
+        let most = Duration::from_secs(60);
+        {
+            let mut begun = pin!(mounts.add(&other, &options));
+            gate.until_asked_by(&mut begun).await;
+            let refused = mounts.hold_all(most).await.err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Busy, "one is being made");
+        }
+        let make = || mounts.add(&other, &options).now_or_never();
+        let held = mounts.hold_all(most).await.unwrap();
+        let refused = mounts.end_all(Unmount::IfIdle).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        assert!(!one.mount.is_ended());
+        let refused = make().expect("nobody is asked for it").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
+        drop(held);
+        assert!(make().is_none(), "it can be made again");
+        mounts.end_all(Unmount::Forced).await.unwrap();
     });
 }
 
