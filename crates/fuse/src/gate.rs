@@ -2,15 +2,18 @@
 //!
 //! *A request* enters before it asks the file system, and leaves with its answer. *Who holds the gate* ([`Held`]) lets none
 //! begin, and waits until none is inside. A wait for another program's lock may last for ever: it is broken off, leaves, and
-//! asks again when it may enter again.
+//! asks again when it may enter again. A request whose program is killed before it has entered is answered without.
 //!
 //! They are counted in parts, so that threads don't wait for each other's writes. Who enters counts and then looks whether the
 //! gate is shut; who shuts it does that and then counts. Both in one order that all threads agree on: one of them sees the other.
 
 use crate::locks::LockWaits;
 use model::{Error, ErrorKind, Result};
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
 use world::World;
@@ -85,23 +88,30 @@ impl Drop for Held {
 }
 
 impl Gate {
-    /// Waits until the gate is open, and enters.
-    pub(crate) async fn enter(&self) -> Inside<'_> {
+    /// Waits until the gate is open, and enters. `None`: its program was killed while it waited.
+    pub(crate) async fn enter<'a>(&'a self, world: &World) -> Option<Inside<'a>> {
         match self.enter_now() {
-            Some(inside) => inside,
+            Some(inside) => Some(inside),
             // Boxed because it is rare: otherwise every request's future would contain it.
-            None => Box::pin(self.enter_later()).await,
+            None => Box::pin(self.enter_later(world)).await,
         }
     }
 
-    async fn enter_later(&self) -> Inside<'_> {
+    async fn enter_later<'a>(&'a self, world: &World) -> Option<Inside<'a>> {
         loop {
             // First: that it is opened then isn't missed.
-            let opened = self.opened.notified();
+            let mut opened = pin!(self.opened.notified());
             if let Some(inside) = self.enter_now() {
-                return inside;
+                return Some(inside);
             }
-            opened.await;
+            // Whoever gives a request up wakes it.
+            let is_opened = poll_fn(|context| match world.is_given_up() {
+                true => Poll::Ready(false),
+                false => opened.as_mut().poll(context).map(|()| true),
+            });
+            if !is_opened.await {
+                return None;
+            }
         }
     }
 
@@ -175,17 +185,18 @@ mod tests {
             let held = gate.hold(&waits, &world, SOON).await.unwrap();
             let twice = gate.hold(&waits, &world, SOON).await.unwrap_err();
             assert_eq!(twice.kind(), ErrorKind::Busy);
-            let entered = world.timeout(SOON, gate.enter()).await;
+            let entered = world.timeout(SOON, gate.enter(&world)).await;
             assert!(entered.is_err(), "also after somebody else has tried");
             let begun = world.now();
             let let_go = async {
                 world.sleep(SOON).await;
                 drop(held);
             };
-            let (inside, ()) = tokio::join!(gate.enter(), let_go);
+            let (inside, ()) = tokio::join!(gate.enter(&world), let_go);
             assert_eq!(world.now() - begun, SOON);
+            assert!(inside.is_some());
             drop(inside);
-            drop(gate.enter().await);
+            drop(gate.enter(&world).await);
         });
         ran.finished();
     }
@@ -195,10 +206,10 @@ mod tests {
     fn who_holds_the_gate_waits_for_requests_that_are_inside() {
         let ran = Simulation::new(2).run(async |world: World| {
             let (gate, waits) = new();
-            let (first, second) = (gate.enter().await, gate.enter().await);
+            let (first, second) = (gate.enter(&world).await, gate.enter(&world).await);
             let refused = gate.hold(&waits, &world, SOON).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Busy);
-            drop((gate.enter().await, first));
+            drop((gate.enter(&world).await, first));
             let begun = world.now();
             let leaves = async {
                 world.sleep(SOON).await;

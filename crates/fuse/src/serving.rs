@@ -78,7 +78,7 @@ impl<F: FileSystem> Drop for Ending<F> {
         }
         let (serving, ended) = (self.serving.clone(), self.ended.clone());
         let end = async move {
-            let _inside = serving.gate.enter().await;
+            let _inside = serving.gate.enter(&serving.world).await;
             serving.fs.unmounted();
             ended.send_replace(true);
         };
@@ -194,7 +194,10 @@ impl<F: FileSystem> Serving<F> {
         }
         let inside = match asks_nothing(&request) {
             true => None,
-            false => Some(self.gate.enter().await),
+            false => match self.gate.enter(&self.world).await {
+                None => return Reply::Errno(libc::EINTR),
+                inside => inside,
+            },
         };
         let result = match request {
             Request::Data(request) => self.data(&caller, inode, request).await,

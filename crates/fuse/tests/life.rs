@@ -41,6 +41,7 @@ on_both_transports! {
     a_signal_ends_the_wait_for_a_lock,
     programs_only_see_a_pause_while_a_mount_is_held,
     a_program_that_waits_for_a_lock_waits_on_after_a_pause,
+    a_program_that_is_killed_ends_although_its_mount_is_held,
     a_close_ends_the_posix_locks_of_its_process,
     operations_that_wait_starve_no_other_operation_and_are_listed,
     operations_of_a_burst_are_all_begun_although_those_before_them_wait,
@@ -469,6 +470,27 @@ fn a_program_that_waits_for_a_lock_waits_on_after_a_pause(transport: TransportCh
     assert!(!waits.thread.is_finished());
     drop(holder);
     waits.thread.join().unwrap().unwrap();
+}
+
+/// Would be broken if nobody could end a program as long as its mount is held: that may last as long as etcd is away.
+fn a_program_that_is_killed_ends_although_its_mount_is_held(transport: TransportChoice) {
+    let mounted = memory(transport, MemorySettings::default());
+    let (path, locked) = (mounted.path("file"), mounted.path("lock"));
+    fs::write(&path, b"read").unwrap();
+    let holder = File::create(&locked).unwrap();
+    flock(&holder, libc::LOCK_EX).unwrap();
+    let mut waits = Command::new("flock");
+    let mut waits = waits.arg(&locked).arg("true").spawn().unwrap();
+    mounted::waits_in(&waits, libc::SYS_flock);
+    let held = mounted.runtime.block_on(mounted.mount.hold(HANG)).unwrap();
+    let mut reads = Command::new("cat").arg(&path).spawn().unwrap();
+    mounted::waits_in(&reads, libc::SYS_openat);
+    for (child, what) in [(&mut waits, "its wait ends"), (&mut reads, "it ends")] {
+        child.kill().unwrap();
+        eventually(what, || child.try_wait().unwrap().is_some());
+    }
+    drop(held);
+    assert!(fs::metadata(&path).is_ok());
 }
 
 fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {

@@ -103,9 +103,16 @@ impl<F: FileSystem> Serving<F> {
         mut interrupted: Interrupted,
     ) -> Reply {
         let result = loop {
-            let inside = self.gate.enter().await;
-            let result = self.fs.set_lock(caller, lock, Some(interrupted)).await;
-            drop(inside);
+            // A signal ends the wait also while nobody may enter.
+            let inside = tokio::select! {
+                biased;
+                inside = self.gate.enter(&self.world) => inside,
+                () = &mut interrupted => None,
+            };
+            let result = match inside {
+                Some(_inside) => self.fs.set_lock(caller, lock, Some(interrupted)).await,
+                None => Err(ErrorKind::Interrupted.into()),
+            };
             let is_interrupted = |error: &Error| error.kind() == ErrorKind::Interrupted;
             if !result.as_ref().is_err_and(is_interrupted) {
                 break result;
