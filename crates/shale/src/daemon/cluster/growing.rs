@@ -27,9 +27,13 @@ use model::{Error, ErrorKind, NodeRun, Result};
 use node::Node;
 use std::sync::Arc;
 use std::time::Duration;
+use world::World;
 
 /// How long requests may take that are under way when all are held, for each mount.
 const HOLD_MAX: Duration = Duration::from_secs(10);
+
+/// Pause between two attempts to move the facts.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// A node that was alone, and that nobody uses any more.
 pub(in crate::daemon) struct Grown {
@@ -161,6 +165,28 @@ async fn begin(serving: &Serving, node: &Arc<Node>, cluster: &ClusterConfig) -> 
     })
 }
 
+/// Has the node's facts move by an `attempt` that can be made again, as long as etcd doesn't answer: programs wait for that, and
+/// would lose what they have. `says`: is told why it takes so long.
+///
+/// # Errors
+/// Why they can't move at all.
+pub(super) async fn until_moved<F: Future<Output = Result<()>>>(
+    world: &World,
+    mut attempt: impl FnMut() -> F,
+    mut says: impl FnMut(&Error),
+) -> Result<()> {
+    loop {
+        match attempt().await {
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown) => {
+                tracing::warn!(%error, "programs wait: the node's facts can't move yet");
+                says(&error);
+            }
+            done => return done,
+        }
+        world.sleep(AGAIN_AFTER).await;
+    }
+}
+
 /// Has what programs have go on through a run of the cluster's node. `None` if somebody has told the daemon to end before.
 ///
 /// # Errors
@@ -199,5 +225,33 @@ pub(super) async fn until_accounted(
         () = front.told_to_end() => false,
         () = signals.told() => false,
         _ = accounted => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::ready;
+    use world::sim::Simulation;
+
+    /// Would be broken if programs lost what they have because etcd is away for longer than a start waits for it, or if they
+    /// waited for facts that can't move.
+    #[test]
+    fn facts_move_however_long_etcd_is_away() {
+        let ran = Simulation::new(1).run(async |world: World| {
+            for (last, is_moved) in [(Ok(()), true), (Err(ErrorKind::Exists), false)] {
+                let away = [ErrorKind::Unavailable, ErrorKind::Unknown];
+                let mut answers = away.map(Err).into_iter().chain([last]);
+                let mut said = Vec::new();
+                let attempt = || {
+                    let answer = answers.next().expect("the last one ends it");
+                    ready(answer.map_err(Error::from))
+                };
+                let moved = until_moved(&world, attempt, |error| said.push(error.kind())).await;
+                assert_eq!(moved.is_ok(), is_moved);
+                assert_eq!(said, away);
+            }
+        });
+        ran.finished();
     }
 }

@@ -169,8 +169,30 @@ async fn live_in(
     let _promotion = promotion(world, &cluster, &settings, &coordination)?;
     if cluster.founding {
         front.waits("its facts move to the cluster's etcd");
-        let place = (&config, &cluster);
-        founding::found(world, dir, place, store, &coordination).await?;
+        let (place, to) = ((&config, &cluster), &coordination);
+        let attempt = || founding::found(world, dir, place, store.clone(), to);
+        let says = |error: &Error| {
+            front.waits(format!(
+                "its facts can't move to the cluster's etcd yet: {error}"
+            ));
+        };
+        let founded = async {
+            match &moving {
+                None => attempt().await,
+                Some(_) => growing::until_moved(world, attempt, says).await,
+            }
+        };
+        let founded = tokio::select! {
+            biased;
+            () = front.told_to_end() => None,
+            () = signals.told() => None,
+            founded = founded => Some(founded?),
+        };
+        if founded.is_none() {
+            say(ENDS_EARLY);
+            tracing::info!("told to end before the node's facts had moved");
+            return Ok(());
+        }
         cluster.founding = false;
         if let (Some(etcd), Some(own)) = (&etcd, &mut cluster.etcd) {
             own.began = true;
@@ -179,6 +201,7 @@ async fn live_in(
         config.cluster = Some(cluster.clone());
         config.store(dir)?;
     }
+    drop(store);
     // Also if the daemon that made the cluster died before it could.
     founding::put_store_aside(dir)?;
     let events = Arc::new(Events::open(dir));
@@ -196,7 +219,7 @@ async fn live_in(
             joined = join(world, (&config, &cluster), run, &coordination, &own, patience, front) => Some(joined?),
         };
         let Some(here) = joined else {
-            say("it was told to end before it had joined its cluster");
+            say(ENDS_EARLY);
             tracing::info!("told to end before the node had joined its cluster");
             return Ok(());
         };
@@ -523,6 +546,8 @@ async fn join(
     Err(Error::new(ErrorKind::Unavailable, text))
 }
 
+/// What whoever started it is told if it ends by somebody's wish.
+const ENDS_EARLY: &str = "it was told to end before it had joined its cluster";
 /// Why a node can't join about which nothing else is known.
 const NO_ANSWER: &str = "coordination doesn't answer";
 
