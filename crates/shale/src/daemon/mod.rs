@@ -241,7 +241,14 @@ async fn serve(serving: &Arc<Serving>, on_demand: bool) -> Result<Option<(Grown,
             serving.gives_way();
             // Who asked for it still needs the answer.
             let _ = world.timeout(ANSWERS_END, admin).await;
-            return Ok(grown.map(|grown| (grown, signals)));
+            let grown = grown.expect("it has ended for that");
+            if !serving.was_told_to_end() {
+                return Ok(Some((grown, signals)));
+            }
+            // By force, when its mounts were held already.
+            grown.end().await?;
+            remove_socket(serving.dir());
+            return Ok(None);
         }
     };
     let result = serving.end(force).await;

@@ -65,6 +65,15 @@ pub(super) struct Moving {
 }
 
 impl Grown {
+    /// Ends all of it: somebody has ended the daemon by force meanwhile. The next start of the daemon goes on.
+    ///
+    /// # Errors
+    /// The first part that didn't end as it should.
+    pub(in crate::daemon) async fn end(self) -> Result<()> {
+        drop(self.left);
+        self.node.close_left().await
+    }
+
     /// Closes what is left of the node, and returns its settings, its place in the cluster and all that goes on.
     pub(super) async fn close(self) -> (NodeConfig, ClusterConfig, Begun) {
         let Self {
