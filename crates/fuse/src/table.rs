@@ -116,6 +116,12 @@ pub(crate) struct TableLine {
 }
 
 impl TableLine {
+    /// Whether it is of this mount, wherever that is now. The kernel gives ids of mounts again, so that they alone say nothing
+    /// about one that may have gone.
+    pub(crate) fn is(&self, mount: &MountedShale) -> bool {
+        (self.id, self.number, &self.source) == (mount.id, mount.number, &mount.source)
+    }
+
     pub(crate) fn is_shale(&self) -> bool {
         self.fs_type == FS_TYPE
     }

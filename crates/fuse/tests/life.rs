@@ -281,6 +281,8 @@ fn dead_mounts_that_lie_in_each_other_are_all_taken_away(transport: TransportCho
         let fs = Arc::new(MemoryFileSystem::new(&world, settings));
         let mut options = MountOptions::new(&place);
         options.transport = transport;
+        // As a node's directory: what the kernel numbers is another mount's as soon as it has gone.
+        options.name = place.display().to_string();
         Mount::start(&world, fs, &options).unwrap()
     };
     let ids = [&outer.mount, &inner].map(|mount| mount.id().unwrap());
@@ -289,7 +291,7 @@ fn dead_mounts_that_lie_in_each_other_are_all_taken_away(transport: TransportCho
     }
     let of_both = || {
         let mut all = fuse::mounted_shales().unwrap();
-        all.retain(|it| ids.contains(&it.id));
+        all.retain(|it| ids.contains(&it.id) && place.starts_with(&it.mountpoint));
         all.reverse();
         all
     };
