@@ -175,10 +175,13 @@ impl Clusters {
         if !std::ptr::eq(owner, cluster.first()) {
             note("the owner isn't the node that has the data");
         }
-        // Their clients stay: the owner's mount is the only one, and works under tokens.
         for other in others {
             other.unmount()?;
         }
+        // They stay for a quarter of a minute, and the owner's mount works under tokens as long as others could ask for them.
+        cluster.wait("other nodes' clients aren't closed", |_| {
+            Ok(owner.ask(&["status"])?["shards"][0]["sessions"] == 1)
+        })?;
         let (mount, alone) = (owner.mount(), alone.mount());
         self.compare(&OWNERS, (&mount, &mount), &alone);
         if self.wanted(&[SYNCED.0]) {
