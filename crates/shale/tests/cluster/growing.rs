@@ -222,6 +222,9 @@ fn daemon(node: &Node) -> Option<i32> {
     alive(pid).then_some(pid)
 }
 
+/// How far a daemon may be when it dies, and whether it is.
+type Stage<'a> = (&'a str, &'a dyn Fn(&Node) -> bool);
+
 /// Would be broken if a daemon that dies anywhere while its node becomes a cluster's left what no daemon can go on with, or lost
 /// what a program has synced.
 #[test]
@@ -230,7 +233,7 @@ fn a_daemon_that_dies_while_its_node_becomes_a_cluster_loses_nothing_that_was_sy
         let log = fs::read_to_string(node.dir.join("daemon.log"));
         log.unwrap_or_default().contains(what)
     };
-    let stages: [(&str, &dyn Fn(&Node) -> bool); 5] = [
+    let stages: [Stage<'_>; 5] = [
         ("its plan is there", &|node| {
             let toml = fs::read_to_string(node.dir.join("node.toml"));
             toml.unwrap_or_default().contains("founding = true")
