@@ -277,6 +277,17 @@ impl<F: Fn(&mut NsdAnswer) + Send + Sync> Remote for Lies<F> {
     }
 }
 
+/// NSD 1 changes what it says of each blob in this way, from now on.
+async fn lie_of_blobs(rig: &Rig, change: fn(&mut BlobInfo)) {
+    let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
+    let lie = move |answer: &mut NsdAnswer| {
+        if let Ok(NsdReply::Infos(infos)) = &mut answer.reply {
+            infos.iter_mut().for_each(change);
+        }
+    };
+    rig.reach(NsdId(1), Arc::new(Lies { node, lie })).await;
+}
+
 /// Would be broken if whoever surveys a group computed with any description of a segment: one of more pieces than slots
 /// ended the daemon, and so did the length of the pieces of one that is too long.
 #[test]
@@ -291,13 +302,7 @@ fn a_survey_leaves_out_what_no_segment_can_be() {
             |info| info.header.segment_bytes = u32::MAX,
         ];
         for change in wrong {
-            let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
-            let lie = move |answer: &mut NsdAnswer| {
-                if let Ok(NsdReply::Infos(infos)) = &mut answer.reply {
-                    infos.iter_mut().for_each(change);
-                }
-            };
-            rig.reach(NsdId(1), Arc::new(Lies { node, lie })).await;
+            lie_of_blobs(&rig, change).await;
             let mut found = 0;
             for group in rig.pool.groups().all() {
                 let survey = rig.pool.survey(group, None, 100).await;
@@ -322,13 +327,7 @@ fn an_nsd_that_lies_alone_of_a_segment_is_not_believed() {
             |info| info.header.scheme = Scheme::Erasure { k: 5, m: 1 },
         ];
         for change in wrong {
-            let node = Loopback::new(&rig.world, rig.server.clone(), Duration::from_millis(1));
-            let lie = move |answer: &mut NsdAnswer| {
-                if let Ok(NsdReply::Infos(infos)) = &mut answer.reply {
-                    infos.iter_mut().for_each(change);
-                }
-            };
-            rig.reach(NsdId(1), Arc::new(Lies { node, lie })).await;
+            lie_of_blobs(&rig, change).await;
             let survey = rig.pool.survey(place.group, None, 100).await;
             let segments = survey.expect("surveyed").segments;
             assert_eq!(segments.len(), 1);
