@@ -265,7 +265,10 @@ impl Tree {
     /// a merge aren't among them, though the catalog has them until nobody reads them any more ([`crate::Catalog::usage`]).
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        let manifest = self.db.manifest();
+        // Looked at where it is: a copy of it would be as long as the list of tables, and this is asked many times a second.
+        let status = self.db.subscribe();
+        let status = status.borrow();
+        let manifest = &status.current_manifest;
         let tables = manifest.l0().iter().map(|table| table.estimate_size());
         let runs = manifest.compacted().iter().map(|run| run.estimate_size());
         tables.chain(runs).sum()
