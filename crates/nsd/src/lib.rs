@@ -10,6 +10,7 @@ mod checkpoint;
 mod checksum;
 mod commit;
 mod core;
+mod ends;
 mod entry;
 mod extent;
 mod finish;

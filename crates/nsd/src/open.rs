@@ -2,13 +2,14 @@
 
 use crate::area::Area;
 use crate::core::Core;
+use crate::ends::Ends;
 use crate::index::{CACHE_BYTES, Changes, Index, Snapshot};
 use crate::journal::{Ring, RingImage};
-use crate::key::{Key, Named};
+use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::record::Record;
 use crate::space::RegionSpace;
-use crate::state::{CoreState, LogEnds};
+use crate::state::CoreState;
 use crate::superblock::{self, FLAG_INDEX_LOST, Layout, Superblock};
 use crate::wanted::IndexPart;
 use crate::{FormatOptions, NsdIdentity, entry};
@@ -107,9 +108,9 @@ pub(crate) async fn open_with(world: &World, disk: Disk, cache_bytes: usize) -> 
         let (region, layout) = (superblock.region, superblock.layout);
         move || open_index(&disk, region, &layout, cache_bytes)
     };
-    let (index, snapshot, ledger, (space, log_ends)) = world.blocking(opened).await?;
+    let (index, snapshot, ledger, (space, ends)) = world.blocking(opened).await?;
     let incarnation = superblock.incarnation;
-    let mut state = CoreState::new(snapshot, space, ledger, incarnation, log_ends);
+    let mut state = CoreState::new(snapshot, space, ledger, incarnation, ends);
     replay(world, &disk, &superblock, &mut state).await?;
     for (shard, epoch) in &superblock.seals {
         state.ledger.raise_seal(*shard, *epoch);
@@ -126,7 +127,7 @@ pub(crate) async fn open_with(world: &World, disk: Disk, cache_bytes: usize) -> 
     Ok(core)
 }
 
-type OpenedIndex = (Index, Snapshot, Ledger, (RegionSpace, LogEnds));
+type OpenedIndex = (Index, Snapshot, Ledger, (RegionSpace, Ends));
 
 fn open_index(
     disk: &Disk,
@@ -151,16 +152,13 @@ fn open_index(
     Ok((index, snapshot, ledger, learnt))
 }
 
-/// Free space and the ends of logs, computed from all entries of the index.
-fn learn(snapshot: &Snapshot, units: u64) -> Result<(RegionSpace, LogEnds)> {
+/// Free space and the ends of logs and sessions, computed from all entries of the index.
+fn learn(snapshot: &Snapshot, units: u64) -> Result<(RegionSpace, Ends)> {
     let mut runs = Vec::new();
     let mut promised = 0;
-    let mut log_ends = LogEnds::new();
+    let mut ends = Ends::default();
     snapshot.scan(&Key::lowest(), &Key::highest(), |key, entry| {
-        if let Named::Log(shard, number) = key.named() {
-            // In order.
-            log_ends.insert(shard, number);
-        }
+        ends.note(&key);
         match &entry.place {
             entry::Place::Runs(found) => runs.extend_from_slice(found),
             entry::Place::Journal(_) => promised += entry.extent_units(),
@@ -169,7 +167,7 @@ fn learn(snapshot: &Snapshot, units: u64) -> Result<(RegionSpace, LogEnds)> {
     })?;
     let space = RegionSpace::with_used(units, runs, promised)
         .ok_or_else(|| Error::new(ErrorKind::Corrupt, "two blobs in the index overlap"))?;
-    Ok((space, log_ends))
+    Ok((space, ends))
 }
 
 /// Applies the journal records that are newer than the index.

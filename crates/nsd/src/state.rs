@@ -1,9 +1,10 @@
 //! An NSD's current state: the index, and the journal's changes on top of it.
 
 use crate::cache::Cache;
+use crate::ends::Ends;
 use crate::entry::{IndexEntry, Place, Run};
 use crate::index::{Changes, Found, Snapshot};
-use crate::key::{Key, Named};
+use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::record::Record;
 use crate::space::RegionSpace;
@@ -20,9 +21,6 @@ const TABLES_CACHE_BYTES: usize = 96 << 20;
 /// Weight of the knowledge that there is no entry: about what its key takes in the cache.
 const ABSENT_BYTES: usize = 64;
 
-/// The highest number that an entry of each log has had here since the region was opened, or had then.
-pub(crate) type LogEnds = BTreeMap<ShardId, EntryNumber>;
-
 /// An open NSD's state, guarded by one lock that is held only briefly: nothing here reads the index. What is needed of it
 /// is read before, without the lock ([`Wanted`]).
 pub(crate) struct CoreState {
@@ -37,7 +35,7 @@ pub(crate) struct CoreState {
     tables: Cache<(Key, u64), Arc<[u32]>>,
     /// Counts checkpoints. What was read of the index before one isn't cached.
     checkpoints: u64,
-    log_ends: LogEnds,
+    ends: Ends,
     pub(crate) space: RegionSpace,
     pub(crate) ledger: Ledger,
     /// Entries that the running checkpoint moves out of the journal.
@@ -67,7 +65,7 @@ impl CoreState {
         space: RegionSpace,
         ledger: Ledger,
         incarnation: u64,
-        log_ends: LogEnds,
+        ends: Ends,
     ) -> Self {
         Self {
             overlay: BTreeMap::new(),
@@ -77,7 +75,7 @@ impl CoreState {
             cache: Cache::new(ENTRIES_CACHE_BYTES),
             tables: Cache::new(TABLES_CACHE_BYTES),
             checkpoints: 0,
-            log_ends,
+            ends,
             space,
             head: ledger.applied,
             tail: ledger.applied,
@@ -108,14 +106,8 @@ impl CoreState {
         if let Some(known) = self.cache.get(key) {
             return Some(known);
         }
-        // So the entries that are appended to a log aren't looked for.
-        match key.named() {
-            Named::Log(shard, number) => {
-                let end = self.log_ends.get(&shard);
-                end.is_none_or(|end| number > *end).then_some(None)
-            }
-            Named::Blob(_) => None,
-        }
+        // So what is appended to a log, and new segments, aren't looked for.
+        self.ends.is_absent(key).then_some(None)
     }
 
     fn has_changed(&self, key: &Key) -> bool {
@@ -223,10 +215,7 @@ impl CoreState {
                 }
                 self.ledger.count(key, entry);
                 self.cache.remove(key);
-                if let Named::Log(shard, number) = key.named() {
-                    let end = self.log_ends.entry(shard).or_insert(number);
-                    *end = (*end).max(number);
-                }
+                self.ends.note(key);
                 self.change(*key, Some(entry.clone()));
             }
             Record::Delete(keys) => {

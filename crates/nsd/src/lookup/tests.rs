@@ -4,9 +4,13 @@ use super::*;
 use crate::handle::Handle;
 use crate::open::{format, open, open_with};
 use crate::{FormatOptions, Nsd, NsdIdentity};
+use bytes::Bytes;
 use futures::future::join_all;
-use model::nsd::LogPut;
-use model::{EntryNumber, ErrorKind, NsdId, ShardEpoch, ShardId};
+use model::nsd::{BlobHeader, BlobPut, LogPut};
+use model::{
+    BlobName, DataId, EntryNumber, ErrorKind, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId,
+    Scheme, SegmentId, SessionId, ShardEpoch, ShardId,
+};
 use std::future::Future;
 use std::sync::mpsc;
 use std::task::{Context, Waker};
@@ -163,6 +167,65 @@ fn what_a_log_does_not_have_yet_is_known_without_a_look() {
             core.checkpoint().await.unwrap();
         }
         assert_eq!(core.usage().log_entries, 1);
+    });
+    ran.finished();
+}
+
+/// Would be broken if the index were read for each new segment, on a thread that must be woken for it; or if what was known not
+/// to be there stayed unknown once it is, also after the NSD was opened again.
+#[test]
+fn what_a_session_has_not_written_yet_is_known_without_a_look() {
+    let blob = |counter| BlobPut {
+        name: BlobName {
+            group: GroupId(2),
+            segment: SegmentId {
+                session: SessionId(4),
+                counter,
+            },
+            piece: 0,
+        },
+        nonce: counter,
+        header: BlobHeader {
+            family: FamilyId(1),
+            inode: InodeNumber(1),
+            data: DataId(2),
+            file_offset: 0,
+            scheme: Scheme::Replicate(1),
+            skipped_slots: 0,
+            segment_bytes: 50,
+            segment_crc: 5,
+        },
+        payload: Bytes::from(vec![6; 50]).into(),
+        fence: GroupVersion(1),
+    };
+    let key = move |counter| Key::blob(blob(counter).name);
+    let ran = machine().run(async move |world: World| {
+        let core = open_filled(&world).await;
+        assert!(core.is_at_hand(&key(1)));
+        for counter in [1, 3] {
+            core.clone().put_blob(blob(counter)).await.unwrap();
+        }
+        assert!(core.is_at_hand(&key(2)));
+        core.clone().put_blob(blob(2)).await.unwrap();
+        core.close().await.unwrap();
+        drop(core);
+
+        let disk = world.open_disk("nsd".as_ref()).unwrap();
+        let core = open(&world, disk).await.unwrap();
+        for counter in 1..=3 {
+            assert!(!core.is_at_hand(&key(counter)));
+            assert!(core.locate(&key(counter)).await.unwrap().is_some());
+        }
+        assert!(core.is_at_hand(&key(4)));
+        assert_eq!(core.locate(&key(4)).await.unwrap(), None);
+        // One that is put again is known as that, and another writer's isn't taken.
+        core.clone().put_blob(blob(2)).await.unwrap();
+        let other = BlobPut {
+            nonce: 9,
+            ..blob(2)
+        };
+        let refused = core.clone().put_blob(other).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Exists);
     });
     ran.finished();
 }
