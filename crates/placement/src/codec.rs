@@ -6,11 +6,16 @@
 
 use crate::layout::piece_length;
 use bytes::Bytes;
+use model::checksum::{UNIT, crc32c};
 use model::{Error, ErrorKind, Payload, Scheme};
 use std::ffi::c_int;
 
 /// Alignment of pieces' buffers, such that disks write them without a copy.
 const ALIGNMENT: usize = 4096;
+/// Bytes of each piece that are summed and encoded in one go: whole units, and so few that those of six pieces fit into a
+/// core's cache (1 MiB in small ones) beside what else it does.
+const CHUNK: usize = 32 * 1024;
+const _: () = assert!(CHUNK.is_multiple_of(UNIT));
 
 #[link(name = "isal")]
 unsafe extern "C" {
@@ -53,8 +58,7 @@ pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Payload) -> Vec<Payload
         Scheme::Replicate(n) => return vec![plain.clone(); usize::from(n)],
         Scheme::Erasure { k, m } => (usize::from(k), usize::from(m)),
     };
-    let length = u32::try_from(plain.len()).expect("a segment has at most 16 MiB");
-    let piece_bytes = piece_length(scheme, length) as usize;
+    let piece_bytes = piece_bytes(scheme, plain.len());
     let mut pieces: Vec<Payload> = Vec::with_capacity(k + m);
     for piece in 0..k {
         let from = (piece * piece_bytes).min(plain.len());
@@ -66,9 +70,42 @@ pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Payload) -> Vec<Payload
         return pieces;
     }
     let sources: Vec<&[u8]> = pieces.iter().map(|piece| &piece.bytes()[..]).collect();
-    let parity = multiply::<M>(&matrix(k, m)[k * k..], &sources, m);
-    pieces.extend(parity.into_iter().map(Payload::from));
+    let (parity, _) = parity::<M>((k, m), &sources, Summed::Parity);
+    pieces.extend(parity);
     pieces
+}
+
+/// Computes the checksums of `plain`, and its pieces. Cheaper than one after the other: what doesn't fit into a core's
+/// cache is read once.
+#[must_use]
+pub fn sum_and_encode_in<M: PieceMemory>(scheme: Scheme, plain: Bytes) -> (Payload, Vec<Payload>) {
+    let piece_bytes = piece_bytes(scheme, plain.len());
+    let (k, m) = match scheme {
+        Scheme::Erasure { k, m } if plain.len() == usize::from(k) * piece_bytes => {
+            (usize::from(k), usize::from(m))
+        }
+        _ => {
+            let plain = Payload::from(plain);
+            let pieces = encode_in::<M>(scheme, &plain);
+            return (plain, pieces);
+        }
+    };
+    if piece_bytes == 0 {
+        let plain = Payload::from(plain);
+        return (plain.clone(), vec![plain; k + m]);
+    }
+    let sources: Vec<&[u8]> = plain.chunks(piece_bytes).collect();
+    let (parity, units) = parity::<M>((k, m), &sources, Summed::All);
+    let plain = Payload::with_units(plain, units).expect("a checksum of each unit");
+    let data = (0..k).map(|piece| plain.slice(piece * piece_bytes..(piece + 1) * piece_bytes));
+    let pieces = data.chain(parity).collect();
+    (plain, pieces)
+}
+
+/// Bytes of a piece of a segment with so many bytes.
+fn piece_bytes(scheme: Scheme, length: usize) -> usize {
+    let length = u32::try_from(length).expect("a segment has at most 16 MiB");
+    piece_length(scheme, length) as usize
 }
 
 /// Computes pieces from k others, in the caller's memory. All slices of `have` are the same byte
@@ -207,52 +244,132 @@ fn decoding_rows(k: usize, m: usize, have: &[usize], wanted: &[u8]) -> Vec<u8> {
 
 /// Multiplies the rows of `coefficients` with the sources: one page-aligned result for each row.
 fn multiply<M: PieceMemory>(coefficients: &[u8], sources: &[&[u8]], rows: usize) -> Vec<Bytes> {
-    let k = sources.len();
     let length = sources[0].len();
-    assert_eq!(
-        coefficients.len(),
-        rows * k,
-        "one coefficient for each source and row"
-    );
-    assert!(
-        sources.iter().all(|source| source.len() == length),
-        "sources of equal length"
-    );
-    if rows == 0 {
-        return Vec::new();
-    }
-    let mut tables = vec![0u8; 32 * k * rows];
     let mut out: Vec<M> = (0..rows).map(|_| M::with_any_content(length)).collect();
-    assert!(
-        out.iter_mut().all(|row| row.bytes_mut().len() == length),
-        "memory of the requested length"
-    );
-    let data: Vec<*const u8> = sources.iter().map(|source| source.as_ptr()).collect();
-    let coded: Vec<*mut u8> = out
-        .iter_mut()
-        .map(|row| row.bytes_mut().as_mut_ptr())
-        .collect();
-    let bytes = c_int::try_from(length).expect("a piece has at most 16 MiB");
-    // SAFETY: `coefficients` has k * rows bytes and `tables` 32 for each of them. `data` points to
-    // k sources and `coded` to `rows` buffers, all of at least `length` bytes, which live until the
-    // call returns; nothing else uses the buffers.
-    unsafe {
-        ec_init_tables(
-            k as c_int,
-            rows as c_int,
-            coefficients.as_ptr(),
-            tables.as_mut_ptr(),
-        );
-        ec_encode_data(
-            bytes,
-            k as c_int,
-            rows as c_int,
-            tables.as_ptr(),
-            data.as_ptr(),
-            coded.as_ptr(),
-        );
-    }
+    let mut coded: Vec<&mut [u8]> = out.iter_mut().map(M::bytes_mut).collect();
+    Product::new(coefficients, sources.len(), rows).compute(sources, &mut coded);
     out.into_iter().map(M::freeze).collect()
+}
+
+/// Of what [`parity`] computes checksums.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Summed {
+    Parity,
+    /// The sources as well.
+    All,
+}
+
+/// The m parity pieces of k sources, with their checksums; and those of the sources, in order, if they are wanted. Goes
+/// from chunk to chunk through all pieces, because what has just been read or computed is in a core's cache.
+fn parity<M: PieceMemory>(
+    (k, m): (usize, usize),
+    sources: &[&[u8]],
+    summed: Summed,
+) -> (Vec<Payload>, Vec<u32>) {
+    let length = sources[0].len();
+    let product = Product::new(&matrix(k, m)[k * k..], k, m);
+    let mut out: Vec<M> = (0..m).map(|_| M::with_any_content(length)).collect();
+    let units = length.div_ceil(UNIT);
+    let mut of_sources = vec![0; units * k];
+    let mut of_parity = vec![0; units * m];
+    for from in (0..length).step_by(CHUNK) {
+        let part = from..length.min(from + CHUNK);
+        let first = from / UNIT;
+        let parts: Vec<&[u8]> = sources.iter().map(|it| &it[part.clone()]).collect();
+        if summed == Summed::All {
+            for (source, sums) in parts.iter().zip(of_sources.chunks_exact_mut(units)) {
+                sum(source, &mut sums[first..]);
+            }
+        }
+        let rows = out.iter_mut().map(|row| &mut row.bytes_mut()[part.clone()]);
+        let mut rows: Vec<&mut [u8]> = rows.collect();
+        product.compute(&parts, &mut rows);
+        for (row, sums) in rows.iter().zip(of_parity.chunks_exact_mut(units)) {
+            sum(row, &mut sums[first..]);
+        }
+    }
+    let with_sums = out.into_iter().zip(of_parity.chunks_exact(units));
+    let payloads = with_sums.map(|(row, sums)| {
+        Payload::with_units(row.freeze(), sums.to_vec()).expect("a checksum of each unit")
+    });
+    let payloads = payloads.collect();
+    if summed == Summed::Parity {
+        of_sources.clear();
+    }
+    (payloads, of_sources)
+}
+
+/// The CRC-32C of each unit.
+fn sum(bytes: &[u8], sums: &mut [u32]) {
+    for (unit, sum) in bytes.chunks(UNIT).zip(sums) {
+        *sum = crc32c(unit);
+    }
+}
+
+/// Rows of coefficients, prepared for ISA-L.
+struct Product {
+    tables: Vec<u8>,
+    k: usize,
+    rows: usize,
+}
+
+impl Product {
+    /// `coefficients` has k for each row.
+    fn new(coefficients: &[u8], k: usize, rows: usize) -> Self {
+        assert_eq!(
+            coefficients.len(),
+            rows * k,
+            "one coefficient for each source and row"
+        );
+        let mut tables = vec![0u8; 32 * k * rows];
+        if rows > 0 {
+            // SAFETY: `coefficients` has k * rows bytes and `tables` 32 for each of them.
+            unsafe {
+                ec_init_tables(
+                    k as c_int,
+                    rows as c_int,
+                    coefficients.as_ptr(),
+                    tables.as_mut_ptr(),
+                );
+            }
+        }
+        Self { tables, k, rows }
+    }
+
+    /// Multiplies each row with the sources, into `coded`. All have the same length.
+    fn compute(&self, sources: &[&[u8]], coded: &mut [&mut [u8]]) {
+        assert!(
+            sources.len() == self.k && coded.len() == self.rows,
+            "all sources, and a result of each row"
+        );
+        let length = sources[0].len();
+        assert!(
+            sources.iter().all(|source| source.len() == length),
+            "sources of equal length"
+        );
+        assert!(
+            coded.iter().all(|row| row.len() == length),
+            "memory of the requested length"
+        );
+        if self.rows == 0 {
+            return;
+        }
+        let data: Vec<*const u8> = sources.iter().map(|source| source.as_ptr()).collect();
+        let coded: Vec<*mut u8> = coded.iter_mut().map(|row| row.as_mut_ptr()).collect();
+        let bytes = c_int::try_from(length).expect("a piece has at most 16 MiB");
+        // SAFETY: `tables` was made for k sources and so many rows. `data` points to k sources and `coded` to as many
+        // buffers, all of `length` bytes, which live until the call returns; nothing else uses the buffers.
+        unsafe {
+            ec_encode_data(
+                bytes,
+                self.k as c_int,
+                self.rows as c_int,
+                self.tables.as_ptr(),
+                data.as_ptr(),
+                coded.as_ptr(),
+            );
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use model::map::NsdState;
 use model::nsd::BlobPut;
 use model::{
-    BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, SegmentPlace, limits,
+    BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, Scheme, SegmentPlace, limits,
 };
 use placement::{Availability, Groups, Placement, codec, layout};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,6 +76,26 @@ impl Excluded {
     }
 }
 
+/// The bytes of a segment that is written.
+enum Plain {
+    Fresh(Bytes),
+    /// With the checksums that an earlier attempt has computed.
+    Summed(Payload),
+}
+
+impl Plain {
+    /// The CRC-32C of all bytes, and the pieces.
+    fn encode(&mut self, scheme: Scheme) -> (u32, Vec<Payload>) {
+        let (plain, pieces) = match self {
+            Self::Fresh(bytes) => codec::sum_and_encode_in::<Recycled>(scheme, bytes.clone()),
+            Self::Summed(plain) => (plain.clone(), codec::encode_in::<Recycled>(scheme, plain)),
+        };
+        let crc = plain.crc();
+        *self = Self::Summed(plain);
+        (crc, pieces)
+    }
+}
+
 /// An attempt that failed.
 struct Failure {
     nsds: Excluded,
@@ -125,8 +145,7 @@ impl Pool {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        let plain = Payload::from(plain);
-        let crc = plain.crc();
+        let mut plain = Plain::Fresh(plain);
         let mut without = Excluded::default();
         for attempt in 1.. {
             let groups = self.groups();
@@ -138,7 +157,8 @@ impl Pool {
                 skipped_slots: placement.skipped_slots,
                 missing: 0,
                 length,
-                crc,
+                // Computed with the pieces.
+                crc: 0,
             };
             self.evenness.lock().note(&groups, &place);
             let is_last = attempt == ATTEMPTS_MAX;
@@ -150,7 +170,7 @@ impl Pool {
                 targets,
                 is_last,
             };
-            match self.put_pieces(attempt, &plain).await {
+            match self.put_pieces(attempt, &mut plain).await {
                 Ok(place) => {
                     self.world.at(Point::PiecesPut).await;
                     return Ok(place);
@@ -380,21 +400,20 @@ impl Pool {
 
     async fn put_pieces(
         &self,
-        attempt: Attempt,
-        plain: &Payload,
+        mut attempt: Attempt,
+        plain: &mut Plain,
     ) -> std::result::Result<SegmentPlace, Failure> {
-        let mut place = attempt.place;
-        let stored = layout::stored_bytes(place.scheme, place.length);
+        let stored = layout::stored_bytes(attempt.place.scheme, attempt.place.length);
         let mut turn = self.wait_for_turn(stored).await.map_err(|error| Failure {
             nsds: Excluded::default(),
             error,
         })?;
         let started = self.world.now();
+        let (crc, pieces) = plain.encode(attempt.place.scheme);
+        attempt.place.crc = crc;
+        let mut place = attempt.place;
         let mut pending: FuturesUnordered<PiecePut> = FuturesUnordered::new();
-        for (piece, payload) in codec::encode_in::<Recycled>(place.scheme, plain)
-            .into_iter()
-            .enumerate()
-        {
+        for (piece, payload) in pieces.into_iter().enumerate() {
             pending.push(put_piece(&self.world, &attempt, piece as u8, payload));
         }
         let mut waiting: u32 = (1u32 << place.scheme.width()) - 1;

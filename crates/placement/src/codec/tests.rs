@@ -83,6 +83,45 @@ fn parity_is_what_the_format_says_for_every_scheme() {
     }
 }
 
+/// Would be broken if a checksum that is computed on the way were of other bytes, at a border of what is computed in one go or at
+/// the end, or if parity were another one: nobody computes either again before it is stored.
+#[test]
+fn what_is_summed_and_encoded_at_once_is_as_one_after_the_other() {
+    let piece = |pieces: Vec<Payload>| -> Vec<(Bytes, Vec<u32>)> {
+        let parts = |piece: &Payload| (piece.bytes().clone(), piece.units().to_vec());
+        pieces.iter().map(parts).collect()
+    };
+    for (scheme, pieces_of_data) in [
+        (Scheme::Erasure { k: 4, m: 2 }, 4),
+        (Scheme::Erasure { k: 5, m: 1 }, 5),
+        (Scheme::Erasure { k: 3, m: 0 }, 3),
+        (Scheme::Replicate(2), 1),
+    ] {
+        for in_one_go in [UNIT, CHUNK - UNIT, CHUNK, CHUNK + UNIT, 3 * CHUNK] {
+            for less in [0, 1, UNIT, UNIT + 1] {
+                let whole = plain((in_one_go * pieces_of_data).saturating_sub(less), 7);
+                let (summed, at_once) = sum_and_encode_in::<Aligned>(scheme, whole.clone());
+                let what = format!("{scheme}, {} bytes", whole.len());
+                let expected = Payload::from(whole.clone());
+                assert_eq!(summed.bytes(), &whole, "{what}");
+                assert_eq!(summed.units(), expected.units(), "{what}");
+                assert_eq!(
+                    piece(at_once),
+                    piece(super::encode(scheme, &expected)),
+                    "{what}"
+                );
+            }
+        }
+    }
+    let whole = plain(1 << 20, 1);
+    let (_, pieces) = sum_and_encode_in::<Aligned>(Scheme::Erasure { k: 4, m: 2 }, whole.clone());
+    for (index, piece) in pieces[..4].iter().enumerate() {
+        let from = whole[index << 18..].as_ptr();
+        assert_eq!(piece.bytes().as_ptr(), from, "no copy of piece {index}");
+    }
+    assert!(pieces[4..].iter().all(|piece| is_aligned(piece.bytes())));
+}
+
 #[test]
 fn data_pieces_share_the_plain_memory_and_parity_is_page_aligned() {
     let whole = plain(1 << 20, 1);
