@@ -4,6 +4,7 @@ mod blocked;
 mod collector;
 mod faults;
 mod net;
+mod queue_limits;
 mod region;
 mod request;
 mod ring;

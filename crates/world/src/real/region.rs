@@ -1,6 +1,7 @@
 //! A region file or block device of the real machine.
 
 use super::faults::{Faults, Moves, SlowDisk};
+use super::queue_limits::request_bytes_max;
 use super::request::{Memory, ReadTarget, UnderWay};
 use super::ring::{Ring, Rings};
 use crate::buffer::{AlignedBuffer, DISK_ALIGNMENT};
@@ -16,9 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest single request; longer I/O is split into parallel requests of this size.
-const REQUEST_BYTES_MAX: usize = 1 << 20;
-
 /// I/O that takes longer is logged.
 const LONG: Duration = Duration::from_secs(10);
 
@@ -30,6 +28,8 @@ pub(crate) struct RealDisk {
     path: PathBuf,
     bytes: u64,
     is_device: bool,
+    /// Longer I/O is split into parallel requests of this size.
+    request_bytes_max: usize,
     rings: &'static Rings,
     /// The ring of the tasks of its world's runtime.
     of_tasks: Option<Arc<Ring>>,
@@ -91,6 +91,7 @@ impl RealDisk {
             path: path.to_owned(),
             bytes,
             is_device,
+            request_bytes_max: request_bytes_max(&cached),
             rings: Rings::of_process()?,
             of_tasks: None,
             direct: Arc::new(direct),
@@ -233,11 +234,12 @@ impl RealDisk {
     /// Moves `length` bytes, in parallel requests if they are many. Waits for all of them even if
     /// one fails, so that nothing is under way when it returns.
     async fn transfer(&self, offset: u64, length: usize, transfer: Transfer) -> io::Result<()> {
-        if length <= REQUEST_BYTES_MAX {
+        let most = self.request_bytes_max;
+        if length <= most {
             return self.transfer_part(offset, 0..length, &transfer).await;
         }
-        let parts = (0..length).step_by(REQUEST_BYTES_MAX).map(|start| {
-            let end = length.min(start + REQUEST_BYTES_MAX);
+        let parts = (0..length).step_by(most).map(|start| {
+            let end = length.min(start + most);
             self.transfer_part(offset, start..end, &transfer)
         });
         let results = futures::future::join_all(parts).await;
