@@ -109,6 +109,15 @@ impl Daemon {
         })
     }
 
+    /// Who uses CPU time while programs use this node alone: they, and the daemon.
+    ///
+    /// # Errors
+    /// As [`Daemon::pid`].
+    pub fn processes(&self) -> Result<Vec<(String, u32)>> {
+        let all = [("programs", std::process::id()), ("daemon", self.pid()?)];
+        Ok(all.map(|(name, pid)| (name.to_owned(), pid)).into())
+    }
+
     /// Resident bytes of the daemon, without its etcd.
     ///
     /// # Errors

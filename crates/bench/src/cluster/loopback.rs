@@ -1,14 +1,16 @@
-//! What a message there and back takes between two threads of this machine, without any daemon: less than that no call of
-//! another node can take.
+//! What messages take between two threads of this machine, without any daemon: less than that no call of another node can take.
 
+use super::processes::Spent;
 use model::{Error, ErrorKind};
 use std::io::{Read, Result, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-/// How often it goes there and back.
+/// How often a message goes there and back.
 const ROUNDS: u32 = 5_000;
+/// Bytes of a message of a stream: those of a piece of a segment.
+const PIECE: usize = 1 << 20;
 
 /// Microseconds of a message of so many bytes and its answer, over a connection of the loopback.
 ///
@@ -18,6 +20,38 @@ pub fn round_trip(asked: usize, answered: usize) -> model::Result<f64> {
     measured(asked, answered).map_err(|e| {
         let text = format!("sending over the loopback: {e}");
         Error::new(ErrorKind::Unavailable, text)
+    })
+}
+
+/// Seconds of CPU time, of both sides, for so many bytes in one direction.
+///
+/// # Errors
+/// As [`round_trip`].
+pub fn seconds_used(bytes: u64) -> model::Result<f64> {
+    let own = [(String::new(), std::process::id())];
+    let (moved, spent) = Spent::by(&own, || streamed(bytes / PIECE as u64))?;
+    moved.map_err(|e| {
+        let text = format!("a stream over the loopback: {e}");
+        Error::new(ErrorKind::Unavailable, text)
+    })?;
+    Ok(spent.busy())
+}
+
+fn streamed(pieces: u64) -> Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut near = TcpStream::connect(listener.local_addr()?)?;
+    let (mut far, _) = listener.accept()?;
+    thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            let mut piece = vec![0; PIECE];
+            (0..pieces).try_for_each(|_| far.read_exact(&mut piece))
+        });
+        let piece = vec![1; PIECE];
+        let sent = (0..pieces).try_for_each(|_| near.write_all(&piece));
+        // Otherwise the receiver would wait for ever for what hasn't left.
+        drop(near);
+        let received = receiver.join().expect("it doesn't panic");
+        sent.and(received)
     })
 }
 
@@ -62,5 +96,11 @@ mod tests {
     #[test]
     fn a_message_goes_there_and_back() {
         assert!(round_trip(100, 5_000).unwrap() > 0.0);
+    }
+
+    #[test]
+    fn a_stream_comes_whole() {
+        streamed(3).unwrap();
+        assert!(seconds_used(PIECE as u64).unwrap() >= 0.0);
     }
 }

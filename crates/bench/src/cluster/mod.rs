@@ -16,6 +16,7 @@ use crate::paths;
 use crate::workers::{WORKERS, crowd};
 use daemons::{Cluster, Daemon};
 use model::{Error, ErrorKind, Result};
+use remote::{Streamed, limits_of_streams, processes};
 use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -214,7 +215,9 @@ impl Clusters {
         let [write, read] = self.streams(&owner.mount(), &alone.mount());
         self.print(WRITE, write);
         self.print(READ, read);
-        Ok(())
+        limits_of_streams("six nodes", &owner.mount(), &processes(&cluster)?)?;
+        let one = limits_of_streams("one node", &alone.mount(), &alone.processes()?)?;
+        note_best_of_six(&one)
     }
 
     /// All lines of a mount beside one of a node alone. Files are listed through the second mount.
@@ -276,6 +279,23 @@ impl Clusters {
         };
         pairs_of(self.runs, || both(mount), || both(alone))
     }
+}
+
+/// What a stream to six nodes could be at best on this machine: one node's CPU time for it, and that for the way of the
+/// pieces over the loopback, with nothing for daemons, MACs and disks of the other nodes.
+fn note_best_of_six(one_node: &Streamed) -> Result<()> {
+    // One piece of six stays on its node.
+    let moved = STREAM * 6 / 4 * 5 / 6;
+    let way = loopback::seconds_used(moved)?;
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let least = (one_node.busy + way) / cpus as f64;
+    note(&format!(
+        "the write stream's pieces over the loopback, without daemons: {way:.2} seconds of CPU time; beside the {:.2} that one \
+         node needs for the stream that is at most {:.2} of its speed on {cpus} CPUs",
+        one_node.busy,
+        one_node.wall / least
+    ));
+    Ok(())
 }
 
 /// Random reads of the stream, none of which the client has in memory; a second.

@@ -107,6 +107,11 @@ impl Spent {
         self.all += after.all - before.all;
     }
 
+    /// CPU seconds of the machine that were used for anything.
+    pub fn busy(&self) -> f64 {
+        self.all - self.idle
+    }
+
     /// What limits, and who has used how much.
     pub fn told(&self, processes: &[(String, u32)]) -> String {
         let seconds = |seconds: f64| format!("{seconds:.2}");

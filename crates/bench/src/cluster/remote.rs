@@ -107,9 +107,7 @@ impl Clusters {
         self.compare(&LINES, (&remote, &lister), &alone.mount());
         if self.wanted(&[LINES.write.0, LINES.read.0]) {
             limits_of_streams("a remote mount", &remote, &processes(&cluster)?)?;
-            let own = [("programs", std::process::id()), ("daemon", alone.pid()?)];
-            let own = own.map(|(name, pid)| (name.to_owned(), pid));
-            limits_of_streams("one node", &alone.mount(), &own)?;
+            limits_of_streams("one node", &alone.mount(), &alone.processes()?)?;
         }
         if self.wanted(&[LINES.random.0]) {
             // As before each run of the line: what is read isn't in the client's memory.
@@ -191,20 +189,35 @@ impl Clusters {
     }
 }
 
-/// What limits the streams of a mount: CPU time, or waits.
-fn limits_of_streams(whose: &str, mount: &Path, processes: &[(String, u32)]) -> Result<()> {
+/// A write stream that was played once, in seconds.
+pub(super) struct Streamed {
+    pub(super) wall: f64,
+    /// CPU time of the machine.
+    pub(super) busy: f64,
+}
+
+/// What limits the streams of a mount: CPU time, or waits. Returns what the one that writes took.
+pub(super) fn limits_of_streams(
+    whose: &str,
+    mount: &Path,
+    processes: &[(String, u32)],
+) -> Result<Streamed> {
     let file = mount.join("stream");
-    let streams: [(&str, Stream); 2] =
-        [("write", paths::write_stream), ("read", paths::read_stream)];
-    for (what, stream) in streams {
+    let once = |what: &str, stream: fn(&Path, u64) -> f64| {
         let (speed, spent) = Spent::by(processes, || stream(&file, STREAM))?;
         let mebibytes = speed / f64::from(1 << 20);
         note(&format!(
             "{what} stream of {whose}, once more, {mebibytes:.0} MiB/s: {}",
             spent.told(processes)
         ));
-    }
-    Ok(())
+        Ok::<_, model::Error>(Streamed {
+            wall: STREAM as f64 / speed,
+            busy: spent.busy(),
+        })
+    };
+    let written = once("write", paths::write_stream)?;
+    once("read", paths::read_stream)?;
+    Ok(written)
 }
 
 /// What limits small operations of a mount: CPU time, or waits. Beside it, what a message there and back takes without
@@ -224,11 +237,8 @@ fn limits_of_small(cluster: &Cluster, small: &Small, work: impl FnOnce() -> f64)
     Ok(())
 }
 
-/// Plays a stream of so many bytes in a folder; returns bytes per second.
-type Stream = fn(&Path, u64) -> f64;
-
 /// Who uses CPU time: daemons, members of etcd, and the programs that this one has started.
-fn processes(cluster: &Cluster) -> Result<Vec<(String, u32)>> {
+pub(super) fn processes(cluster: &Cluster) -> Result<Vec<(String, u32)>> {
     let (owner, manager) = cluster.until_owner_and_manager()?;
     let mut all = vec![("programs".to_owned(), std::process::id())];
     for (at, node) in cluster.nodes().iter().enumerate() {
