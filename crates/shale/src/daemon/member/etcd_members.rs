@@ -1,6 +1,6 @@
 //! This node's member of the cluster's own etcd: where it is, and that it comes and goes with the node.
 
-use coordination::etcd::{Etcd, EtcdMember};
+use coordination::etcd::{Etcd, EtcdMember, EtcdMemberId};
 use model::{Error, ErrorKind, Result};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -76,18 +76,24 @@ fn named(members: &[EtcdMember], name: &str, url: &str) -> Vec<(String, String)>
     all.collect()
 }
 
-/// Removes the member of a node that is gone, found by its URL or its name; nothing if there is none.
+/// Removes the member of a node that is gone; nothing if there is none. `url`: where others reached it.
 ///
 /// # Errors
 /// `Busy`: without it there would be no quorum. `Unavailable`: it may have been removed; remove it again.
 pub(crate) async fn remove(world: &World, etcd: &Etcd, name: &str, url: &str) -> Result<()> {
     let members = etcd.members().await?;
-    let own = members.iter().filter(|it| it.name == name || it.is_at(url));
-    for member in own {
+    for member in of_node(&members, name, url) {
         let deadline = Deadline::after(world, CHANGE_MAX);
-        etcd.remove_if_there(member.id, deadline).await?;
+        etcd.remove_if_there(member, deadline).await?;
     }
     Ok(())
+}
+
+/// The members of a node: that of its name, and what is at its URL and was never started. One at its URL that has another name is
+/// another node's: that of a machine that has joined anew, with an empty disk and the address that it had.
+fn of_node(members: &[EtcdMember], name: &str, url: &str) -> Vec<EtcdMemberId> {
+    let is_its = |it: &&EtcdMember| it.name == name || (it.was_never_started() && it.is_at(url));
+    members.iter().filter(is_its).map(|it| it.id).collect()
 }
 
 /// Where a node's member of etcd has its data.
@@ -124,7 +130,6 @@ fn remove_all(data: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coordination::etcd::EtcdMemberId;
 
     const OWN: &str = "https://10.0.0.3:7313";
 
@@ -147,5 +152,24 @@ mod tests {
         let expected = [("n1", "10.0.0.1:7313"), ("n3", "10.0.0.3:7313")];
         let expected = expected.map(|(name, peer)| (name.to_owned(), peer.to_owned()));
         assert_eq!(named(&members, "n3", OWN), expected);
+    }
+
+    /// Would be broken if a machine that has joined anew lost its new member of etcd with its old node.
+    #[test]
+    fn a_node_that_is_removed_takes_no_member_of_another_one_with_it() {
+        let removed = |other: EtcdMember| {
+            let members = [member(1, "n1", "https://10.0.0.1:7313", false), other];
+            of_node(&members, "n3", OWN)
+        };
+        let own = [EtcdMemberId(2)];
+        assert_eq!(removed(member(2, "n3", OWN, false)), own);
+        let elsewhere = "https://10.0.0.9:7313";
+        assert_eq!(removed(member(2, "n3", elsewhere, true)), own);
+        // It was added, and its machine broke off.
+        assert_eq!(removed(member(2, "", OWN, true)), own);
+        assert_eq!(removed(member(2, "", elsewhere, true)), []);
+        for is_learner in [true, false] {
+            assert_eq!(removed(member(2, "n4", OWN, is_learner)), []);
+        }
     }
 }
