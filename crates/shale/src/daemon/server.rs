@@ -337,12 +337,12 @@ async fn change_node(
     Path(node): Path<u32>,
     Json(body): Json<ChangeNode>,
 ) -> Response {
-    let change = async {
+    let change = move |serving: Arc<Serving>| async move {
         let here = serving.running.in_cluster()?;
         here.change_node(node, &body).await?;
         here.view().await
     };
-    answer(change.await)
+    answer(to_its_end(serving, "node change", change).await)
 }
 
 async fn remove_node(State(serving): State<Arc<Serving>>, Path(node): Path<u32>) -> Response {

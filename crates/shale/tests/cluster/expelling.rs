@@ -16,6 +16,12 @@ fn a_node_without_which_coordination_ends_is_not_expelled() {
     // With a third one there are enough.
     cluster.join(true);
     cluster.node(1).must(&["node", "expel", "n2"]);
+    // What of etcd still runs there ends too.
+    let refused = cluster.node(1).run(&["node", "expel", "n3"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(said.contains("of the 3 voting members"), "{said}");
+    assert_eq!(cluster.line(1, 3)["state"], "up");
     eventually("its daemon ends", || {
         !cluster.node(2).dir.join("daemon.sock").exists()
     });

@@ -6,10 +6,14 @@ use super::{InCluster, etcd_members};
 use crate::admin::{ChangeNode, FileSystemLine};
 use crate::daemon::config::ClusterConfig;
 use coordination::etcd::Etcd;
-use coordination::{Coordination, RootOwner, Roster};
+use coordination::{Coordination, RootOwner, Roster, Versioned};
 use model::map::NsdState;
 use model::{Error, ErrorKind, FileSystemName, NodeId, Result};
 use node::NodeFacts;
+use std::collections::BTreeMap;
+
+/// The nodes, as coordination has them.
+type Nodes = BTreeMap<NodeId, Versioned<NodeFacts>>;
 
 impl InCluster {
     /// `shale node expel`, `unexpel` and `class`.
@@ -28,7 +32,10 @@ impl InCluster {
             check_class(class)?;
         }
         let facts = self.member().coordination();
-        if change.barred == Some(true) {
+        let before = facts.nodes().await?;
+        let is_barred = before.get(&node).is_some_and(|it| it.value.is_barred);
+        let expels = change.barred == Some(true) && !is_barred;
+        if expels {
             let checked = self.check_can_do_without(node).await;
             checked.map_err(|error| error.while_doing(format!("expelling node {node}")))?;
         }
@@ -39,7 +46,21 @@ impl InCluster {
             it.is_barred = change.barred.unwrap_or(it.is_barred);
             Ok(())
         });
-        changed.await.map(drop)
+        changed.await?;
+        if !expels {
+            return Ok(());
+        }
+        // Whoever expels another one now sees this one, or is seen here.
+        let Err(error) = check_expelled_alone(node, &before, &facts.nodes().await?) else {
+            return Ok(());
+        };
+        let let_in = facts.change_node(node, |it| {
+            it.is_barred = false;
+            Ok(())
+        });
+        let let_in = let_in.await;
+        let_in.map_err(|it| it.while_doing(format!("letting node {node} in again ({error})")))?;
+        Err(error)
     }
 
     /// `shale node remove`: forgets a node that is gone, or that never ran, and removes its member of etcd.
@@ -129,6 +150,24 @@ impl InCluster {
     }
 }
 
+/// Whether no other quorum node was expelled while this one was: each was done without only as the other one stayed.
+fn check_expelled_alone(node: NodeId, before: &Nodes, now: &Nodes) -> Result<()> {
+    let runs_etcd = |it: &NodeFacts| it.etcd.is_some();
+    let was_barred = |node: NodeId| before.get(&node).is_some_and(|it| it.value.is_barred);
+    let barred = now.values().map(|it| &it.value).filter(|it| it.is_barred);
+    let mut others = barred.filter(|it| it.node != node && runs_etcd(it) && !was_barred(it.node));
+    let own = now.get(&node).is_some_and(|it| runs_etcd(&it.value));
+    let Some(other) = others.next().filter(|_| own) else {
+        return Ok(());
+    };
+    let text = format!(
+        "node {}, which runs a member of the cluster's etcd too, was expelled at the same time as node {node}: see which of both \
+         still is (`shale node list`), and expel again",
+        other.node
+    );
+    Err(Error::new(ErrorKind::Busy, text))
+}
+
 /// Whether a node can be removed, as coordination knows it now.
 async fn check_removal_now(facts: &Coordination, node: NodeId, own: NodeId) -> Result<NodeFacts> {
     let nodes = facts.nodes().await?;
@@ -207,11 +246,10 @@ pub(super) fn check_class(class: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coordination::{ShardRecord, Versioned};
+    use coordination::ShardRecord;
     use model::map::{NsdEntry, PoolMap};
     use model::member::{Cause, Member, Membership, Standing};
     use model::{FailureGroupId, MapEpoch, NodeRun, NsdId, ShardId};
-    use std::collections::BTreeMap;
 
     const GONE: NodeId = NodeId(2);
 
@@ -274,6 +312,38 @@ mod tests {
             homes: BTreeMap::from([(NsdId(7), home)]),
             ..standing(Standing::Left)
         }
+    }
+
+    /// Would be broken if of three quorum nodes two could be expelled at once: both were checked when none was expelled yet.
+    #[test]
+    fn of_two_quorum_nodes_that_are_expelled_at_once_one_is_let_in_again() {
+        let nodes = |barred: &[u32], with_etcd: &[u32]| {
+            let node = |number: u32| {
+                let etcd = format!("https://10.0.0.{number}:7312");
+                let value = NodeFacts {
+                    node: NodeId(number),
+                    is_barred: barred.contains(&number),
+                    etcd: with_etcd.contains(&number).then_some(etcd),
+                    ..facts(true)
+                };
+                (NodeId(number), Versioned { value, version: 1 })
+            };
+            (1..=4).map(node).collect::<Nodes>()
+        };
+        let quorum = [1, 2, 3];
+        let before = nodes(&[], &quorum);
+        let check = |before: &Nodes, now: &Nodes| check_expelled_alone(GONE, before, now);
+        check(&before, &nodes(&[2], &quorum)).unwrap();
+        let refused = check(&before, &nodes(&[2, 3], &quorum)).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy);
+        let refused = refused.to_string();
+        assert!(refused.contains("node 3, which runs"), "{refused}");
+        // It was when they were counted; one of both has nothing to do with etcd.
+        check(&nodes(&[3], &quorum), &nodes(&[2, 3], &quorum)).unwrap();
+        check(&before, &nodes(&[2, 4], &quorum)).unwrap();
+        let without_own = [1, 3];
+        let before = nodes(&[], &without_own);
+        check(&before, &nodes(&[2, 3], &without_own)).unwrap();
     }
 
     #[test]

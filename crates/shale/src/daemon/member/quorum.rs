@@ -5,7 +5,9 @@ use super::{InCluster, joining::etcd_settings};
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::health::EtcdFacts;
 use coordination::etcd::{Etcd, EtcdAlarm, EtcdEndpoint, EtcdStatus};
+use coordination::{NodeFacts, Versioned};
 use model::{Error, ErrorKind, NodeId, Result};
+use std::collections::{BTreeMap, BTreeSet};
 use world::Deadline;
 
 /// Of so many voting members of etcd one can be away.
@@ -74,7 +76,7 @@ impl InCluster {
         etcd.until_ready(0, deadline).await.map(drop)
     }
 
-    /// How many voting members etcd has, and how many of them answer besides the node's; nothing if that has none.
+    /// How many voting members etcd has, and how many of them answer and stay besides the node's; nothing if that has none.
     async fn voters_without(&self, node: NodeId) -> Result<Option<(usize, usize)>> {
         let nodes = self.member().coordination().nodes().await?;
         let Some(own) = nodes.get(&node).and_then(|facts| facts.value.etcd.as_ref()) else {
@@ -82,15 +84,12 @@ impl InCluster {
         };
         // One that has just got its vote counts.
         let all = nodes.values().filter_map(|it| it.value.etcd.clone());
-        let etcd = self.etcd_at(all.collect())?;
+        let all: BTreeSet<String> = all.collect();
+        let etcd = self.etcd_at(all.into_iter().collect())?;
         let members = etcd.members().await?;
         let voters = members.iter().filter(|it| !it.is_learner).count();
-        let statuses = etcd.status().await;
-        let others = statuses.iter().filter(|(endpoint, status)| {
-            let works = |it: &EtcdStatus| !it.is_learner && it.leader.is_some();
-            endpoint.to_string() != *own && status.as_ref().is_ok_and(works)
-        });
-        Ok(Some((voters, others.count())))
+        let others = others_that_stay(own, &nodes, &etcd.status().await);
+        Ok(Some((voters, others)))
     }
 
     fn etcd_at(&self, endpoints: Vec<String>) -> Result<Etcd> {
@@ -103,16 +102,35 @@ impl InCluster {
     }
 }
 
-/// Whether of so many voters, of which so many others than the node's answer, enough are left without it.
+/// How many members of etcd answer and stay, besides that at `own`. Those of nodes that were expelled by hand end, if they
+/// haven't yet.
+fn others_that_stay(
+    own: &str,
+    nodes: &BTreeMap<NodeId, Versioned<NodeFacts>>,
+    statuses: &Statuses,
+) -> usize {
+    let staying = nodes.values().filter(|it| !it.value.is_barred);
+    let staying = staying.filter_map(|it| it.value.etcd.as_deref());
+    let staying: BTreeSet<&str> = staying.filter(|endpoint| *endpoint != own).collect();
+    let others = statuses.iter().filter(|(endpoint, status)| {
+        let works = |it: &EtcdStatus| !it.is_learner && it.leader.is_some();
+        staying.contains(endpoint.to_string().as_str()) && status.as_ref().is_ok_and(works)
+    });
+    others.count()
+}
+
+/// Whether of so many voters, of which so many others than the node's answer and stay, enough are left without it.
 fn can_do_without(node: NodeId, voters: usize, others: usize) -> Result<()> {
     let needed = voters / 2 + 1;
     if others >= needed {
         return Ok(());
     }
     let text = format!(
-        "node {node} runs one of the {voters} voting members of the cluster's etcd, and {others} of the others answer: \
-         without it there are fewer than the {needed} that are needed, so that nothing could be changed in the cluster any \
-         more, this included. Start the quorum nodes that are away, or let others join with `shale node join --quorum`"
+        "node {node} runs one of the {voters} voting members of the cluster's etcd, and {others} of the others answer, without \
+         those of nodes that were expelled: without it there are fewer than the {needed} that are needed, so that nothing \
+         could be changed in the cluster any more, this included. Start the quorum nodes that are away, let in those that were \
+         expelled (`shale node unexpel`) or remove them (`shale node remove`), or let others join with \
+         `shale node join --quorum`"
     );
     Err(Error::new(ErrorKind::Busy, text))
 }
@@ -151,6 +169,7 @@ fn complaint_of(alarm: &EtcdAlarm, statuses: &Statuses) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use coordination::etcd::EtcdMemberId;
 
     #[test]
     fn a_node_is_done_without_only_if_most_voters_are_left() {
@@ -164,9 +183,61 @@ mod tests {
         assert!(why.contains("node join --quorum"), "{why}");
     }
 
+    /// Would be broken if of three quorum nodes two could be expelled one right after the other: etcd of the first one ends some
+    /// seconds later.
+    #[test]
+    fn members_of_etcd_that_are_about_to_end_are_not_counted() {
+        let url = |number: u32| format!("https://10.0.0.{number}:7312");
+        let nodes = |barred: Option<u32>| {
+            let node = |number: u32| {
+                let value = NodeFacts {
+                    node: NodeId(number),
+                    name: format!("n{number}"),
+                    class: "default".into(),
+                    is_quorum: true,
+                    has_authority: true,
+                    is_barred: barred == Some(number),
+                    etcd: Some(url(number)),
+                    address: format!("10.0.0.{number}:7311").parse().unwrap(),
+                    key: [0; 32],
+                };
+                (NodeId(number), Versioned { value, version: 1 })
+            };
+            (1..=3).map(node).collect::<BTreeMap<_, _>>()
+        };
+        let works = EtcdStatus {
+            cluster: 1,
+            member: EtcdMemberId(1),
+            version: "3.5.16".into(),
+            leader: Some(EtcdMemberId(1)),
+            is_learner: false,
+            revision: 1,
+            term: 1,
+            index: 1,
+            applied: 1,
+            database_bytes: 0,
+            used_bytes: 0,
+            errors: Vec::new(),
+        };
+        let said = |number: u32| {
+            let endpoint: EtcdEndpoint = url(number).parse().unwrap();
+            (endpoint, Ok(works.clone()))
+        };
+        let mut statuses: Statuses = (1..=3).map(said).collect();
+        let others = |barred, statuses: &Statuses| {
+            let nodes = nodes(barred);
+            others_that_stay(&url(3), &nodes, statuses)
+        };
+        assert_eq!(others(None, &statuses), 2);
+        assert_eq!(others(Some(2), &statuses), 1);
+        assert_eq!(others(Some(3), &statuses), 2, "it is the one that goes");
+        statuses[0].1 = Err(ErrorKind::Unavailable.into());
+        assert_eq!(others(None, &statuses), 1);
+        assert_eq!(others(Some(2), &statuses), 0);
+    }
+
     #[test]
     fn what_etcd_complains_of_names_the_member() {
-        use coordination::etcd::EtcdMemberId;
         let away = Error::new(ErrorKind::Unavailable, "nobody listens");
         let endpoint: EtcdEndpoint = "https://10.0.0.1:7312".parse().unwrap();
         let statuses = vec![(endpoint, Err(away))];
