@@ -101,24 +101,25 @@ pub fn data_directory(dir: &Path) -> PathBuf {
     dir.join("etcd")
 }
 
-/// Removes what a member of this node has stored: its data are of no more use.
+/// Removes what a member of this node has stored: its data are of no more use. Leaves the directory if it is a disk of its
+/// own, or a link to one.
 ///
 /// # Errors
 /// The system's error.
 pub fn remove_data(dir: &Path) -> Result<()> {
-    remove_all(&data_directory(dir))
+    empty_data(dir)?;
+    // An empty one that stays is in nobody's way.
+    let _ = std::fs::remove_dir(data_directory(dir));
+    Ok(())
 }
 
-/// The same, but leaves the directory: it may be on a disk of its own.
+/// The same, but leaves the directory in any case.
 ///
 /// # Errors
 /// The system's error.
 pub fn empty_data(dir: &Path) -> Result<()> {
-    remove_all(&data_directory(dir).join("member"))
-}
-
-fn remove_all(data: &Path) -> Result<()> {
-    match std::fs::remove_dir_all(data) {
+    let data = data_directory(dir).join("member");
+    match std::fs::remove_dir_all(&data) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::new(ErrorKind::Unavailable, error.to_string())
                 .while_doing(format!("removing {}", data.display())))
@@ -167,9 +168,32 @@ mod tests {
         assert_eq!(removed(member(2, "n3", elsewhere, true)), own);
         // It was added, and its machine broke off.
         assert_eq!(removed(member(2, "", OWN, true)), own);
-        assert_eq!(removed(member(2, "", elsewhere, true)), []);
+        assert!(removed(member(2, "", elsewhere, true)).is_empty());
         for is_learner in [true, false] {
-            assert_eq!(removed(member(2, "n4", OWN, is_learner)), []);
+            assert!(removed(member(2, "n4", OWN, is_learner)).is_empty());
         }
+    }
+
+    /// Would be broken if a cluster couldn't be founded, joined or given up with the data of its etcd on a disk of their own.
+    #[test]
+    fn data_are_removed_from_a_disk_of_their_own() {
+        let home = tempfile::tempdir().unwrap();
+        let data = data_directory(home.path());
+        let store = |at: &Path| std::fs::create_dir_all(at.join("member").join("wal")).unwrap();
+        remove_data(home.path()).unwrap();
+        store(&data);
+        remove_data(home.path()).unwrap();
+        assert!(!data.exists());
+        // The root directory of a disk, which can't be removed either.
+        store(&data);
+        std::fs::create_dir(data.join("lost+found")).unwrap();
+        remove_data(home.path()).unwrap();
+        assert!(!data.join("member").exists() && data.join("lost+found").exists());
+        std::fs::remove_dir_all(&data).unwrap();
+        let disk = home.path().join("disk");
+        store(&disk);
+        std::os::unix::fs::symlink(&disk, &data).unwrap();
+        remove_data(home.path()).unwrap();
+        assert!(data.is_symlink() && data.is_dir() && !disk.join("member").exists());
     }
 }
