@@ -321,8 +321,9 @@ impl InCluster {
     /// # Errors
     /// As [`Member::open_left`].
     pub async fn open_left(&self, legacy: Legacy) -> Result<Arc<OpenFileSystem>> {
+        // Were etcd asked, and away, programs would lose all that they have.
         let settings = ClientSettings {
-            page_pool_bytes: self.page_pool_bytes().await?,
+            page_pool_bytes: self.known_page_pool_bytes(),
             ..ClientSettings::default()
         };
         let client = self.member.open_left(legacy, settings).await?;

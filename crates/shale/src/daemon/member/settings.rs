@@ -41,6 +41,7 @@ const SMALL_BYTES: &str = "tsc_small_msg_size_threshold_bytes";
 /// Connections that small messages have for themselves (`tscSmallMsgTcpConnPct`).
 const SMALL_PERCENT: &str = "tsc_small_msg_tcp_conn_pct";
 const BOND_LINKS: &str = "bond_links";
+const PAGE_POOL_BYTES: &str = "pagepool_bytes";
 
 /// All settings. Those of the mount and of NSDs are given where these are made.
 const SETTINGS: [Setting; 8] = [
@@ -60,7 +61,7 @@ const SETTINGS: [Setting; 8] = [
         help: "seconds between two scrubs of a placement group; live",
     },
     Setting {
-        name: "pagepool_bytes",
+        name: PAGE_POOL_BYTES,
         default: "268435456",
         kind: Kind::Number(16 << 20, 1 << 40),
         is_per_node: true,
@@ -256,7 +257,7 @@ impl InCluster {
     /// # Errors
     /// Those of coordination.
     pub async fn page_pool_bytes(&self) -> Result<u64> {
-        let setting = find("pagepool_bytes")?;
+        let setting = find(PAGE_POOL_BYTES)?;
         let places = self.places(None, None).await?;
         let (value, _) = self.value_of(setting, &places).await?;
         value.parse().map_err(|_| {
@@ -266,6 +267,12 @@ impl InCluster {
             );
             Error::new(ErrorKind::InvalidArgument, text)
         })
+    }
+
+    /// The same, as far as this node knows what the settings say, and so also while coordination doesn't answer.
+    pub fn known_page_pool_bytes(&self) -> u64 {
+        let member = self.member();
+        number_of(&member.roster(), member.run().node, PAGE_POOL_BYTES)
     }
 }
 
@@ -390,7 +397,7 @@ mod tests {
         let period = Member::SCRUB_PERIOD.as_secs();
         assert_eq!(shown("scrub_every_seconds"), period);
         let pool = ClientSettings::default().page_pool_bytes;
-        assert_eq!(shown("pagepool_bytes"), pool);
+        assert_eq!(shown(PAGE_POOL_BYTES), pool);
     }
 
     #[test]
