@@ -57,7 +57,7 @@ pub(crate) struct Session {
     world: World,
     owner: Owner,
     standing: Arc<Standing>,
-    /// Is asked only whether nodes are away.
+    /// Is asked only whether nodes are away, or know a newer map.
     pool: Arc<Pool>,
     patience: Duration,
     waiters: Waiters,
@@ -594,11 +594,12 @@ impl Session {
     }
 
     /// Whether data that couldn't be read or stored since `since`, for the reason `error`, may be
-    /// reached soon: nodes are away, or this one is held up. Programs then see a pause, unless it exceeds the patience.
+    /// reached soon: nodes are away or know a newer map, or this one is held up. Programs then see a pause, unless it exceeds
+    /// the patience.
     pub(crate) fn is_pause(&self, error: &Error, since: Instant) -> bool {
         let is_held_up = || self.owner.held_up_since(since).is_some();
         matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Unknown)
-            && (self.pool.misses_nodes() || is_held_up())
+            && (self.pool.misses_nodes() || self.pool.is_behind() || is_held_up())
             && !self.has_lost_patience(since)
     }
 

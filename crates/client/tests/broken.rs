@@ -2,8 +2,11 @@
 //! clock is set back.
 
 use crate::rig::{Node, Place, content, file, name, read, settings};
+use futures::future::join;
 use metanode::CheckOptions;
-use model::{ErrorKind, InodeId, NsdId, Scheme, SetAttributes};
+use model::map::PoolMap;
+use model::nsd::GroupFence;
+use model::{ErrorKind, GroupId, GroupVersion, InodeId, NsdId, Scheme, SetAttributes};
 use nsd::Nsd;
 use std::time::Duration;
 use world::sim::{Faults, Simulation};
@@ -192,6 +195,60 @@ fn a_slow_nsd_delays_no_operation_for_long_and_writes_continue() {
             assert!(took < Duration::from_secs(60), "12 files took {took:?}");
             faults.heal(&disk(&place, 3));
             settle(&node).await;
+        },
+    );
+}
+
+/// A map with newer versions of all groups, of which all NSDs have heard. The pool hasn't.
+async fn newer_map(node: &Node) -> PoolMap {
+    let mut newer = (*node.pool.map()).clone();
+    let groups: Vec<GroupId> = newer.all_groups().collect();
+    newer.epoch = newer.epoch.next();
+    let versions = &mut newer.generations[0].versions;
+    for group in &groups {
+        let version = versions.entry(group.0).or_insert(GroupVersion::FIRST);
+        *version = version.next();
+    }
+    let fence = |group: GroupId| GroupFence {
+        group,
+        version: newer.version(group),
+    };
+    let fences: Vec<GroupFence> = groups.into_iter().map(fence).collect();
+    for entry in &newer.nsds {
+        let nsd = node.pool.nsd(entry.nsd).unwrap();
+        nsd.learn_groups(&fences).await.unwrap();
+    }
+    newer
+}
+
+/// Would be broken if a program heard of maps, by ESTALE, when its node has an old one for half a minute; or of anything at
+/// all if the newer one comes soon.
+#[test]
+fn who_syncs_while_the_node_has_an_old_map_sees_a_pause_and_then_eio() {
+    run(
+        7,
+        place(Scheme::Replicate(2), 3),
+        async |node, _place, _faults| {
+            let inode = file(&node.client, "f").await;
+            let newer = newer_map(&node).await;
+            let first = content(71, 100_000);
+            node.client.write(inode, 0, &first).await.unwrap();
+            let comes = async {
+                node.world.sleep(Duration::from_secs(45)).await;
+                node.pool.set_map(newer).await.unwrap();
+            };
+            let (synced, ()) = join(node.client.fsync(inode, false), comes).await;
+            synced.unwrap();
+            let newer = newer_map(&node).await;
+            let second = content(72, 100_000);
+            node.client.write(inode, 0, &second).await.unwrap();
+            let late = node.client.fsync(inode, false).await.unwrap_err();
+            assert_eq!(late.errno(), 5, "EIO: {late}");
+            node.pool.set_map(newer).await.unwrap();
+            // An attempt by the old map, of which the next fsync would tell, is under way still.
+            node.world.sleep(Duration::from_secs(45)).await;
+            node.client.fsync(inode, false).await.unwrap();
+            assert!(read(&node.client, inode, 0, 100_001).await == second);
         },
     );
 }

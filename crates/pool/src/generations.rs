@@ -9,6 +9,7 @@ use model::{Error, ErrorKind, GroupId, MapEpoch, NsdId, Result, SegmentPlace};
 use placement::{Groups, SlotMembers};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// How long a reader waits for the map that has a segment's group. The map is in coordination before
@@ -187,6 +188,19 @@ impl Pool {
         let newer = known.wait_for(|known| *known > epoch);
         // Whether it came or not, the caller tries again.
         let _came = self.world.timeout(MAP_PATIENCE, newer).await;
+    }
+
+    /// An NSD has refused what was put by the map of this epoch: it knows a newer one.
+    pub(crate) fn note_behind(&self, epoch: MapEpoch) {
+        self.outdated_epoch.fetch_max(epoch.0, Ordering::Relaxed);
+    }
+
+    /// Whether NSDs refuse what is put by the map of this process, because they know a newer one. What can't be written now
+    /// may be as soon as that has come.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        let refused = self.outdated_epoch.load(Ordering::Relaxed);
+        refused > 0 && refused >= self.map.read().epoch.0
     }
 
     async fn wait_for_group(&self, group: GroupId) -> Result<Arc<Groups>> {

@@ -67,6 +67,8 @@ pub struct Pool {
     /// Tells readers that wait for a newer map.
     newest_epoch: watch::Sender<MapEpoch>,
     members: RwLock<BTreeMap<NsdId, Arc<Member>>>,
+    /// The newest map of which it is known that there is a newer one; 0: none.
+    outdated_epoch: AtomicU64,
     /// Counts the NSDs that were added or removed.
     changes_of_members: AtomicU64,
     /// Cycles through the groups.
@@ -93,6 +95,7 @@ impl Pool {
             newest_epoch: watch::Sender::new(map.epoch),
             map: RwLock::new(Arc::new(map)),
             members: RwLock::new(BTreeMap::new()),
+            outdated_epoch: AtomicU64::new(0),
             changes_of_members: AtomicU64::new(0),
             writes: AtomicU64::new(world.random_u64()),
             evenness: Mutex::default(),

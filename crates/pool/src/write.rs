@@ -118,8 +118,9 @@ impl Pool {
     /// Page-aligned `plain` is written without copies.
     ///
     /// # Errors
-    /// `InvalidArgument` for a wrong length; `NoSpace`; `Unavailable` if too few NSDs take pieces;
-    /// `OldEpoch` if the NSDs know a newer map, which didn't come for half a minute.
+    /// `InvalidArgument` for a wrong length; `NoSpace`; `Unavailable` if too few NSDs take pieces, also because they know a
+    /// newer map, which didn't come for half a minute ([`Pool::is_behind`]); `Unknown` if too few answer. What NSDs say
+    /// beside that is of maps and of themselves: nothing for who has something to be stored.
     pub async fn write(
         &self,
         source: &SegmentSource,
@@ -175,14 +176,17 @@ impl Pool {
                     self.world.at(Point::PiecesPut).await;
                     return Ok(place);
                 }
-                Err(failure) if is_last => {
-                    return Err(failure
-                        .error
-                        .while_doing(format!("write a segment, tried in {ATTEMPTS_MAX} groups")));
-                }
                 Err(failure) => {
+                    let is_by_old_map = failure.error.kind() == ErrorKind::OldEpoch;
+                    if is_by_old_map {
+                        self.note_behind(groups.map().epoch);
+                    }
+                    if is_last {
+                        let tried = format!("write a segment, tried in {ATTEMPTS_MAX} groups");
+                        return Err(unstored(failure.error.while_doing(tried)));
+                    }
                     warn!(segment = %place.segment, group = %place.group, error = %failure.error, "trying another group for a segment");
-                    if failure.error.kind() == ErrorKind::OldEpoch {
+                    if is_by_old_map {
                         // The next attempt would be refused as this one.
                         self.wait_for_map_after(groups.map().epoch).await;
                     }
@@ -558,6 +562,15 @@ const NOT_WRITABLE: Availability = Availability {
     free: 0,
     put: 0,
 };
+
+/// The error of a write that was tried in vain. Its kind becomes the number that a program gets: of a refusal by an NSD, of an
+/// old map for instance, that would say something of the program's file.
+fn unstored(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace | ErrorKind::Unavailable | ErrorKind::Unknown => error,
+        _ => Error::new(ErrorKind::Unavailable, error.to_string()),
+    }
+}
 
 fn failure(failures: Vec<(NsdId, Error)>) -> Failure {
     let mut nsds = Excluded::default();

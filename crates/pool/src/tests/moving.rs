@@ -569,8 +569,11 @@ fn writes_go_into_the_newest_generation_and_readers_wait_for_its_map() {
         for nsd in rig.opened.lock().values() {
             late.add_nsd(nsd.clone());
         }
+        assert!(!late.is_behind(), "it hasn't heard of it");
         let refused = late.write(&rig.source, OWNER, plain(10, 1)).await;
-        assert_eq!(refused.expect_err("closed").kind(), ErrorKind::OldEpoch);
+        let refused = refused.expect_err("closed");
+        assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused}");
+        assert!(late.is_behind());
         let (place, bytes) = &new[1];
         let (read, told) = futures::future::join(late.read_whole(place), async {
             rig.world.sleep(Duration::from_secs(1)).await;
@@ -578,6 +581,7 @@ fn writes_go_into_the_newest_generation_and_readers_wait_for_its_map() {
         })
         .await;
         told.expect("told");
+        assert!(!late.is_behind(), "it has the newer map");
         assert_eq!(read.expect("the map came"), bytes);
         // Once the generation has left the map its places are stale.
         let dropped = placement::drop_generation(&rig.pool.map(), GroupId(0)).expect("closed");
