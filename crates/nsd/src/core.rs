@@ -4,6 +4,7 @@ use crate::flush::Flusher;
 use crate::index::Index;
 use crate::journal::Ring;
 use crate::key::Key;
+use crate::ledger::KnownMax;
 use crate::queue::Queue;
 use crate::record::Stamp;
 use crate::state::CoreState;
@@ -86,7 +87,7 @@ impl Core {
         state: CoreState,
     ) -> Arc<Self> {
         let layout = superblock.layout;
-        let queue = Queue::new(&state.ledger);
+        let queue = Queue::new(&state.ledger, KnownMax::of(index.entry_bytes_max()));
         Arc::new(Self {
             world: world.clone(),
             disk,
@@ -195,7 +196,7 @@ impl Core {
 
     /// Whether the index has no room for more entries.
     pub(crate) fn index_is_full(&self, state: &CoreState) -> bool {
-        state.ledger.index_bytes > self.index.entry_bytes_max()
+        state.ledger.bytes_in_index() > self.index.entry_bytes_max()
     }
 
     /// A damaged index can't answer at all, which is different from a corrupt blob. The NSD fails,

@@ -304,7 +304,7 @@ impl Nsd {
     /// deletes with a newer version teach it as well.
     ///
     /// # Errors
-    /// `OldEpoch` if a newer version is known, `Unavailable`.
+    /// `OldEpoch` if a newer version is known, `NoSpace` if those of as many groups are as may be, `Unavailable`.
     pub async fn learn_group(&self, fence: GroupFence) -> Result<()> {
         self.finish(self.core.clone().learn(fence)).await
     }
@@ -313,7 +313,7 @@ impl Nsd {
     /// is dropped, or that fails, any may be known.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `NoSpace` as there, `Unavailable`.
     pub async fn learn_groups(&self, fences: &[GroupFence]) -> Result<()> {
         for part in fences.chunks(LEARNT_AT_ONCE) {
             let learnt = part.iter().map(|fence| self.learn_group(*fence));
@@ -442,7 +442,7 @@ impl Nsd {
     /// Removes the entries below `below`, on behalf of an owner. Durable.
     ///
     /// # Errors
-    /// `OldEpoch` if the log is sealed for a higher epoch, `Unavailable` (also until epochs are
+    /// `OldEpoch` if the log is sealed for a higher epoch, `NoSpace` as [`Nsd::seal`], `Unavailable` (also until epochs are
     /// confirmed after a rebuild).
     pub async fn log_trim(
         &self,
@@ -472,7 +472,8 @@ impl Nsd {
     /// Refuses log puts, trims and discards of epochs below `epoch` from now on. Durable when it returns.
     ///
     /// # Errors
-    /// `OldEpoch` if the log is sealed for a higher epoch, `Unavailable`.
+    /// `OldEpoch` if the log is sealed for a higher epoch, `NoSpace` if logs of as many other shards are known as may be,
+    /// `Unavailable`.
     pub async fn seal(&self, shard: ShardId, epoch: ShardEpoch) -> Result<()> {
         self.finish(self.core.clone().seal_log(shard, epoch)).await
     }
@@ -481,7 +482,7 @@ impl Nsd {
     /// again.
     ///
     /// # Errors
-    /// `Unavailable`.
+    /// `NoSpace` as [`Nsd::seal`], `Unavailable`.
     pub async fn confirm_epochs(&self, epochs: &[(ShardId, ShardEpoch)]) -> Result<()> {
         for (shard, epoch) in epochs {
             self.seal(*shard, *epoch).await?;

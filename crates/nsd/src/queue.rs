@@ -1,6 +1,6 @@
 //! Records that wait for the journal, and the fences that new ones must pass.
 
-use crate::ledger::Ledger;
+use crate::ledger::{KnownMax, Ledger};
 use crate::record::Record;
 use model::{GroupId, GroupVersion, Result, ShardEpoch, ShardId};
 use std::collections::{BTreeMap, VecDeque};
@@ -14,10 +14,11 @@ pub(crate) struct Queue {
 }
 
 /// Lowest epochs and versions that are still accepted.
-#[derive(Default)]
 pub(crate) struct Fences {
     pub(crate) epochs: BTreeMap<ShardId, ShardEpoch>,
     pub(crate) versions: BTreeMap<GroupId, GroupVersion>,
+    /// As many of each may become known.
+    pub(crate) most: KnownMax,
 }
 
 pub(crate) struct Item {
@@ -34,13 +35,14 @@ pub(crate) enum Turn {
 }
 
 impl Queue {
-    pub(crate) fn new(ledger: &Ledger) -> Self {
+    pub(crate) fn new(ledger: &Ledger, most: KnownMax) -> Self {
         Self {
             waiting: VecDeque::new(),
             led: false,
             fences: Fences {
                 epochs: ledger.seals.clone(),
                 versions: ledger.versions.clone(),
+                most,
             },
         }
     }

@@ -267,7 +267,7 @@ impl Core {
             Purpose::Blob => most,
             Purpose::Log | Purpose::Promised => most + most / 8,
         };
-        state.ledger.index_bytes > most
+        state.ledger.bytes_in_index() > most
     }
 
     fn no_space(&self, key: &Key) -> Error {
@@ -383,6 +383,13 @@ impl Fences {
     /// record makes that durable.
     fn meet_epoch(&mut self, shard: ShardId, epoch: ShardEpoch) -> Result<Option<Record>> {
         self.check_epoch(shard, epoch)?;
+        let most = self.most.logs;
+        if self.epochs.len() >= most && !self.epochs.contains_key(&shard) {
+            let text = format!(
+                "shard {shard}'s log would be one too many: those of {most} shards are known"
+            );
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
         let is_news = self.epochs.insert(shard, epoch) != Some(epoch);
         Ok(is_news.then_some(Record::Seal(shard, epoch)))
     }
@@ -406,18 +413,33 @@ impl Fences {
         if self.check_version(fence)? == version {
             return Ok(None);
         }
+        if !self.can_learn_of(group) {
+            let most = self.most.groups;
+            let text = format!(
+                "version {version} of group {group} can't be learnt: those of {most} groups are known"
+            );
+            return Err(Error::new(ErrorKind::NoSpace, text));
+        }
         self.versions.insert(group, version);
         Ok(Some(Record::Learn(group, version)))
     }
 
-    /// As [`Fences::meet_version`] for several groups: if one is refused, nothing is learnt.
+    /// Whether a version of the group can be remembered.
+    fn can_learn_of(&self, group: GroupId) -> bool {
+        self.versions.len() < self.most.groups || self.versions.contains_key(&group)
+    }
+
+    /// As [`Fences::meet_version`] for several groups: if one is refused, nothing is learnt. Of groups that can't be
+    /// remembered nothing is, either: whoever deletes is never refused for lack of room.
     fn meet_versions(&mut self, fences: &[GroupFence]) -> Result<Vec<Record>> {
         for fence in fences {
             self.check_version(*fence)?;
         }
         let mut learnt = Vec::new();
         for fence in fences {
-            learnt.extend(self.meet_version(*fence)?);
+            if self.can_learn_of(fence.group) {
+                learnt.extend(self.meet_version(*fence)?);
+            }
         }
         Ok(learnt)
     }

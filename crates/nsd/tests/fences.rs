@@ -64,6 +64,44 @@ fn versions_that_wait_for_others_are_not_learnt_for_a_caller_that_has_gone() {
         .finished();
 }
 
+/// Would be broken if any member could fill an NSD's memory, and its index, with groups and shards that there aren't; or if
+/// what was known before didn't hold any more then.
+#[test]
+fn what_is_known_of_groups_and_logs_has_a_maximum() {
+    on_disk(12, async |scene| {
+        let nsd = scene.open().await;
+        nsd.put(blob_at(3, 1, 5000)).await.unwrap();
+        nsd.log_put(entry(5, 1)).await.unwrap();
+        let fences: Vec<_> = (100..20_000).map(|group| fence(group, 4)).collect();
+        let refused = nsd.learn_groups(&fences).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let mut sealed = Ok(());
+        for shard in (100..20_000).map(ShardId) {
+            sealed = nsd.seal(shard, ShardEpoch(4)).await;
+            if sealed.is_err() {
+                break;
+            }
+        }
+        let refused = sealed.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let mut nsd = nsd;
+        for round in 0..2 {
+            must_be_old(nsd.learn_group(fence(100, 3)).await, "a known group");
+            must_be_old(nsd.seal(ShardId(100), ShardEpoch(3)).await, "a known log");
+            nsd.put(blob_at(3, 5 + 4 * round, 5000)).await.unwrap();
+            nsd.log_put(entry(5, 2 + round)).await.unwrap();
+            // Of this group nothing has to be known, and of this one something.
+            nsd.put(blob_at(1, 2, 5000)).await.unwrap();
+            let newer = nsd.put(blob_at(2, 3, 5000)).await.unwrap_err();
+            assert_eq!(newer.kind(), ErrorKind::NoSpace, "{newer}");
+            nsd.delete(deletion_at(3, &[name(2)])).await.unwrap();
+            assert!(nsd.info(name(2)).await.is_err(), "deleting always works");
+            nsd.checkpoint().await.unwrap();
+            nsd = scene.reopen(nsd).await;
+        }
+    });
+}
+
 #[test]
 fn puts_and_deletes_with_an_older_group_version_are_refused() {
     on_disk(5, async |scene| {
