@@ -248,9 +248,10 @@ impl Nsd {
     ///
     /// # Errors
     /// `OldEpoch` if a group has a newer version; `InvalidArgument` for more than
-    /// `DELETE_NAMES_MAX` names or a name without its group's version; `Unavailable`.
+    /// `DELETE_NAMES_MAX` names, or versions, or a name without its group's version; `Unavailable`.
     pub async fn delete(&self, delete: BlobDelete) -> Result<()> {
-        let units = units_under_way(std::iter::once(delete.names.len() * NAME_BYTES));
+        let named = delete.names.len() + delete.fences.len();
+        let units = units_under_way(std::iter::once(named * NAME_BYTES));
         let room = self.core.admit(Admitted::Deletes, units).await?;
         let work = self.core.clone().delete_blobs(delete);
         self.finish_in(room, work).await

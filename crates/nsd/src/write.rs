@@ -285,6 +285,13 @@ impl Core {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
+        if fences.len() > DELETE_NAMES_MAX {
+            let text = format!(
+                "a delete has versions of {} groups; the maximum is {DELETE_NAMES_MAX}",
+                fences.len()
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, text));
+        }
         let fenced: BTreeSet<GroupId> = fences.iter().map(|fence| fence.group).collect();
         if let Some(name) = names.iter().find(|name| !fenced.contains(&name.group)) {
             let text = format!("a delete of {name} has no version of its group");

@@ -168,6 +168,14 @@ fn a_delete_of_several_groups_is_refused_as_a_whole() {
         };
         let refused = nsd.delete(without).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        // Each would take hundreds of times its bytes in the queue of the journal.
+        let many = BlobDelete {
+            names: vec![name(1)],
+            fences: (0..10_001).map(|group| fence(group, 1)).collect(),
+        };
+        let refused = nsd.delete(many).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        assert!(nsd.info(name(1)).await.is_ok());
     });
 }
 
