@@ -24,6 +24,8 @@ use world::{Instant, Part, World};
 /// The cause by which waits for an NSD are listed.
 pub(crate) const NSD_WAIT: &str = "an NSD";
 
+/// Most groups of which another node's NSD is believed to have blobs: sixteen times as many as the largest map has.
+const GROUPS_BELIEVED_MAX: usize = 1 << 22;
 /// Another node's NSD that hasn't answered anything for this long is avoided.
 const HEARD_MAX: Duration = Duration::from_secs(10);
 /// How often an NSD of another node is asked how it is, unless it has answered something meanwhile.
@@ -413,6 +415,9 @@ impl Handle {
             // An NSD that went back would be asked for ever.
             let goes_on = part.first().is_none_or(|first| *first >= from);
             if !goes_on || !part.is_sorted_by(|one, next| one < next) {
+                return Err(self.misunderstood());
+            }
+            if found.len() + part.len() > GROUPS_BELIEVED_MAX {
                 return Err(self.misunderstood());
             }
             found.extend(part);

@@ -6,7 +6,8 @@ use futures::future::BoxFuture;
 use fuzzing::{ROUNDS, Source, fuzz};
 use model::call::{Answer, Call, NoAnswer, Reply};
 use model::nsd::{
-    BlobInfo, GroupDigest, LIST_ANSWER_MAX, NsdAnswer, NsdCondition, NsdHealth, NsdReply, NsdUsage,
+    AddressedRequest, BlobInfo, GroupDigest, LIST_ANSWER_MAX, NsdAnswer, NsdCondition, NsdHealth,
+    NsdReply, NsdRequest, NsdUsage,
 };
 use model::{BlobName, EntryNumber, ErrorKind, GroupId, NodeId, NodeRun, NsdId, Result};
 use model::{SegmentId, SessionId, ShardEpoch, ShardId};
@@ -110,6 +111,43 @@ fn groups_that_repeat_or_end_the_numbers_do_not_go_on_for_ever() {
         vec![answer(NsdReply::Groups(same), Bytes::new())],
         async |nsd: &Handle, deadline: Deadline| nsd.groups(deadline).await,
     ));
+}
+
+/// Has blobs of more groups than there can be.
+struct HasMore;
+
+impl Remote for HasMore {
+    fn call(
+        &self,
+        call: Call,
+        _: Deadline,
+    ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
+        let (_, request) = call.decode::<AddressedRequest>().unwrap();
+        let from = match request {
+            NsdRequest::Groups { from, .. } => from.0,
+            _ => 0,
+        };
+        let end = (from + LIST_ANSWER_MAX as u32).min(1 << 23);
+        let groups = (from..end).map(GroupId);
+        let reply = answer(NsdReply::Groups(groups.collect()), Bytes::new());
+        let from = NodeRun {
+            node: NodeId(2),
+            incarnation: 1,
+        };
+        Box::pin(async move { Ok(Answer { from, reply }) })
+    }
+}
+
+/// Would be broken if a node that names all numbers of groups filled the memory of the manager and of whoever sweeps: there
+/// are 16 GiB of them.
+#[test]
+fn an_nsd_that_has_blobs_of_more_groups_than_there_can_be_is_not_believed() {
+    let run = async |world: World| {
+        let handle = Handle::remote(&world, NsdId(1), Arc::new(HasMore), None);
+        let deadline = Deadline::after(&world, Duration::from_secs(10));
+        misunderstood(handle.groups(deadline).await);
+    };
+    Simulation::new(1).run(run).finished();
 }
 
 /// Would be broken if whoever goes through a group, behind the last blob that was listed, could be made to go round for ever:
