@@ -190,17 +190,18 @@ impl Pool {
         let _came = self.world.timeout(MAP_PATIENCE, newer).await;
     }
 
-    /// An NSD has refused what was put by the map of this epoch: it knows a newer one.
+    /// There is a newer map than that of this epoch: an NSD has refused what was put by it, or a segment is in a group that it
+    /// hasn't.
     pub(crate) fn note_behind(&self, epoch: MapEpoch) {
         self.outdated_epoch.fetch_max(epoch.0, Ordering::Relaxed);
     }
 
-    /// Whether NSDs refuse what is put by the map of this process, because they know a newer one. What can't be written now
-    /// may be as soon as that has come.
+    /// Whether it has shown that there is a newer map than that of this process. What can't be written or read now may be as
+    /// soon as that has come.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        let refused = self.outdated_epoch.load(Ordering::Relaxed);
-        refused > 0 && refused >= self.map.read().epoch.0
+        let outdated = self.outdated_epoch.load(Ordering::Relaxed);
+        outdated > 0 && outdated >= self.map.read().epoch.0
     }
 
     async fn wait_for_group(&self, group: GroupId) -> Result<Arc<Groups>> {
@@ -212,6 +213,7 @@ impl Pool {
         if known && groups.contains(group) {
             return Ok(groups);
         }
+        self.note_behind(groups.map().epoch);
         let text = format!(
             "group {group} isn't in the map of this node (epoch {}), and no newer map came for {} s",
             groups.map().epoch,

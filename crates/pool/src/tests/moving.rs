@@ -591,6 +591,31 @@ fn writes_go_into_the_newest_generation_and_readers_wait_for_its_map() {
     });
 }
 
+/// Would be broken if who reads by a map that lacks the segment's group weren't told that a newer one may come: a program got
+/// EIO after seconds.
+#[test]
+fn who_reads_by_an_old_map_knows_that_it_is_one() {
+    with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
+        let before = (*rig.pool.map()).clone();
+        let changed = placement::new_generation(&before, Scheme::Replicate(3), None, 3);
+        let changed = changed.expect("four");
+        rig.set_map(changed.clone()).await;
+        let bytes = plain(10, 1);
+        let place = rig.write(&bytes).await;
+        let late = Pool::new(rig.world.clone(), before, Vec::new());
+        for nsd in rig.opened.lock().values() {
+            late.add_nsd(nsd.clone());
+        }
+        assert!(!late.is_behind(), "it has asked nobody");
+        let unknown = late.read_whole(&place).await.expect_err("no such group");
+        assert_eq!(unknown.kind(), ErrorKind::Unavailable, "{unknown}");
+        assert!(late.is_behind());
+        late.set_map(changed).await.expect("told");
+        assert!(!late.is_behind(), "it has the newer map");
+        assert_eq!(late.read_whole(&place).await.expect("it is there"), bytes);
+    });
+}
+
 #[test]
 fn a_closed_generation_is_empty_when_no_nsd_has_a_blob_of_it_and_all_know() {
     with_pool(Scheme::Replicate(2), 4, DISK_BYTES, async |rig| {
