@@ -199,6 +199,24 @@ fn a_slow_nsd_delays_no_operation_for_long_and_writes_continue() {
     );
 }
 
+/// Would be broken if what has as many copies as survive four losses couldn't be read back: short files, and tables of the
+/// metadata, without which there is no file system after a restart.
+#[test]
+fn a_pool_that_survives_four_losses_is_there_after_a_restart() {
+    let of_four = place(Scheme::Erasure { k: 2, m: 4 }, 6);
+    run(8, of_four, async |node, place, _faults| {
+        let before = write_files(&node, "before", 2, 400).await;
+        node.client.sync_all().await.unwrap();
+        let world = node.world.clone();
+        node.close().await;
+        let node = Node::open(&world, &place, settings()).await;
+        verify(&node, &before).await;
+        let after = write_files(&node, "after", 2, 500).await;
+        verify(&node, &after).await;
+        node.check_and_close().await;
+    });
+}
+
 /// A map with newer versions of all groups, of which all NSDs have heard. The pool hasn't.
 async fn newer_map(node: &Node) -> PoolMap {
     let mut newer = (*node.pool.map()).clone();

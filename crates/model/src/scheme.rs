@@ -8,7 +8,8 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Received")]
 pub enum Scheme {
-    /// `n` whole copies, 1..=4.
+    /// `n` whole copies, 1..=4 of a pool. A segment of a pool with [`Scheme::PARITY_MAX`] parity pieces may have one more, which
+    /// survive the same losses ([`Scheme::COPIES_MAX`]).
     Replicate(u8),
     /// `k` data pieces (1..=16) and `m` parity pieces (1..=4).
     Erasure {
@@ -39,12 +40,27 @@ impl TryFrom<Received> for Scheme {
 }
 
 impl Scheme {
-    /// Whether there is such a scheme.
+    /// Most parity pieces of a segment.
+    pub const PARITY_MAX: u8 = 4;
+
+    /// Most copies of a segment: a short one of an erasure-coded pool has one more than that has parity pieces.
+    pub const COPIES_MAX: u8 = Self::PARITY_MAX + 1;
+
+    /// Most copies of a segment of a pool of copies.
+    const POOL_COPIES_MAX: u8 = 4;
+
+    /// Whether there is such a scheme, of a segment at least.
     fn is_valid(self) -> bool {
         match self {
-            Self::Replicate(n) => (1..=4).contains(&n),
-            Self::Erasure { k, m } => (1..=16).contains(&k) && (1..=4).contains(&m),
+            Self::Replicate(n) => (1..=Self::COPIES_MAX).contains(&n),
+            Self::Erasure { k, m } => (1..=16).contains(&k) && (1..=Self::PARITY_MAX).contains(&m),
         }
+    }
+
+    /// Whether a pool can have it.
+    fn is_of_pool(self) -> bool {
+        let is_too_wide = matches!(self, Self::Replicate(n) if n > Self::POOL_COPIES_MAX);
+        self.is_valid() && !is_too_wide
     }
 
     /// Most pieces that a segment has (k + m).
@@ -119,6 +135,47 @@ impl FromStr for Scheme {
                 Self::Erasure { k, m }
             }
         };
-        scheme.is_valid().then_some(scheme).ok_or_else(wrong)
+        scheme.is_of_pool().then_some(scheme).ok_or_else(wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(scheme: Scheme) -> Option<Scheme> {
+        let bytes = postcard::to_stdvec(&scheme).unwrap();
+        postcard::from_bytes(&bytes).ok()
+    }
+
+    /// Would be broken if records and messages with short segments of a pool with four parity pieces couldn't be read: these
+    /// have five copies.
+    #[test]
+    fn what_a_segment_can_have_is_read_and_nothing_else() {
+        let copies = (1..=5).map(Scheme::Replicate);
+        let parity = (1..=4).flat_map(|m| [1, 16].map(|k| Scheme::Erasure { k, m }));
+        for scheme in copies.chain(parity) {
+            assert_eq!(read(scheme), Some(scheme));
+        }
+        let coded = [(0, 2), (17, 2), (4, 0), (4, 5)].map(|(k, m)| Scheme::Erasure { k, m });
+        for scheme in [0, 6, 255].map(Scheme::Replicate).into_iter().chain(coded) {
+            assert_eq!(read(scheme), None, "{scheme}");
+        }
+    }
+
+    #[test]
+    fn a_pool_has_at_most_four_copies() {
+        for text in ["replicate(1)", "replicate(4)", "erasure(16+4)"] {
+            let scheme: Scheme = text.parse().unwrap();
+            assert_eq!(scheme.to_string(), text);
+        }
+        for text in [
+            "replicate(0)",
+            "replicate(5)",
+            "erasure(4+5)",
+            "erasure(17+2)",
+        ] {
+            assert!(text.parse::<Scheme>().is_err(), "{text}");
+        }
     }
 }

@@ -60,7 +60,10 @@ pub fn data_ranges(scheme: Scheme, segment_bytes: u32, at: u32, length: u32) -> 
 /// is set, any slots that are left will do, down to one copy.
 #[must_use]
 pub fn scheme_for(pool: Scheme, length: u32, live: usize, degraded: bool) -> Option<Scheme> {
-    let copies = |n: usize| Scheme::Replicate(u8::try_from(n).expect("at most 5 copies"));
+    let copies = |n: usize| {
+        let n = u8::try_from(n).ok().filter(|n| *n <= Scheme::COPIES_MAX);
+        Scheme::Replicate(n.expect("a pool has at most four parity pieces"))
+    };
     match pool {
         Scheme::Replicate(n) => {
             let least = if degraded { 1 } else { usize::from(n).min(2) };
@@ -171,6 +174,17 @@ mod tests {
             Some(Scheme::Replicate(3))
         );
         assert_eq!(scheme_for(WIDE, 65_536, 6, false), Some(WIDE));
+    }
+
+    /// Would be broken if a segment got a scheme that no decoder takes.
+    #[test]
+    fn short_segments_have_as_many_copies_as_survive_what_long_ones_do() {
+        for m in 1..=4 {
+            let pool = Scheme::Erasure { k: 2, m };
+            let short = scheme_for(pool, 10, usize::from(m) + 2, false);
+            assert_eq!(short, Some(Scheme::Replicate(m + 1)));
+            assert_eq!(short.map(Scheme::tolerance), Some(pool.tolerance()));
+        }
     }
 
     #[test]
