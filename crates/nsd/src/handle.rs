@@ -26,6 +26,8 @@ pub(crate) const NSD_WAIT: &str = "an NSD";
 
 /// Most groups of which another node's NSD is believed to have blobs: sixteen times as many as the largest map has.
 const GROUPS_BELIEVED_MAX: usize = 1 << 22;
+/// Most versions of groups in one request: each takes up to ten bytes, and no request is larger than a MiB.
+const LEARNT_PER_CALL: usize = 65_536;
 /// Another node's NSD that hasn't answered anything for this long is avoided.
 const HEARD_MAX: Duration = Duration::from_secs(10);
 /// How often an NSD of another node is asked how it is, unless it has answered something meanwhile.
@@ -428,7 +430,7 @@ impl Handle {
         }
     }
 
-    /// As [`Nsd::learn_groups`].
+    /// As [`Nsd::learn_groups`], however many there are.
     ///
     /// # Errors
     /// As [`Nsd::learn_groups`], and `Unknown` if it didn't answer by the deadline.
@@ -436,8 +438,17 @@ impl Handle {
         match &self.way {
             Way::Local(nsd) => self.bound(nsd.learn_groups(fences), deadline).await,
             Way::Call(_) => {
-                let request = NsdRequest::Learn(fences.to_vec());
-                self.done(&request, Bytes::new(), deadline).await
+                // One at least, also without any: who asks wants to hear that it is there.
+                let mut rest = fences;
+                loop {
+                    let (part, others) = rest.split_at(rest.len().min(LEARNT_PER_CALL));
+                    let request = NsdRequest::Learn(part.to_vec());
+                    self.done(&request, Bytes::new(), deadline).await?;
+                    if others.is_empty() {
+                        return Ok(());
+                    }
+                    rest = others;
+                }
             }
         }
     }

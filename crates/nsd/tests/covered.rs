@@ -1,17 +1,23 @@
-//! Requests of other nodes: what their credits must cover, what is known of the bytes that go back, and which are short
-//! work.
+//! Requests of other nodes: what their credits must cover, how large they are, what is known of the bytes that go back, and
+//! which are short work.
 
-use crate::scene::{IDENTITY, blob, name, on_disk};
-use model::call::{Call, Class, Reply};
+use crate::scene::{IDENTITY, blob, fence, name, on_disk};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use model::call::{Answer, BODY_BYTES_MAX, Call, Class, NoAnswer, Reply};
 use model::checksum::{UNIT, crc32c};
 use model::nsd::{
-    AddressedRequest, LOG_PUTS_MAX, LOG_READ_BYTES, NSD_METHOD, NsdAnswer, NsdRequest,
+    AddressedRequest, GroupFence, LOG_PUTS_MAX, LOG_READ_BYTES, NSD_METHOD, NsdAnswer,
+    NsdCondition, NsdHealth, NsdReply, NsdRequest, NsdUsage,
 };
 use model::{EntryNumber, ErrorKind, NodeId, NodeRun, ShardEpoch, ShardId};
-use nsd::NsdServer;
+use nsd::{Handle, NsdServer};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use world::World;
-use world::call::{Deadline, Service};
+use world::call::{Deadline, Remote, Service};
+use world::sim::Simulation;
 
 /// Another node's call that allows so many bytes.
 fn call(request: &NsdRequest, reply_bytes_max: u32) -> Call {
@@ -183,4 +189,62 @@ fn log_entries_that_come_together_have_the_lengths_that_they_say() {
             assert_eq!(refused, expected, "{count} entries");
         }
     });
+}
+
+/// Learns what fits into a message, and counts it.
+#[derive(Default)]
+struct Learns {
+    versions: AtomicUsize,
+    requests: AtomicUsize,
+}
+
+impl Remote for Learns {
+    fn call(
+        &self,
+        call: Call,
+        _: Deadline,
+    ) -> BoxFuture<'_, std::result::Result<Answer, NoAnswer>> {
+        Box::pin(async move {
+            if call.body.len() > BODY_BYTES_MAX {
+                return Err(NoAnswer::not_run("the request is larger than a frame"));
+            }
+            if let Ok((_, NsdRequest::Learn(fences))) = call.decode::<AddressedRequest>() {
+                self.versions.fetch_add(fences.len(), Ordering::Relaxed);
+                self.requests.fetch_add(1, Ordering::Relaxed);
+            }
+            let from = NodeRun {
+                node: NodeId(2),
+                incarnation: 1,
+            };
+            let condition = NsdCondition {
+                health: NsdHealth::Online,
+                usage: NsdUsage::default(),
+                needs_confirmation: false,
+            };
+            let reply = Ok(NsdReply::Done);
+            let reply = Reply::new(&Ok(NsdAnswer { condition, reply }), Bytes::new());
+            Ok(Answer { from, reply })
+        })
+    }
+}
+
+/// Would be broken if an NSD of another node couldn't be told the versions of all groups of a large pool with closed
+/// generations: one that is drained would never be empty for sure.
+#[test]
+fn versions_of_however_many_groups_fit_into_messages() {
+    let run = async |world: World| {
+        let node = Arc::new(Learns::default());
+        let handle = Handle::remote(&world, IDENTITY.nsd, node.clone(), None);
+        let deadline = Deadline::after(&world, Duration::from_secs(10));
+        for (count, requests) in [(0, 1), (3, 1), (262_144, 4)] {
+            let fences: Vec<GroupFence> = (0..count)
+                .map(|group| fence(u32::MAX - group, u32::MAX))
+                .collect();
+            handle.learn_groups(&fences, deadline).await.unwrap();
+            let learnt = node.versions.swap(0, Ordering::Relaxed);
+            assert_eq!(learnt, fences.len());
+            assert_eq!(node.requests.swap(0, Ordering::Relaxed), requests);
+        }
+    };
+    Simulation::new(1).run(run).finished();
 }
