@@ -283,8 +283,8 @@ fn mount_as_user(path: &Path, options: &MountOptions) -> Result<Device> {
     // One that is killed may have mounted already; what it leaves then is dead, and the next attempt takes it away.
     let ended = fusermount::run(&mut command, MOUNT_MAX)?;
     drop(theirs);
-    if !ended.has_succeeded {
-        let said = ended.said;
+    if !ended.status.success() {
+        let said = ended.complaint.trim();
         let hint = if said.contains("allow_other") {
             "; put `user_allow_other` into /etc/fuse.conf, or mount without it"
         } else if said.contains("open /dev/fuse") {
@@ -480,9 +480,9 @@ fn unmount_as_user(path: &Path, how: Unmount) -> Result<()> {
     }
     command.arg("--").arg(path);
     let ended = fusermount::run(&mut command, UNMOUNT_MAX)?;
-    match ended.has_succeeded {
+    match ended.status.success() {
         true => Ok(()),
-        false => if_unmounted(path, &ended.said, &table::read()),
+        false => if_unmounted(path, ended.complaint.trim(), &table::read()),
     }
 }
 

@@ -24,6 +24,7 @@ mod net;
 mod net_limits;
 mod planted;
 mod points;
+pub mod program;
 mod put_off;
 mod real;
 pub mod sim;

@@ -1,11 +1,7 @@
 //! Runs `shale` on a lab's nodes, and finds what runs there.
 
 use super::{
-    super::machine::{
-        bounded::{self, until},
-        names::NodeNumber,
-        processes,
-    },
+    super::machine::{bounded::until, names::NodeNumber, processes},
     Lab,
     roles::Role,
 };
@@ -13,6 +9,7 @@ use crate::daemon::SLOW_DISKS;
 use crate::process::Process;
 use model::{Error, ErrorKind, Result};
 use std::{path::Path, time::Duration};
+use world::program;
 
 /// A command that only asks.
 const ASK_MAX: Duration = Duration::from_secs(30);
@@ -54,8 +51,8 @@ impl Lab {
             .env_remove("SHALE_DIR")
             .env(SLOW_DISKS, self.faults(node))
             .current_dir("/");
-        let ended = bounded::run(&mut command, "", patience)
-            .map_err(|error| error.while_doing(shown.clone()))?;
+        let ended = program::run(&mut command, "", patience)
+            .map_err(|failure| Error::from(failure).while_doing(shown.clone()))?;
         if ended.status.success() {
             return Ok(ended.output);
         }

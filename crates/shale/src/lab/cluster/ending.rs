@@ -1,7 +1,7 @@
 //! Ends a lab, whatever is left of it, and leaves the machine as it was.
 
 use super::{
-    super::machine::{Machines, bounded, names::NODES_MAX, names::NodeNumber},
+    super::machine::{Machines, names::NODES_MAX, names::NodeNumber},
     DaemonState, Lab, lock, names_of,
     record::{self, Record},
     refuse_others_than_root,
@@ -9,6 +9,7 @@ use super::{
 use crate::directory::lock as daemon_lock;
 use model::{Error, ErrorKind, Result};
 use std::{fs, io, path::Path, process::Command, time::Duration};
+use world::program;
 
 /// Making a node's data durable.
 const SYNC_MAX: Duration = Duration::from_secs(30);
@@ -112,7 +113,7 @@ fn kill_by_lock(node_dir: &Path) -> Result<()> {
     })?;
     let mut command = Command::new(own);
     command.args(["down", "--kill", "--dir"]).arg(node_dir);
-    let ended = bounded::run(&mut command, "", REMOVE_MAX)?;
+    let ended = program::run(&mut command, "", REMOVE_MAX)?;
     if ended.status.success() {
         return Ok(());
     }
@@ -140,7 +141,7 @@ fn remove_data(dir: &Path) -> Result<()> {
     for batch in [paths, vec![dir.join(record::FILE), dir.join(super::LOCK)]] {
         let mut command = Command::new("rm");
         command.args(["-rf", "--one-file-system", "--"]).args(batch);
-        let ended = bounded::run(&mut command, "", REMOVE_MAX)?;
+        let ended = program::run(&mut command, "", REMOVE_MAX)?;
         if !ended.status.success() {
             return Err(Error::new(ErrorKind::Unavailable, ended.complaint).while_doing(doing()));
         }

@@ -1,7 +1,6 @@
 //! Runs `ip` and `tc`, and asks the kernel how a lab's network is now.
 
 use super::{
-    bounded,
     names::{self, Names, NodeNumber},
     plan::{Batch, Bridges, Tool},
 };
@@ -13,6 +12,7 @@ use std::{
     process::Command,
     time::Duration,
 };
+use world::program;
 
 /// No change of a network takes longer, even on a loaded machine.
 const RUN_MAX: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ impl Tools {
         let mut command = self.command(batch.tool, batch.namespace.as_deref());
         command.args(["-batch", "-"]);
         let input = batch.lines.join("\n") + "\n";
-        let ended = bounded::run(&mut command, &input, RUN_MAX)?;
+        let ended = program::run(&mut command, &input, RUN_MAX)?;
         if ended.status.success() {
             return Ok(());
         }
@@ -105,7 +105,7 @@ impl Tools {
     pub fn bridges(&self, names: &Names) -> Result<Bridges> {
         let mut command = self.command(Tool::Ip, Some(&names.hub()));
         command.args(["-json", "link", "show"]);
-        let ended = bounded::run(&mut command, "", RUN_MAX)?;
+        let ended = program::run(&mut command, "", RUN_MAX)?;
         let asked = || format!("asking for the links of the lab's hub, {}", names.hub());
         if !ended.status.success() {
             let text = ended.complaint.trim().to_owned();
