@@ -1,13 +1,13 @@
 //! Locks of programs on several nodes: who waits for whom, who is woken, and what a change of the owner
 //! leaves of them.
 
-use crate::rig::way::{Map, RUN, Way};
+use crate::rig::way::{Map, Way, next_on_another_node};
 use crate::rig::{self, Node, patient, run_patient as run};
 use client::{Client, OpenFlags};
 use metanode::Metanode;
 use model::limits::SESSION_SLOTS;
 use model::lock::{LockDoor, LockOwner, LockTaker};
-use model::{ErrorKind, InodeId, LockKind, LockRange, NodeId, NodeRun, Result};
+use model::{ErrorKind, InodeId, LockKind, LockRange, Result};
 use std::future::{Pending, pending};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -128,6 +128,23 @@ impl Waits {
         assert!(soon.is_ok(), "it still waits");
         self.done.lock().take().unwrap()
     }
+}
+
+/// Waits until so many clients have said at an owner what they hold: each has a file open, which is seen then.
+async fn until_told(owner: &Metanode, world: &World, clients: usize) {
+    while owner.in_use().inodes < clients {
+        world.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A lock is one program's under the next owner, and another one's when that has unlocked it. The owner ends then.
+async fn passes_on(file: InodeId, has: &Program, next: &mut Program, owner: &Arc<Metanode>) {
+    next.follow(owner);
+    let refused = next.lock(file).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    has.set(file, None).await.unwrap();
+    next.lock(file).await.unwrap();
+    owner.close().await.unwrap();
 }
 
 async fn files<const N: usize>(node: &Node) -> [InodeId; N] {
@@ -371,12 +388,7 @@ fn a_lock_is_its_holders_under_the_next_owner_and_those_of_who_stays_away_are_fr
         node.metanode.sync().await.unwrap();
         away.way.cut.store(true, Ordering::Relaxed);
         // Programs that learn of the new owner late: the waiter asks it first.
-        let run = NodeRun {
-            node: NodeId(2),
-            ..RUN
-        };
-        let next = node.next_owner(run).await;
-        next.start_background();
+        let (next, _) = next_on_another_node(&node).await;
         for program in [&mut waiter, &mut away] {
             program.follow(&next);
         }
@@ -440,33 +452,17 @@ fn a_lock_that_ended_without_an_answer_is_its_next_holders_under_the_next_owner(
         let unlocks = world.spawn("unlocks", unlocks);
         waits.woken(&world).await.unwrap();
 
-        let run = NodeRun {
-            node: NodeId(2),
-            ..RUN
-        };
-        let next = node.next_owner(run).await;
-        next.start_background();
-        // Each has a file open, so it is seen when it has said what it holds.
-        let until_told = async |inodes| {
-            while next.in_use().inodes < inodes {
-                world.sleep(Duration::from_millis(1)).await;
-            }
-        };
+        let (next, _) = next_on_another_node(&node).await;
         // Who had the lock before says first what it holds, and asks only later for the end of it again.
         first.follow(&next);
         first.way.slow_ms.store(200, Ordering::Relaxed);
-        until_told(1).await;
+        until_told(&next, &world, 1).await;
         first.way.cut.store(true, Ordering::Relaxed);
         second.follow(&next);
-        until_told(2).await;
+        until_told(&next, &world, 2).await;
         first.way.cut.store(false, Ordering::Relaxed);
         unlocks.await.unwrap();
-        third.follow(&next);
-        let refused = third.lock(locked).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
-        second.set(locked, None).await.unwrap();
-        third.lock(locked).await.unwrap();
-        next.close().await.unwrap();
+        passes_on(locked, &second, &mut third, &next).await;
     });
 }
 
@@ -494,28 +490,12 @@ fn a_lock_that_another_thread_has_ended_is_its_next_holders_under_the_next_owner
         second.lock(locked).await.unwrap();
         node.metanode.sync().await.unwrap();
 
-        let run = NodeRun {
-            node: NodeId(2),
-            ..RUN
-        };
-        let next = node.next_owner(run).await;
-        next.start_background();
-        // Each has a file open, so it is seen when it has said what it holds.
-        let until_told = async |inodes| {
-            while next.in_use().inodes < inodes {
-                world.sleep(Duration::from_millis(1)).await;
-            }
-        };
+        let (next, _) = next_on_another_node(&node).await;
         first.follow(&next);
-        until_told(1).await;
+        until_told(&next, &world, 1).await;
         second.follow(&next);
-        until_told(2).await;
-        third.follow(&next);
-        let refused = third.lock(locked).await.unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::WouldBlock);
-        second.set(locked, None).await.unwrap();
-        third.lock(locked).await.unwrap();
-        next.close().await.unwrap();
+        until_told(&next, &world, 2).await;
+        passes_on(locked, &second, &mut third, &next).await;
     });
 }
 
@@ -533,12 +513,7 @@ fn a_lock_that_was_granted_as_its_owner_ended_is_asked_of_the_next_one() {
         second.way.cut.store(true, Ordering::Relaxed);
         first.set(file, None).await.unwrap();
         world.sleep(Duration::from_millis(100)).await;
-        let run = NodeRun {
-            node: NodeId(2),
-            ..RUN
-        };
-        let next = node.next_owner(run).await;
-        next.start_background();
+        let (next, _) = next_on_another_node(&node).await;
         for program in [&mut first, &mut second] {
             program.follow(&next);
             program.way.cut.store(false, Ordering::Relaxed);
