@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use world::World;
 
-/// How long requests may take that are under way when all are held, for each mount.
+/// How long requests may take that are under way when all are held, of all mounts together.
 const HOLD_MAX: Duration = Duration::from_secs(10);
 
 /// Pause between two attempts to move the facts.

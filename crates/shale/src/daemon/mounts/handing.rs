@@ -1,14 +1,16 @@
 //! Mounts that stay although their node goes on in another way, as the member of a cluster: nobody looks after them for a moment,
 //! and their requests are held meanwhile.
 
-use super::{MAKING_MAX, Mounts, name_in};
+use super::{MAKING_MAX, Mounts, OneMount, name_in};
 use crate::daemon::file_systems::OpenFileSystem;
 use crate::options::Options;
 use fuse::{Door, Held, Mount, Siblings};
+use futures::future::try_join_all;
 use model::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use world::Deadline;
 
 /// Why none can be made, and none ended but by force.
 pub(super) const GIVES_WAY: &str =
@@ -53,10 +55,10 @@ impl HeldMounts {
 }
 
 impl Mounts {
-    /// Holds the requests of all mounts.
+    /// Holds the requests of all mounts at the same time.
     ///
     /// # Errors
-    /// `Busy`: a request is under way still after so long, or a mount is being made. They go on then.
+    /// `Busy`: a request of any of them is under way still after so long, or a mount is being made. They go on then.
     pub async fn hold_all(self: &Arc<Self>, most: Duration) -> Result<HeldMounts> {
         self.is_held.store(true, Ordering::Release);
         let none_else = NoneElse(self.clone());
@@ -78,24 +80,27 @@ impl Mounts {
             return Err(is_being_made());
         }
         let list = self.list.lock().clone();
-        let mut all = Vec::new();
-        for one in list.iter().filter(|one| !one.mount.is_ended()) {
-            let held = one.mount.hold(most).await?;
-            if let Some(door) = one.mount.file_system::<Door>() {
-                let released = self.world.timeout(most, door.until_released()).await;
-                released.map_err(|_| {
-                    let text = "closed files are still being released; try again";
-                    Error::new(ErrorKind::Busy, text)
-                })?;
-            }
-            all.push(HeldMount {
-                mount: one.mount.clone(),
-                held,
-                options: one.options.clone(),
-                siblings: self.siblings_of(&one.options),
-            });
+        let alive = list.iter().filter(|one| !one.mount.is_ended());
+        // At the same time: the programs of each wait as long as the requests of the last one take.
+        let until = Deadline::after(&self.world, most);
+        try_join_all(alive.map(|one| self.hold_one(one, until))).await
+    }
+
+    async fn hold_one(&self, one: &OneMount, until: Deadline) -> Result<HeldMount> {
+        let held = one.mount.hold(until.rest(&self.world)).await?;
+        if let Some(door) = one.mount.file_system::<Door>() {
+            let released = until.bound(&self.world, door.until_released()).await;
+            released.map_err(|_| {
+                let text = "closed files are still being released; try again";
+                Error::new(ErrorKind::Busy, text)
+            })?;
         }
-        Ok(all)
+        Ok(HeldMount {
+            mount: one.mount.clone(),
+            held,
+            options: one.options.clone(),
+            siblings: self.siblings_of(&one.options),
+        })
     }
 
     /// Looks after mounts from now on that were handed over with their requests held. They go on through another client, that of

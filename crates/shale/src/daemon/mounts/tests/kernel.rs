@@ -8,10 +8,10 @@ use crate::daemon::file_systems::{FileSystems, OpenFileSystem};
 use crate::daemon::watchdog::Again;
 use crate::options::Options;
 use client::{Losses, Owner};
-use fuse::{Mount, MountOptions, TransportChoice, Unmount};
+use fuse::{Door, DoorSettings, FileSystem, Mount, MountOptions, TransportChoice, Unmount};
 use futures::FutureExt;
 use futures::future::{BoxFuture, pending};
-use model::owner::{LockCall, OwnerReply, OwnerRequest};
+use model::owner::{LockCall, OwnerReply, OwnerRequest, Usage};
 use model::{Error, ErrorKind, FileSystemName, Result};
 use parking_lot::Mutex;
 use std::fmt::Debug;
@@ -25,6 +25,9 @@ use testkit::own_mounts::{Cover, is_among_own_mounts};
 use tokio::sync::Semaphore;
 use world::World;
 use world::call::{Asked, Local};
+
+#[path = "../../../../tests/fixture/poll.rs"]
+mod poll;
 
 /// An owner that lets doors be made, and answers nothing else.
 struct Doorkeeper;
@@ -120,12 +123,23 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(World, PathBuf, Arc<Gate>, Arc<
 /// A mount of a file system in memory, at a new directory in that of the node; it is made again as one of a file system of this
 /// name.
 async fn mount(world: &World, home: &Path, name: &str, gate: &Gate) -> Arc<OneMount> {
+    let shown = MemoryFileSystem::new(world, MemorySettings::default());
+    mount_of(world, home, name, gate, Arc::new(shown)).await
+}
+
+/// The same of another one.
+async fn mount_of<F: FileSystem>(
+    world: &World,
+    home: &Path,
+    name: &str,
+    gate: &Gate,
+    shown: Arc<F>,
+) -> Arc<OneMount> {
     let place = home.join(name);
     std::fs::create_dir(&place).unwrap();
     let mut how = MountOptions::new(&place);
     how.name = home.display().to_string();
     how.transport = TransportChoice::Classic;
-    let shown = Arc::new(MemoryFileSystem::new(world, MemorySettings::default()));
     let of_mount = world.clone();
     let mounted = world.blocking(move || Mount::start(&of_mount, shown, &how));
     Arc::new(OneMount {
@@ -340,6 +354,58 @@ fn only_force_ends_mounts_that_are_held_and_none_is_made_beside_them() {
         assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
         drop(held);
         assert!(make().is_none(), "it can be made again");
+        mounts.end_all(Unmount::Forced).await.unwrap();
+    });
+}
+
+/// An owner that lets doors begin and end, and tells what is used when it may.
+struct Counts {
+    may: Semaphore,
+}
+
+impl Local<OwnerRequest, Result<OwnerReply>> for Counts {
+    fn ask<'a>(&'a self, request: &'a OwnerRequest) -> Asked<'a, Result<OwnerReply>> {
+        match request {
+            OwnerRequest::Lock(_) => Asked::Ready(Ok(OwnerReply::Done)),
+            OwnerRequest::GetUsage => Asked::Waits(Box::pin(async move {
+                self.may.acquire().await.unwrap().forget();
+                Ok(OwnerReply::Usage(Usage::default()))
+            })),
+            _ => Asked::Waits(Box::pin(pending())),
+        }
+    }
+}
+
+/// Would be broken if mounts were held one after the other: each may take as long as all of them together, and the programs of
+/// those before it wait for that as well.
+#[test]
+fn all_mounts_are_held_at_the_same_time() {
+    run(|world, home, gate, mounts| async move {
+        let patience = Duration::from_secs(60);
+        let owner = Arc::new(Counts {
+            may: Semaphore::new(0),
+        });
+        let file_system = opened(&world, Owner::Here(owner.clone()));
+        let door = Door::new(file_system.client.clone(), DoorSettings::default());
+        let door = Arc::new(door.await.unwrap());
+        let slow = mount_of(&world, &home, "slow", &gate, door).await;
+        let other = mount(&world, &home, "other", &gate).await;
+        mounts.list.lock().extend([slow.clone(), other.clone()]);
+        let place = home.join("slow");
+        let asks = std::thread::spawn(move || rustix::fs::statvfs(&place));
+        let waits = |one: &OneMount| !one.mount.waiting().is_empty();
+        poll::eventually("a request is under way", patience, || waits(&slow));
+        let mut holding = pin!(mounts.hold_all(patience * 2));
+        assert!(holding.as_mut().now_or_never().is_none());
+        let place = home.join("other/file");
+        let writes = std::thread::spawn(move || std::fs::write(place, "held"));
+        poll::eventually("the other one is held", patience, || waits(&other));
+        owner.may.add_permits(1);
+        let held = holding.await.unwrap();
+        asks.join().unwrap().unwrap();
+        assert!(waits(&other), "as long as all are held");
+        drop(held);
+        writes.join().unwrap().unwrap();
         mounts.end_all(Unmount::Forced).await.unwrap();
     });
 }
