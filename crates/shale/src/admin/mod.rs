@@ -5,7 +5,9 @@ pub mod repair;
 pub mod stopping;
 mod waits;
 
-pub use waits::{LeaseRest, MemberLine, Wait, WaitPart, Waits};
+pub use waits::{
+    BECOMES_FIRST, BECOMES_FIRST_REMEDY, LeaseRest, MemberLine, Wait, WaitPart, Waits,
+};
 
 use repair::ClusterRepair;
 use serde::{Deserialize, Serialize};

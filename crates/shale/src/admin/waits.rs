@@ -2,6 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+/// What programs wait for in the pause in which their node becomes the first one of a cluster; a colon follows, and for what that
+/// waits.
+pub const BECOMES_FIRST: &str = "the node to become the first one of a cluster";
+/// What can be done about that.
+pub const BECOMES_FIRST_REMEDY: &str = "nothing: they go on by themselves, mostly within seconds; if it lasts, `etcd.log` and `daemon.log` in the node's \
+     directory say why, and `shale down` ends it: what programs have open is lost then, what was synced is not";
+
 /// Answer of `waiters`.
 #[derive(Serialize, Deserialize, Debug, Clone, Default)]
 pub struct Waits {

@@ -183,7 +183,7 @@ fn grow(dir: &Path, wanted: &Wanted) -> Result<Status> {
     ask::<serde_json::Value>(dir, "/v1/cluster", &planned)?;
     let begun = Instant::now();
     loop {
-        // While it is between the two it answers nobody.
+        // Between the two it has no status to tell.
         match running(dir) {
             Ok(Some(status)) if status.cluster.is_some() => return Ok(status),
             Ok(None) => {

@@ -2,6 +2,7 @@
 
 use super::health::{ClusterFacts, Facts, MountFacts, left_apart, left_in};
 use super::member::etcd_members::data_directory;
+use super::mounts::HOLDS;
 use super::serving::Serving;
 use crate::admin::{Health, MemoryLine, ShardStatus, Status};
 use metanode::Metanode;
@@ -128,6 +129,7 @@ impl Serving {
             missing: missing.map(|why| (own, why)),
             dead: self.mounts.dead(),
             lines: self.mounts.lines(),
+            held: self.mounts.held_for().map(|_| HOLDS),
         }
     }
 }

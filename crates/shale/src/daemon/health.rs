@@ -9,7 +9,7 @@ pub use disk::{left_apart, left_in};
 use super::stop_mark::{Stage, Stop};
 mod reaching;
 
-use crate::admin::{Health, HealthEvent, MountLine};
+use crate::admin::{BECOMES_FIRST, BECOMES_FIRST_REMEDY, Health, HealthEvent, MountLine};
 use fuse::WaitingRequest;
 use model::{ErrorKind, NsdId, map::NsdState, nsd::NsdHealth};
 use node::NsdView;
@@ -159,6 +159,8 @@ pub struct MountFacts {
     pub dead: Vec<(PathBuf, String)>,
     /// The node's mounts.
     pub lines: Vec<MountLine>,
+    /// For what their requests are held, if they are: the node becomes the first one of a cluster.
+    pub held: Option<&'static str>,
 }
 
 /// Earlier observations, for events that only show over time.
@@ -247,6 +249,7 @@ impl History {
         events.extend(metadata_event(facts));
         events.extend(cluster_events(facts));
         events.extend(mount_events(facts));
+        events.extend(facts.mounts.held.map(held_event));
         events.extend(nsd_events(facts, &seen));
         events.extend(failure_events(facts, &seen));
         events.extend(pace_events(facts));
@@ -626,6 +629,19 @@ fn session_event(facts: &Facts, seen: &Seen) -> Option<HealthEvent> {
     Some(event(WARNING, "client session", what, remedy))
 }
 
+/// `shale health` of a node while the requests of its mounts are held, because of `why`, and nothing else can be said.
+pub fn while_held(why: &str) -> Health {
+    Health {
+        state: "degraded".into(),
+        events: vec![held_event(why)],
+    }
+}
+
+fn held_event(why: &str) -> HealthEvent {
+    let what = format!("every request of programs waits for {BECOMES_FIRST}: {why}");
+    event(WARNING, "programs", what, BECOMES_FIRST_REMEDY)
+}
+
 /// Programs that hang, or soon will.
 fn waiting_event(facts: &Facts) -> Option<HealthEvent> {
     let is_long = |it: &&WaitingRequest| it.since >= WAITED_LONG && it.request != LOCK_REQUEST;
@@ -839,6 +855,7 @@ fn mount_events(facts: &Facts) -> Vec<HealthEvent> {
         missing,
         dead,
         lines,
+        held: _,
     } = &facts.mounts;
     let missing = missing.iter().map(|(mount, why)| {
         let what = format!("the mount isn't made yet; it is tried again until it is: {why}");

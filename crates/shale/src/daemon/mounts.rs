@@ -8,7 +8,7 @@ mod tests;
 mod uses;
 
 pub use again::LeftMount;
-pub use handing::HeldMount;
+pub use handing::{HOLDS, HeldMount};
 
 use super::file_systems::{FileSystems, OpenFileSystem};
 use super::watchdog::{Guard, MountNumber};
@@ -66,8 +66,8 @@ pub struct Mounts {
     closed: AtomicBool,
     /// The same for ever: this run of the node has ended.
     is_over: AtomicBool,
-    /// The requests of all are held, or about to be.
-    is_held: AtomicBool,
+    /// Since when the requests of all are held, or about to be.
+    held_since: Mutex<Option<world::Instant>>,
     /// Dead ones that are being made again, and for which nobody waits.
     left: Mutex<Vec<Arc<again::Dead>>>,
     /// A dead one may have been taken away, or isn't to be made again.
@@ -123,7 +123,7 @@ impl Mounts {
             attempt: Arc::default(),
             closed: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            is_held: AtomicBool::new(false),
+            held_since: Mutex::default(),
             left: Mutex::default(),
             dead_ends: tokio::sync::Notify::new(),
             failed: tokio::sync::Notify::new(),
@@ -218,7 +218,7 @@ impl Mounts {
                 "the node is going down",
             ));
         }
-        if self.is_held.load(Ordering::Acquire) {
+        if self.held_for().is_some() {
             return Err(Error::new(ErrorKind::ShuttingDown, handing::GIVES_WAY));
         }
         let is_served = |one: &&Arc<OneMount>| !one.mount.is_ended();
@@ -476,7 +476,7 @@ impl Mounts {
         how: Unmount,
         ended: &mut Vec<Arc<OneMount>>,
     ) -> Result<Vec<String>> {
-        if how != Unmount::Forced && self.is_held.load(Ordering::Acquire) {
+        if how != Unmount::Forced && self.held_for().is_some() {
             return Err(Error::new(ErrorKind::Busy, handing::GIVES_WAY));
         }
         // Those waiting for their turn are refused; the one being made ends with the others.
@@ -649,6 +649,12 @@ impl Mounts {
     pub fn waiting(&self) -> Vec<WaitingRequest> {
         let list = self.list.lock().clone();
         list.iter().flat_map(|one| one.mount.waiting()).collect()
+    }
+
+    /// For how long the requests of all have been held, or about to be; `None`: they aren't.
+    pub fn held_for(&self) -> Option<Duration> {
+        let since = (*self.held_since.lock())?;
+        Some(self.world.now() - since)
     }
 
     /// Requests that the kernel keeps because as many of a mount wait as may, and where that is.

@@ -1,9 +1,10 @@
 //! What waits on this node, for `shale waiters`: programs' requests, the waits inside, and what is to be known to put
 //! them together with those of other nodes.
 
+use super::mounts::HOLDS;
 use super::running::Running;
 use super::serving::Serving;
-use crate::admin::{Wait, WaitPart, Waits};
+use crate::admin::{BECOMES_FIRST, Wait, WaitPart, Waits};
 use coordination::Roster;
 use fuse::{HeldBack, WaitingRequest};
 use model::call::Method;
@@ -44,6 +45,8 @@ impl Serving {
         let mut waits: Vec<Wait> = requests.iter().map(of_request).collect();
         let held = self.mounts.held_back();
         waits.extend(held.iter().map(|(place, held)| of_held_back(place, *held)));
+        let held_for = self.mounts.held_for();
+        waits.extend(held_for.map(|held_for| of_all(held_for, HOLDS)));
         waits.extend(inside.iter().map(|waiter| places.of_waiter(waiter)));
         waits.sort_by_key(|wait| std::cmp::Reverse(wait.milliseconds));
         let more = waits.len().saturating_sub(TOLD_MAX);
@@ -145,6 +148,19 @@ fn of_held_back(place: &Path, held: HeldBack) -> Wait {
             place.display()
         ),
         milliseconds: milliseconds(held.since),
+        trace: String::new(),
+        from: None,
+        is_link: false,
+        part: WaitPart::Wait,
+    }
+}
+
+/// All requests of programs are held, because their node becomes the first one of a cluster, which waits for this.
+pub fn of_all(held_for: Duration, why: &str) -> Wait {
+    Wait {
+        what: "every request of programs".into(),
+        cause: format!("{BECOMES_FIRST}: {why}"),
+        milliseconds: milliseconds(held_for),
         trace: String::new(),
         from: None,
         is_link: false,

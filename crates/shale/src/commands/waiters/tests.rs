@@ -1,7 +1,7 @@
 //! Chains of waits: from a program on one node to the disk, lease or lock at the end, whatever is missing in between.
 
 use super::*;
-use crate::admin::{LeaseRest, Wait, WaitPart};
+use crate::admin::{BECOMES_FIRST, BECOMES_FIRST_REMEDY, LeaseRest, Wait, WaitPart};
 use chains::Item;
 
 const TRACE: &str = "00000000000000aa";
@@ -385,4 +385,25 @@ fn what_has_waited_for_a_second_is_shown_and_what_waits_for_less_is_counted() {
     assert!(!both.iter().any(|line| line.contains("process 999 ")));
     let rest = both.last().map(String::as_str);
     assert_eq!(rest, Some("1 have waited for less than 1 s"));
+}
+
+/// Would be broken if people weren't told what they can do while their node becomes a cluster's.
+#[test]
+fn a_pause_in_which_a_node_becomes_a_clusters_is_told_with_what_can_be_done() {
+    let every = Wait {
+        what: "every request of programs".into(),
+        cause: format!("{BECOMES_FIRST}: etcd is away"),
+        ..wait(WaitPart::Wait, 3, "", None)
+    };
+    let answer = Waits {
+        waits: vec![every],
+        ..Waits::default()
+    };
+    let lines = printed(&known(vec![answer], &[]));
+    let waits = "every request of programs waits for the node to become the first one of a cluster";
+    let expected = [
+        format!("{waits}: etcd is away"),
+        format!("  ({BECOMES_FIRST_REMEDY})"),
+    ];
+    assert_eq!(lines, expected);
 }

@@ -1,7 +1,7 @@
 //! What is said of a link of a chain, and what can be done where a chain ends. Pure.
 
 use super::chains::{Chains, Item, Known, Link, Place};
-use crate::admin::{Wait, WaitPart};
+use crate::admin::{BECOMES_FIRST, BECOMES_FIRST_REMEDY, Wait, WaitPart};
 use serde::Serialize;
 use world::SPACE_WAIT;
 
@@ -205,6 +205,9 @@ fn remedy(chains: &Chains<'_>, known: &Known, item: Item) -> Option<String> {
         }
         WaitPart::Wait if wait.cause == SPACE_WAIT => {
             Some("delete files, or add an NSD with `shale nsd add`".into())
+        }
+        WaitPart::Wait if wait.cause.starts_with(BECOMES_FIRST) => {
+            Some(BECOMES_FIRST_REMEDY.into())
         }
         _ => None,
     }

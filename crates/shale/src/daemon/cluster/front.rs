@@ -1,10 +1,11 @@
 //! The admin socket of a cluster's node: open as long as its daemon lives, over all runs of the node.
 //!
 //! While a run serves, requests go to it. While there is none (the node joins, or joins again after an expulsion),
-//! people can end the daemon and are told what it waits for.
+//! people can end the daemon and are told what it waits for; and, if programs' requests are held meanwhile because the node
+//! becomes the first one of a cluster, that they wait for it.
 
-use crate::admin::{Refusal, Shutdown, Stopping, client::SOCKET};
-use crate::daemon::{door, supervisor};
+use crate::admin::{Refusal, Shutdown, Stopping, Waits, client::SOCKET};
+use crate::daemon::{door, health, supervisor, waits};
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
@@ -17,14 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tower::ServiceExt;
-use world::{Task, World};
+use world::{Instant, Task, World};
 
 /// Time for answers in flight when the daemon ends.
 const ANSWERS_END: Duration = Duration::from_secs(2);
 
 /// What answers at the socket.
 pub struct Front {
+    world: World,
     state: Mutex<Now>,
+    /// Since when the requests of programs are held, if they are.
+    held_since: Mutex<Option<Instant>>,
     /// Somebody has asked for the daemon's end while no run served.
     ends: watch::Sender<bool>,
     closed: watch::Sender<bool>,
@@ -41,7 +45,6 @@ enum Now {
 /// The open socket.
 pub struct Open {
     pub front: Arc<Front>,
-    world: World,
     task: Task<()>,
 }
 
@@ -57,7 +60,9 @@ impl Front {
                 .while_doing(format!("listening on {}", path.display()))
         })?;
         let front = Arc::new(Self {
+            world: world.clone(),
             state: Mutex::new(Now::Waits("it is starting".into())),
+            held_since: Mutex::new(None),
             ends: watch::Sender::new(false),
             closed: watch::Sender::new(false),
         });
@@ -69,7 +74,6 @@ impl Front {
         let serving = door::serve(world.clone(), listener, routes, until);
         Ok(Open {
             front,
-            world: world.clone(),
             task: world.spawn("admin API", serving),
         })
     }
@@ -85,6 +89,16 @@ impl Front {
         let why = why.into();
         supervisor::tell(&format!("STATUS={}", why.replace('\n', " ")));
         *self.state.lock() = Now::Waits(why);
+    }
+
+    /// Programs wait since then, until [`Front::lets_go`]: people who ask why are told what no run serves for.
+    pub fn holds_since(&self, since: Instant) {
+        *self.held_since.lock() = Some(since);
+    }
+
+    /// Programs don't wait any more for the node to become the first one of a cluster.
+    pub fn lets_go(&self) {
+        *self.held_since.lock() = None;
     }
 
     /// Whether somebody has asked for the end while no run served.
@@ -104,7 +118,7 @@ impl Open {
     /// Takes no more requests, and waits a moment until clients have their answers.
     pub async fn close(self) {
         self.front.closed.send_replace(true);
-        let _ = self.world.timeout(ANSWERS_END, self.task).await;
+        let _ = self.front.world.timeout(ANSWERS_END, self.task).await;
     }
 }
 
@@ -125,11 +139,20 @@ async fn any(State(front): State<Arc<Front>>, request: Request) -> Response {
 impl Front {
     /// Answers while no run serves.
     async fn between(&self, request: Request, why: &str) -> Response {
-        match (request.method(), request.uri().path()) {
-            (&Method::GET, "/v1/ping") => {
+        let held_since = *self.held_since.lock();
+        match (request.method(), request.uri().path(), held_since) {
+            (&Method::GET, "/v1/ping", _) => {
                 Json(serde_json::json!({ "joins": true })).into_response()
             }
-            (&Method::POST, "/v1/shutdown") => {
+            (&Method::GET, "/v1/waiters", Some(since)) => {
+                let answer = Waits {
+                    waits: vec![waits::of_all(self.world.now() - since, why)],
+                    ..Waits::default()
+                };
+                Json(answer).into_response()
+            }
+            (&Method::GET, "/v1/health", Some(_)) => Json(health::while_held(why)).into_response(),
+            (&Method::POST, "/v1/shutdown", _) => {
                 // The door has bounded its size.
                 let body = to_bytes(request.into_body(), usize::MAX).await;
                 let body = body.unwrap_or_default();
@@ -166,7 +189,38 @@ fn refuse(status: StatusCode, kind: ErrorKind, why: impl ToString) -> Response {
 mod tests {
     use super::*;
     use crate::admin::client::Admin;
-    use crate::admin::{Progress, Stopping};
+    use crate::admin::{BECOMES_FIRST, Health, Progress, Stopping};
+
+    /// Would be broken if people were told nothing of use about programs that hang because their node becomes a cluster's.
+    #[test]
+    fn while_requests_are_held_people_are_told_for_what_programs_wait() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let (world, home) = (World::real(), tempfile::tempdir().unwrap());
+            let open = Front::open(&world, home.path()).unwrap();
+            let (front, admin) = (open.front.clone(), Admin::of(home.path()));
+            front.waits("etcd is away");
+            let waiters = || admin.ask::<Waits>(Method::GET, "/v1/waiters", ());
+            waiters().await.unwrap_err();
+            front.holds_since(world.now());
+            let told = waiters().await.unwrap().waits;
+            assert_eq!(told.len(), 1, "{told:?}");
+            assert_eq!(told[0].cause, format!("{BECOMES_FIRST}: etcd is away"));
+            let health = admin.ask::<Health>(Method::GET, "/v1/health", ()).await;
+            let told = health.unwrap().events;
+            assert!(told[0].message.ends_with("etcd is away"), "{told:?}");
+            assert!(!told[0].remedy.is_empty());
+            // What no run can say isn't made up.
+            let status = admin.ask::<Progress>(Method::GET, "/v1/status", ()).await;
+            assert_eq!(status.unwrap_err().kind(), ErrorKind::Unavailable);
+            front.lets_go();
+            waiters().await.unwrap_err();
+            open.close().await;
+        });
+    }
 
     #[test]
     fn between_two_runs_the_daemon_says_what_it_waits_for_and_can_be_ended() {

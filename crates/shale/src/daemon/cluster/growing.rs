@@ -27,7 +27,7 @@ use model::{Error, ErrorKind, NodeRun, Result};
 use node::Node;
 use std::sync::Arc;
 use std::time::Duration;
-use world::World;
+use world::{Instant, World};
 
 /// How long requests may take that are under way when all are held, of all mounts together.
 const HOLD_MAX: Duration = Duration::from_secs(10);
@@ -47,6 +47,8 @@ pub(in crate::daemon) struct Grown {
 struct Left {
     legacy: Legacy,
     mounts: Vec<HeldMount>,
+    /// Since when their requests are held.
+    held_since: Instant,
 }
 
 /// What the daemon of the cluster's node goes on with.
@@ -72,6 +74,11 @@ impl Grown {
     pub(in crate::daemon) async fn end(self) -> Result<()> {
         drop(self.left);
         self.node.close_left().await
+    }
+
+    /// Since when programs wait.
+    pub(super) fn held_since(&self) -> Instant {
+        self.left.held_since
     }
 
     /// Closes what is left of the node, and returns its settings, its place in the cluster and all that goes on.
@@ -157,6 +164,7 @@ async fn begin(serving: &Serving, node: &Arc<Node>, cluster: &ClusterConfig) -> 
     founding::until_answered(world, dir, cluster, &base.coordination).await?;
     // Most of it before programs wait.
     serving.running.sync_all().await?;
+    let held_since = world.now();
     let held = serving.mounts.hold_all(HOLD_MAX).await?;
     let begun = world.now();
     let legacy = node.leave().await?;
@@ -170,7 +178,11 @@ async fn begin(serving: &Serving, node: &Arc<Node>, cluster: &ClusterConfig) -> 
         config,
         base,
         node: node.clone(),
-        left: Left { legacy, mounts },
+        left: Left {
+            legacy,
+            mounts,
+            held_since,
+        },
     })
 }
 
@@ -206,7 +218,7 @@ pub(super) async fn go_on(
     moving: Moving,
     (front, signals): (&Front, &Signals),
 ) -> Result<Option<Vec<Arc<Door>>>> {
-    let Left { legacy, mounts } = moving.left;
+    let Left { legacy, mounts, .. } = moving.left;
     let opened = tokio::select! {
         biased;
         () = front.told_to_end() => return Ok(None),
@@ -214,6 +226,7 @@ pub(super) async fn go_on(
         opened = here.open_left(legacy) => opened?,
     };
     let doors = serving.mounts.take_over(mounts, &opened);
+    front.lets_go();
     tracing::info!("programs go on");
     Ok(Some(doors))
 }

@@ -38,7 +38,7 @@ use coordination::etcd::{
     Etcd, EtcdCertificates, EtcdPeerCertificate, EtcdServer, EtcdSettings, HEARTBEAT,
 };
 use etcd::{EtcdHandle, EtcdProcess};
-use front::Front;
+use front::{Front, Open};
 use growing::{Begun, Grown};
 use model::{Error, ErrorKind, NodeId, NodeRun, Result};
 use node::{Member, MemberSettings, Protection, Renew};
@@ -76,11 +76,12 @@ pub(crate) async fn live(
     on_demand: bool,
 ) -> Result<()> {
     let signals = Signals::catch(world);
+    let open = Front::open(world, dir)?;
     let how = How {
         on_demand,
         begun: None,
     };
-    live_with(world, dir, (config, cluster), how, &signals).await
+    live_with(world, dir, (config, cluster), how, (open, &signals)).await
 }
 
 /// As [`live`], of a node that was alone until now, and goes on in this process with what programs have.
@@ -93,12 +94,24 @@ pub(crate) async fn go_on(
     grown: Grown,
     signals: &Signals,
 ) -> Result<()> {
+    // First: programs wait, and the end of what is left may take a while. People who ask are answered meanwhile.
+    let open = match Front::open(world, dir) {
+        Ok(open) => open,
+        Err(error) => {
+            // What programs have can't go on.
+            let _ = grown.end().await;
+            return Err(error);
+        }
+    };
+    open.front.holds_since(grown.held_since());
+    open.front
+        .waits("what served it alone must end, and be durable");
     let (config, cluster, begun) = grown.close().await;
     let how = How {
         on_demand: false,
         begun: Some(begun),
     };
-    live_with(world, dir, (config, cluster), how, signals).await
+    live_with(world, dir, (config, cluster), how, (open, signals)).await
 }
 
 /// How the daemon of a cluster's node begins.
@@ -113,9 +126,8 @@ async fn live_with(
     dir: &Path,
     place: (NodeConfig, ClusterConfig),
     how: How,
-    signals: &Signals,
+    (open, signals): (Open, &Signals),
 ) -> Result<()> {
-    let open = Front::open(world, dir)?;
     let front = open.front.clone();
     let result = live_in(world, dir, place, how, (&*front, signals)).await;
     // A run that was expelled has left its mounts to the next one, which hasn't come.

@@ -788,3 +788,20 @@ fn programs_that_wait_for_long_are_reported_but_not_those_that_wait_for_locks() 
     );
     assert!(event.remedy.contains("shale waiters"), "{event:?}");
 }
+
+/// Would be broken if nobody were told why programs hang while their node becomes a cluster's.
+#[test]
+fn requests_that_are_held_are_told_with_what_can_be_done() {
+    let mut facts = well();
+    facts.mounts.held = Some("etcd is away");
+    let event = only(&facts);
+    assert_eq!(
+        (event.severity.as_str(), event.subject.as_str()),
+        (WARNING, "programs")
+    );
+    assert!(event.message.ends_with(": etcd is away"), "{event:?}");
+    // The same if nothing else is known.
+    let health = while_held("etcd is away");
+    assert_eq!(health.state, "degraded");
+    assert_eq!(health.events, [event]);
+}

@@ -16,6 +16,10 @@ use world::Deadline;
 pub(super) const GIVES_WAY: &str =
     "the node is becoming the first one of a cluster; try again in some seconds";
 
+/// What those who wait are waiting for until all is handed over.
+pub const HOLDS: &str =
+    "requests that are under way must end, and all that they have changed be durable";
+
 /// A mount whose requests are held. Dropped, it goes on as it was; it ends by force if nobody looks after it any more.
 pub struct HeldMount {
     /// First: what waits then isn't answered by a client that is closed.
@@ -37,7 +41,7 @@ struct NoneElse(Arc<Mounts>);
 
 impl Drop for NoneElse {
     fn drop(&mut self) {
-        self.0.is_held.store(false, Ordering::Release);
+        *self.0.held_since.lock() = None;
     }
 }
 
@@ -60,7 +64,7 @@ impl Mounts {
     /// # Errors
     /// `Busy`: a request of any of them is under way still after so long, or a mount is being made. They go on then.
     pub async fn hold_all(self: &Arc<Self>, most: Duration) -> Result<HeldMounts> {
-        self.is_held.store(true, Ordering::Release);
+        *self.held_since.lock() = Some(self.world.now());
         let none_else = NoneElse(self.clone());
         Ok(HeldMounts {
             all: self.hold_each(most).await?,

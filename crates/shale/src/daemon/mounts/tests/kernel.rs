@@ -346,7 +346,9 @@ fn only_force_ends_mounts_that_are_held_and_none_is_made_beside_them() {
             assert_eq!(refused.kind(), ErrorKind::Busy, "one is being made");
         }
         let make = || mounts.add(&other, &options).now_or_never();
+        assert!(mounts.held_for().is_none(), "it goes on");
         let held = mounts.hold_all(most).await.unwrap();
+        assert!(mounts.held_for().is_some(), "people are told");
         let refused = mounts.end_all(Unmount::IfIdle).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Busy);
         assert!(!one.mount.is_ended());
