@@ -1,4 +1,4 @@
-//! What is left of a mount that has ended and that nobody has unmounted.
+//! What is left of a mount that has ended, or refuses, and that nobody has unmounted.
 
 use crate::copies::Identity;
 use crate::mounting;
@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use tokio::sync::watch;
 use world::World;
 
-/// A mount that has ended, or is about to, and that may be left in the tree of files: whoever comes there gets ENOTCONN.
+/// A mount that has ended, or is about to, and that may be left in the tree of files: whoever comes there gets ENOTCONN, or EIO
+/// from one that refuses ([`Mount::leave_refusing`](crate::Mount::leave_refusing)).
 /// It keeps nothing of its file system, and dropping it changes nothing.
 #[derive(Clone)]
 pub struct DeadMount {
@@ -50,7 +51,7 @@ impl DeadMount {
         *self.ended.borrow() && !self.identity.is_covered_in(&table::read())
     }
 
-    /// Waits until it has ended, and no request runs any more.
+    /// Waits until it has ended or refuses, and no request runs any more.
     pub async fn ended(&self) {
         // An error means that the threads are gone too.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;

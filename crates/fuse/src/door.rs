@@ -21,7 +21,7 @@ use crate::verbs::{
     Caller, CopyRange, Create, Fallocate, FileSystemSpace, Found, InodeEntry, Lock, LockConflict,
     Make, Open, OpenMode, Opened, Read, Release, SetXattr, Shown, Validity, Write, is_writing,
 };
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use client::{
     Allocate, Asked, Client, LockDoor, LockOwner, LockTaker, OpenFlags, ReadTraces, Seek,
@@ -78,8 +78,8 @@ impl Default for DoorSettings {
 
 /// The file system of a client.
 pub struct Door {
-    /// Loaded by every request.
-    client: ArcSwap<Client>,
+    /// Loaded by every request. None once the door is deserted.
+    client: ArcSwapOption<Client>,
     settings: DoorSettings,
     /// The directory that is the root of the mount. There its node id and inode number are 1, as
     /// the kernel demands; no other inode below it can have that number.
@@ -149,7 +149,7 @@ impl Door {
         let lock_door = client.begin_lock_door().await?;
         let sibling = siblings.join(root, client.world().now(), settings.valid);
         Ok(Self {
-            client: ArcSwap::new(client),
+            client: ArcSwapOption::new(Some(client)),
             settings,
             root,
             sibling: Mutex::new(Some(Arc::new(sibling))),
@@ -973,5 +973,10 @@ impl FileSystem for Door {
             held.push(self.root);
         }
         self.let_go(held);
+    }
+
+    /// The client's memory is needed for another one.
+    fn deserted(&self) {
+        self.client.store(None);
     }
 }

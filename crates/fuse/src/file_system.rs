@@ -271,4 +271,6 @@ pub trait FileSystem: Send + Sync + 'static {
     fn mounted(&self, _notifier: &Notifier) {}
     /// The mount has ended: no more requests come.
     fn unmounted(&self) {}
+    /// After [`FileSystem::unmounted`], of a mount that stays and refuses all requests: what answered them isn't needed any more.
+    fn deserted(&self) {}
 }

@@ -2,7 +2,8 @@
 //!
 //! *A request* enters before it asks the file system, and leaves with its answer. *Who holds the gate* ([`Held`]) lets none
 //! begin, and waits until none is inside. A wait for another program's lock may last for ever: it is broken off, leaves, and
-//! asks again when it may enter again. A request whose program is killed before it has entered is answered without.
+//! asks again when it may enter again. A request whose program is killed before it has entered is answered without. *A gate that
+//! refuses* lets none in any more: what answers them has gone.
 //!
 //! They are counted in parts, so that threads don't wait for each other's writes. Who enters counts and then looks whether the
 //! gate is shut; who shuts it does that and then counts. Both in one order that all threads agree on: one of them sees the other.
@@ -12,7 +13,7 @@ use model::{Error, ErrorKind, Result};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -20,6 +21,13 @@ use world::World;
 
 /// Parts of the count.
 const PARTS: usize = 64;
+
+/// Requests enter.
+const OPEN: u8 = 0;
+/// They wait: somebody holds the gate.
+const SHUT: u8 = 1;
+/// None enters any more.
+const REFUSES: u8 = 2;
 
 /// The part of the next thread.
 static NEXT_PART: AtomicUsize = AtomicUsize::new(0);
@@ -38,20 +46,20 @@ struct Part(AtomicUsize);
 #[derive(Debug)]
 pub(crate) struct Gate {
     parts: [Part; PARTS],
-    is_shut: AtomicBool,
-    /// Signals that a request has left while it was shut.
+    state: AtomicU8,
+    /// Signals that a request has left while it wasn't open.
     left: Notify,
-    /// Signals that it was opened.
-    opened: Notify,
+    /// Signals that it was opened, or refuses.
+    changed: Notify,
 }
 
 impl Default for Gate {
     fn default() -> Self {
         Self {
             parts: std::array::from_fn(|_| Part::default()),
-            is_shut: AtomicBool::new(false),
+            state: AtomicU8::new(OPEN),
             left: Notify::new(),
-            opened: Notify::new(),
+            changed: Notify::new(),
         }
     }
 }
@@ -66,7 +74,7 @@ pub(crate) struct Inside<'a> {
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
         self.gate.parts[self.part].0.fetch_sub(1, Ordering::SeqCst);
-        if self.gate.is_shut.load(Ordering::SeqCst) {
+        if self.gate.state() != OPEN {
             self.gate.left.notify_waiters();
         }
     }
@@ -82,13 +90,28 @@ pub struct Held {
 impl Drop for Held {
     fn drop(&mut self) {
         self.waits.go_on();
-        self.gate.is_shut.store(false, Ordering::SeqCst);
-        self.gate.opened.notify_waiters();
+        // Unless it refuses by now.
+        if self.gate.turn(SHUT, OPEN).is_ok() {
+            self.gate.changed.notify_waiters();
+        }
     }
 }
 
 impl Gate {
-    /// Waits until the gate is open, and enters. `None`: its program was killed while it waited.
+    fn state(&self) -> u8 {
+        self.state.load(Ordering::SeqCst)
+    }
+
+    /// From one state to another, if it is in that one.
+    ///
+    /// # Errors
+    /// In which it is.
+    fn turn(&self, from: u8, to: u8) -> std::result::Result<u8, u8> {
+        let order = Ordering::SeqCst;
+        self.state.compare_exchange(from, to, order, order)
+    }
+
+    /// Waits until the gate is open, and enters. `None`: its program was killed while it waited, or the gate refuses.
     pub(crate) async fn enter<'a>(&'a self, world: &World) -> Option<Inside<'a>> {
         match self.enter_now() {
             Some(inside) => Some(inside),
@@ -100,42 +123,68 @@ impl Gate {
     async fn enter_later<'a>(&'a self, world: &World) -> Option<Inside<'a>> {
         loop {
             // First: that it is opened then isn't missed.
-            let mut opened = pin!(self.opened.notified());
+            let mut changed = pin!(self.changed.notified());
             if let Some(inside) = self.enter_now() {
                 return Some(inside);
             }
             // Whoever gives a request up wakes it.
-            let is_opened = poll_fn(|context| match world.is_given_up() {
+            let has_changed = poll_fn(|context| match world.is_given_up() || self.refuses() {
                 true => Poll::Ready(false),
-                false => opened.as_mut().poll(context).map(|()| true),
+                false => changed.as_mut().poll(context).map(|()| true),
             });
-            if !is_opened.await {
+            if !has_changed.await {
                 return None;
             }
         }
     }
 
-    /// Enters, unless somebody holds it.
+    /// Enters, unless somebody holds it, or it refuses.
     pub(crate) fn enter_now(&self) -> Option<Inside<'_>> {
         let part = OWN_PART.with(|own| *own);
         self.parts[part].0.fetch_add(1, Ordering::SeqCst);
         let inside = Inside { gate: self, part };
-        let is_shut = self.is_shut.load(Ordering::SeqCst);
-        (!is_shut).then_some(inside)
+        (self.state() == OPEN).then_some(inside)
+    }
+
+    /// Lets none in any more, and who waits before it goes. Those inside are still to leave: see [`Gate::until_empty`].
+    pub(crate) fn refuse(&self) {
+        self.state.store(REFUSES, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether it lets none in any more.
+    pub(crate) fn refuses(&self) -> bool {
+        self.state() == REFUSES
+    }
+
+    /// Waits until it lets none in any more.
+    pub(crate) async fn until_refusing(&self) {
+        loop {
+            // First: that it refuses then isn't missed.
+            let changed = self.changed.notified();
+            if self.refuses() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Shuts the gate until the result is dropped, breaks waits for locks off, and waits until no request is inside.
     ///
     /// # Errors
-    /// `Busy`: some are still inside after so long, or somebody else holds it. It is open again then.
+    /// `Busy`: some are still inside after so long, and it is open again; or somebody else holds it, or it refuses.
     pub(crate) async fn hold(
         self: &Arc<Self>,
         waits: &Arc<LockWaits>,
         world: &World,
         most: Duration,
     ) -> Result<Held> {
-        if self.is_shut.swap(true, Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Busy, "its requests are held already"));
+        if let Err(state) = self.turn(OPEN, SHUT) {
+            let text = match state {
+                REFUSES => "its requests are refused",
+                _ => "its requests are held already",
+            };
+            return Err(Error::new(ErrorKind::Busy, text));
         }
         let held = Held {
             gate: self.clone(),
@@ -149,7 +198,8 @@ impl Gate {
         })
     }
 
-    async fn until_empty(&self) {
+    /// Waits until no request is inside. To be called when none can enter.
+    pub(crate) async fn until_empty(&self) {
         loop {
             // First: a request that leaves then isn't missed.
             let left = self.left.notified();
@@ -218,6 +268,40 @@ mod tests {
             let (held, ()) = tokio::join!(gate.hold(&waits, &world, SOON * 2), leaves);
             assert_eq!(world.now() - begun, SOON);
             drop(held.unwrap());
+        });
+        ran.finished();
+    }
+
+    /// Would be broken if a request asked what has gone, also after a pause, if one waited for it for ever, or if what is left of
+    /// a mount were given up under a request.
+    #[test]
+    fn nobody_enters_a_gate_that_refuses_and_who_waits_before_it_goes() {
+        let ran = Simulation::new(3).run(async |world: World| {
+            let (gate, waits) = new();
+            let held = gate.hold(&waits, &world, SOON).await.unwrap();
+            let refuses = async {
+                world.sleep(SOON).await;
+                gate.refuse();
+            };
+            let (entered, (), ()) =
+                tokio::join!(gate.enter(&world), gate.until_refusing(), refuses);
+            assert!(entered.is_none());
+            drop(held);
+            assert!(gate.refuses() && gate.enter(&world).await.is_none());
+            let refused = gate.hold(&waits, &world, SOON).await.unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Busy);
+
+            let (gate, _) = new();
+            let inside = gate.enter(&world).await;
+            assert!(inside.is_some());
+            gate.refuse();
+            let begun = world.now();
+            let leaves = async {
+                world.sleep(SOON).await;
+                drop(inside);
+            };
+            tokio::join!(gate.until_empty(), leaves);
+            assert_eq!(world.now() - begun, SOON);
         });
         ran.finished();
     }

@@ -53,6 +53,7 @@ mod opens;
 mod options;
 mod programs;
 mod pulse;
+mod refusing;
 mod replacing;
 mod reply;
 mod request;

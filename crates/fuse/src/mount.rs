@@ -13,6 +13,7 @@ use crate::locks::LockWaits;
 use crate::mounting;
 use crate::notifier::Notifier;
 use crate::options::{MountOptions, Unmount};
+use crate::refusing;
 use crate::replacing::{self, Numbers, Unattached};
 use crate::reply::Reply;
 use crate::request::{Incoming, Request};
@@ -48,6 +49,10 @@ pub struct Mount {
     under_way: Box<dyn Fn() -> usize + Send + Sync>,
     threads_max: usize,
     longest_run: Box<dyn Fn() -> Duration + Send + Sync>,
+    /// Has requests that wait be looked at again.
+    wake_all: Box<dyn Fn() + Send + Sync>,
+    /// Reports its end although its threads go on, as [`Ending::desert`]; false if they have ended.
+    desert: Box<dyn Fn() -> bool + Send + Sync>,
     /// What it serves.
     fs: Arc<dyn Any + Send + Sync>,
     gate: Arc<Gate>,
@@ -196,7 +201,7 @@ impl Mount {
         (self.longest_run)()
     }
 
-    /// Whether the mount has ended, through this process or another (umount).
+    /// Whether the mount has ended, through this process or another (umount), or refuses.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         *self.ended.borrow()
@@ -238,8 +243,52 @@ impl Mount {
         Ok(())
     }
 
-    /// Whether its connection has ended and it is still in the tree of files: whoever comes there gets ENOTCONN. Mounting
-    /// there again takes it away, or covers it. See [`DeadMount::is_left`].
+    /// Ends its service as [`Mount::leave_dead`] does, but programs get EIO: each request from now on, and those that wait, as
+    /// long as the mount is in its place or a program has something of it. Its file system is asked no more, and what it has is
+    /// given up. If a request doesn't end within seconds, or the system doesn't let this user end the connection should that be
+    /// needed, the mount is left dead.
+    ///
+    /// # Errors
+    /// As those of [`Mount::leave_dead`].
+    pub async fn leave_refusing(&self) -> Result<()> {
+        let known = self.identity.as_ref().zip(self.connection());
+        let known = known.filter(|_| !self.is_ended() && self.is_in_place());
+        let Some((identity, connection)) = known else {
+            return self.leave_dead().await;
+        };
+        self.gate.refuse();
+        (self.wake_all)();
+        let emptied = self.world.timeout(END_MAX, self.gate.until_empty());
+        if emptied.await.is_err() {
+            tracing::warn!(mountpoint = %self.mountpoint.display(), "a request doesn't end: its mount is aborted");
+            return self.leave_dead().await;
+        }
+        self.notifier.close();
+        if (self.desert)() {
+            let number = identity.number;
+            let keep = move || refusing::keep(number, connection);
+            self.world.blocking(keep).await;
+        }
+        Ok(())
+    }
+
+    /// Whether each request gets an error, or will: see [`Mount::leave_refusing`].
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.gate.refuses()
+    }
+
+    /// Waits until the mount has ended, and no request is answered any more, also if it has refused them for a while.
+    pub fn gone(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut ended = self.ended.clone();
+        async move {
+            // Its threads have the other end.
+            while ended.changed().await.is_ok() {}
+        }
+    }
+
+    /// Whether its connection has ended, or it refuses, and it is still in the tree of files: whoever comes there gets an error.
+    /// Mounting there again takes it away, or covers it. See [`DeadMount::is_left`].
     #[must_use]
     pub fn is_left_dead(&self) -> bool {
         self.dead().is_some_and(|dead| dead.is_left())
@@ -340,7 +389,7 @@ impl Mount {
         self.world.blocking(look).await
     }
 
-    /// Waits until the mount has ended, for whatever reason, and no request runs any more.
+    /// Waits until the mount has ended, for whatever reason, or refuses, and no request runs any more.
     pub async fn ended(&self) {
         // An error means that the threads are gone too.
         let _ = self.ended.clone().wait_for(|ended| *ended).await;
@@ -568,6 +617,7 @@ fn begin<F: FileSystem>(
         serving: Arc::clone(&serving),
         ended: ended_sender,
     });
+    let of_mount = Arc::downgrade(&ending);
     let over_io_uring = match rings {
         Ok(rings) if agreement.has(abi::init::OVER_IO_URING) => {
             let abort = Box::new(move || {
@@ -626,6 +676,14 @@ fn begin<F: FileSystem>(
         notifier,
         transport,
         fs: serving.fs.clone(),
+        wake_all: Box::new({
+            let serving = Arc::clone(&serving);
+            move || serving.waiting.wake_all()
+        }),
+        desert: Box::new(move || {
+            let ending = of_mount.upgrade();
+            ending.inspect(|ending| ending.desert()).is_some()
+        }),
         gate: serving.gate.clone(),
         locks: serving.locks.clone(),
         longest_run: Box::new({

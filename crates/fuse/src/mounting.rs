@@ -4,6 +4,7 @@ use crate::connection::AbortFile;
 use crate::device::Device;
 use crate::fusermount::{self, MOUNT_MAX, UNMOUNT_MAX};
 use crate::options::{KernelFlags, MountOptions, Unmount, is_root};
+use crate::refusing;
 use crate::table::{self, DeviceNumber, FS_TYPE, MountedShale, TableLine, mount_on, top_of};
 use model::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
@@ -79,7 +80,7 @@ pub(crate) struct Place {
     pub(crate) dead: Vec<u64>,
 }
 
-/// Checks the mountpoint. A dead mount of ours stays on it, so that nobody comes to the directory below before the new
+/// Checks the mountpoint. A dead mount of ours (or one of this process that refuses) stays on it, so that nobody comes to the directory below before the new
 /// one is there; only of an ordinary user's it is removed: fusermount3 mounts nowhere else. `replaces`: the id of one that
 /// must be there. Fails if the mount table can't be read: what is mounted there would be covered.
 pub(crate) fn prepare(path: &Path, replaces: Option<u64>) -> Result<Place> {
@@ -184,12 +185,17 @@ fn of_same_source(lines: &[TableLine], top: &TableLine) -> Vec<u64> {
 }
 
 /// stat(2) of a path on which a file system may be mounted whose daemon is stopped: a plain stat(2)
-/// would block until the daemon continues.
+/// would block until the daemon continues. A mount of this process that refuses is as a dead one: it would answer as one that is
+/// served may.
 fn look_at(path: &Path) -> io::Result<fs::Metadata> {
-    if table::read().is_ok_and(|lines| top_of(&lines, path).is_none()) {
-        return fs::metadata(path);
+    let lines = table::read();
+    match lines.as_ref().map(|lines| top_of(lines, path)) {
+        Ok(None) => fs::metadata(path),
+        Ok(Some(top)) if top.is_shale() && refusing::is_kept(top.number) => {
+            Err(io::Error::from_raw_os_error(libc::ENOTCONN))
+        }
+        _ => answer_of(path, LOOK_MAX, asked),
     }
-    answer_of(path, LOOK_MAX, asked)
 }
 
 /// What a file system answers about a place, if it does within `patience`. Somebody may ask again and again: where it hasn't

@@ -51,7 +51,7 @@ impl Unattached {
         })
     }
 
-    /// Mounts it where a dead mount is. Programs get ENOTCONN there until [`uncover`], or until it is on top.
+    /// Mounts it where a dead mount is. Programs get that one's errors until [`uncover`], or until it is on top.
     pub(crate) fn attach(&self, path: &Path) -> Result<()> {
         self.attach_as(path, &WAYS)
     }

@@ -62,8 +62,8 @@ pub(crate) struct Serving<F> {
     notifier: OnceLock<Notifier>,
 }
 
-/// Each thread of a mount holds it; the last one to end reports the mount's end. While the mount's requests are held that is only
-/// reported afterwards: who goes on with what programs have must hear of it.
+/// Each thread of a mount holds it; the last one to end reports the mount's end, if nobody has before ([`Ending::desert`]). While
+/// the mount's requests are held that is only reported afterwards: who goes on with what programs have must hear of it.
 pub(crate) struct Ending<F: FileSystem> {
     pub(crate) serving: Arc<Serving<F>>,
     pub(crate) ended: watch::Sender<bool>,
@@ -71,6 +71,9 @@ pub(crate) struct Ending<F: FileSystem> {
 
 impl<F: FileSystem> Drop for Ending<F> {
     fn drop(&mut self) {
+        if *self.ended.borrow() {
+            return;
+        }
         if let Some(_inside) = self.serving.gate.enter_now() {
             self.serving.fs.unmounted();
             self.ended.send_replace(true);
@@ -83,6 +86,16 @@ impl<F: FileSystem> Drop for Ending<F> {
             ended.send_replace(true);
         };
         self.serving.world.spawn("end of a mount", end).detach();
+    }
+}
+
+impl<F: FileSystem> Ending<F> {
+    /// Reports the mount's end, although its threads go on and refuse requests: the file system is asked no more. No request may
+    /// be inside the gate, which refuses.
+    pub(crate) fn desert(&self) {
+        self.serving.fs.unmounted();
+        self.serving.fs.deserted();
+        self.ended.send_replace(true);
     }
 }
 
@@ -145,7 +158,7 @@ impl<F: FileSystem> Serving<F> {
         reply
     }
 
-    /// Runs a request to its answer. `on_wait` is called if it must wait.
+    /// Runs a request to its answer, which is EIO as soon as the mount refuses. `on_wait` is called if it must wait.
     pub(crate) async fn serve(
         self: &Arc<Self>,
         incoming: &Incoming<'_>,
@@ -163,12 +176,23 @@ impl<F: FileSystem> Serving<F> {
         let operation = WithWaitHook {
             operation,
             on_wait: Some(on_wait),
+            is_cut: || self.gate.refuses(),
         };
         let reply = errand::begin(operation).await;
         if waited {
             self.waiting.end(incoming.header.unique, self.world.now());
         }
-        reply
+        self.unless_refused(reply)
+    }
+
+    /// The answer to a program. If the mount refuses it is EIO, whatever has come of the request, also nothing.
+    fn unless_refused(&self, reply: Option<Reply>) -> Reply {
+        match reply {
+            // Nobody waits for it, or it comes later.
+            Some(reply @ (Reply::None | Reply::Later)) => reply,
+            Some(reply) if !self.gate.refuses() => reply,
+            _ => Reply::Errno(libc::EIO),
+        }
     }
 
     async fn answer(self: &Arc<Self>, incoming: &Incoming<'_>, reply_to: &ReplyTo<'_>) -> Reply {
@@ -195,6 +219,7 @@ impl<F: FileSystem> Serving<F> {
         let inside = match asks_nothing(&request) {
             true => None,
             false => match self.gate.enter(&self.world).await {
+                None if is_of_nobody(&request) => return Reply::None,
                 None => return Reply::Errno(libc::EINTR),
                 inside => inside,
             },
@@ -245,6 +270,14 @@ fn asks_nothing(request: &Request<'_>) -> bool {
             | Request::Destroy
             | Request::NotifyReply
             | Request::Init(_)
+    )
+}
+
+/// Whether nobody waits for an answer to a request, and none is sent.
+fn is_of_nobody(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Forget { .. } | Request::BatchForget { .. }
     )
 }
 

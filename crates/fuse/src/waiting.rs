@@ -117,6 +117,14 @@ impl Waiting {
         }
     }
 
+    /// Has all of them be polled again.
+    pub(crate) fn wake_all(&self) {
+        let requests = self.requests.lock();
+        requests
+            .values()
+            .for_each(|request| request.waker.wake_by_ref());
+    }
+
     /// The current waits, longest first.
     pub(crate) fn list(&self, now: Instant) -> Vec<WaitingRequest> {
         let mut waiting: Vec<_> = self
@@ -164,22 +172,33 @@ fn ends_with_program(code: u32) -> bool {
     )
 }
 
-/// Calls `on_wait` once, when the operation first has to wait, with the waker of whoever runs it.
-pub(crate) struct WithWaitHook<'a, O, H> {
+/// Calls `on_wait` once, when the operation first has to wait, with the waker of whoever runs it. While `is_cut` is true it
+/// waits for nothing, and `None` comes of it; whoever makes that true wakes it.
+pub(crate) struct WithWaitHook<'a, O, H, C> {
     pub(crate) operation: Pin<&'a mut O>,
     pub(crate) on_wait: Option<H>,
+    pub(crate) is_cut: C,
 }
 
-impl<O: Future, H: FnOnce(&Waker) + Unpin> Future for WithWaitHook<'_, O, H> {
-    type Output = O::Output;
+impl<O, H, C> Future for WithWaitHook<'_, O, H, C>
+where
+    O: Future,
+    H: FnOnce(&Waker) + Unpin,
+    C: Fn() -> bool + Unpin,
+{
+    type Output = Option<O::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
-        let answer = self.operation.as_mut().poll(context);
-        if answer.is_pending()
-            && let Some(on_wait) = self.on_wait.take()
-        {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(answer) = self.operation.as_mut().poll(context) {
+            return Poll::Ready(Some(answer));
+        }
+        if let Some(on_wait) = self.on_wait.take() {
             on_wait(context.waker());
         }
-        answer
+        // After that: who wakes all that wait has made it true before.
+        match (self.is_cut)() {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
+        }
     }
 }

@@ -51,10 +51,10 @@ on_both_transports! {
 }
 
 /// Longer than this is a hang.
-const HANG: Duration = Duration::from_secs(60);
+pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 /// Waits until `reached`, for at most ten seconds.
-fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut reached: impl FnMut() -> bool) {
     mounted::eventually(Duration::from_secs(10), what, &mut reached);
 }
 
@@ -367,7 +367,7 @@ fn the_kernel_forgets_what_it_is_told_to(transport: TransportChoice) {
     });
 }
 
-fn flock(file: &File, operation: i32) -> std::io::Result<()> {
+pub(crate) fn flock(file: &File, operation: i32) -> std::io::Result<()> {
     // SAFETY: the descriptor is open over the call.
     let result = unsafe { libc::flock(file.as_raw_fd(), operation) };
     if result == 0 {
@@ -542,16 +542,16 @@ fn a_close_ends_the_posix_locks_of_its_process(transport: TransportChoice) {
 
 /// A file system with one file, whose statfs, and the making of anything in it, blocks until told to continue.
 #[derive(Default)]
-struct Waits {
+pub(crate) struct Waits {
     go: Notify,
     /// Held alone, it holds up each thread that a statfs comes to.
-    gate: RwLock<()>,
-    /// Those that have run what waits.
-    threads: Mutex<Vec<ThreadId>>,
+    pub(crate) gate: RwLock<()>,
+    /// Those that have begun with what waits.
+    pub(crate) threads: Mutex<Vec<ThreadId>>,
 }
 
 impl Waits {
-    fn mounted(
+    pub(crate) fn mounted(
         transport: TransportChoice,
         options: impl FnOnce(&mut MountOptions),
     ) -> Mounted<Self> {
@@ -667,8 +667,8 @@ impl FileSystem for Waits {
         Ok(())
     }
     async fn space(&self, _: &Caller, _: InodeId) -> Result<FileSystemSpace> {
-        drop(self.gate.read());
         self.note_thread();
+        drop(self.gate.read());
         self.go.notified().await;
         self.note_thread();
         Ok(FileSystemSpace {

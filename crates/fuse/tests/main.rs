@@ -13,5 +13,6 @@ mod files;
 mod life;
 mod making;
 mod mounted;
+mod refusing;
 mod switched_off;
 mod transports;

@@ -4,16 +4,29 @@ use super::Door;
 use arc_swap::Guard;
 use client::{Client, Expired, Kernel, VALID_MAX};
 use model::InodeId;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How often it is looked whether the client has everything.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// The client of a door.
+pub(super) struct Current(Guard<Option<Arc<Client>>>);
+
+impl Deref for Current {
+    type Target = Arc<Client>;
+
+    fn deref(&self) -> &Arc<Client> {
+        let client: &Option<Arc<Client>> = &self.0;
+        client.as_ref().expect("a deserted door is asked nothing")
+    }
+}
+
 impl Door {
     /// The client now.
-    pub(super) fn client(&self) -> Guard<Arc<Client>> {
-        self.client.load()
+    pub(super) fn client(&self) -> Current {
+        Current(self.client.load())
     }
 
     /// Releases inodes in the background, since no request waits for that.
@@ -21,7 +34,7 @@ impl Door {
         if inodes.is_empty() {
             return;
         }
-        let (client, releasing) = (self.client.load_full(), self.releasing.clone());
+        let (client, releasing) = (self.client().clone(), self.releasing.clone());
         releasing.send_modify(|count| *count += 1);
         let world = client.world().clone();
         let release = async move {
@@ -44,7 +57,7 @@ impl Door {
     /// Asks another client from now on, which goes on in the session of the one before ([`Client::go_on`]). Nobody may ask
     /// anything meanwhile ([`Mount::hold`](crate::Mount::hold)); [`Door::until_accounted`] follows when they may again.
     pub fn go_on_with(&self, client: Arc<Client>) {
-        self.client.store(client);
+        self.client.store(Some(client));
     }
 
     /// Waits until what the kernel keeps of answers of a client that was there before is none, or counts as the new one's, so

@@ -100,9 +100,25 @@ impl<F: FileSystem> Serving<F> {
         &self,
         caller: &Caller,
         lock: Lock,
-        mut interrupted: Interrupted,
+        interrupted: Interrupted,
     ) -> Reply {
-        let result = loop {
+        let result = tokio::select! {
+            biased;
+            result = self.lock_until_interrupted(caller, lock, interrupted) => result,
+            () = self.gate.until_refusing() => Err(ErrorKind::Unavailable.into()),
+        };
+        self.locks.end(caller.unique);
+        let reply = result.map_or_else(|error| Reply::Errno(error.errno()), |()| Reply::Empty);
+        self.unless_refused(Some(reply))
+    }
+
+    async fn lock_until_interrupted(
+        &self,
+        caller: &Caller,
+        lock: Lock,
+        mut interrupted: Interrupted,
+    ) -> Result<()> {
+        loop {
             // A signal ends the wait also while nobody may enter.
             let inside = tokio::select! {
                 biased;
@@ -115,14 +131,12 @@ impl<F: FileSystem> Serving<F> {
             };
             let is_interrupted = |error: &Error| error.kind() == ErrorKind::Interrupted;
             if !result.as_ref().is_err_and(is_interrupted) {
-                break result;
+                return result;
             }
             match self.locks.again(caller.unique) {
                 Some(again) => interrupted = again,
-                None => break result,
+                None => return result,
             }
-        };
-        self.locks.end(caller.unique);
-        result.map_or_else(|error| Reply::Errno(error.errno()), |()| Reply::Empty)
+        }
     }
 }
