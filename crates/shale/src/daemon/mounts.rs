@@ -312,10 +312,16 @@ impl Mounts {
             () = one.handed_over.notified() => return,
         }
         one.mount.uncover().await;
-        if let (Some(guard), Some(watched)) = (&self.guard, one.watched)
-            && let Some(cause) = guard.watchdog.forget(watched)
-        {
-            self.clone().mount_again(&one, guard, &cause).await;
+        match (&self.guard, one.watched) {
+            (Some(guard), Some(watched)) if one.mount.refuses() => {
+                self.forget_when_gone(guard, &one.mount, watched);
+            }
+            (Some(guard), Some(watched)) => {
+                if let Some(cause) = guard.watchdog.forget(watched) {
+                    self.clone().mount_again(&one, guard, &cause).await;
+                }
+            }
+            _ => {}
         }
         // Programs of other mounts are still to hear of what is lost.
         if let Err(error) = one.file_system.client.settle().await
@@ -331,6 +337,23 @@ impl Mounts {
         }
         self.list.lock().retain(|other| !Arc::ptr_eq(other, &one));
         self.tell_count();
+    }
+
+    /// Has the watchdog watch over a mount that refuses as long as anybody is answered: its programs mustn't hang with this
+    /// daemon either. That may last longer than this run.
+    fn forget_when_gone(&self, guard: &Guard, mount: &Mount, watched: MountNumber) {
+        let watchdog = Arc::downgrade(&guard.watchdog);
+        let (events, place, gone) = (guard.again.events.clone(), mount.place(), mount.gone());
+        let forget = async move {
+            gone.await;
+            // Nobody watches any more when the daemon ends.
+            let aborted = watchdog.upgrade().and_then(|it| it.forget(watched));
+            if let Some(cause) = aborted {
+                again::tell_aborted(&events, &place, &cause);
+            }
+        };
+        let name = "end of a mount that refuses";
+        self.world.spawn(name, forget).detach();
     }
 
     /// For how long the longest request of any mount has been running that doesn't wait for anything.

@@ -279,8 +279,8 @@ impl Serving {
     }
 
     /// Ends what an expelled run has here: the service of its mounts, so that no program reads what isn't true any more,
-    /// and its parts. The mounts stay dead in their places, so that no program comes to the directories below, and are
-    /// returned for [`Serving::mount_again`]. Then the first part that didn't end as it should.
+    /// and its parts. The mounts stay in their places and refuse all requests, so that no program comes to the directories below,
+    /// and are returned for [`Serving::mount_again`]. Then the first part that didn't end as it should.
     pub async fn end_expelled(&self) -> (Vec<LeftMount>, Result<()>) {
         if let Running::InCluster(here) = &self.running {
             here.was_expelled();

@@ -9,6 +9,7 @@ use crate::daemon::serving::Serving;
 use crate::daemon::watchdog::{BEAT_EVERY, Watchdog};
 use std::sync::Arc;
 use std::time::Duration;
+use world::World;
 
 /// A request that holds its thread for so long without waiting for anything doesn't end any more.
 const RUN_MAX: Duration = Duration::from_secs(20);
@@ -31,5 +32,13 @@ pub(crate) async fn beat(serving: Arc<Serving>, here: Arc<InCluster>, watchdog: 
             watchdog.beat(here.member().lease_ends());
         }
         here.member().world().sleep(BEAT_EVERY).await;
+    }
+}
+
+/// Beats while no run serves: what the last one has left refuses all requests, and needs no lease for that. Never returns.
+pub(crate) async fn beat_between_runs(world: World, watchdog: Arc<Watchdog>) {
+    loop {
+        watchdog.beat(world.now());
+        world.sleep(BEAT_EVERY).await;
     }
 }

@@ -3,8 +3,8 @@
 //! *A start*: the node's member of etcd is started if it has one, coordination is reached, and a new run of the node
 //! joins as a [`node::Member`]; then the node's mount is made, through a client of the first file system. *An expulsion*:
 //! the run's mounts end, so that programs get errors instead of old data, the member is closed, and another run joins and
-//! mounts again; until then the mounts stay dead in their places, so that nobody writes into the directories below. *An
-//! end*: mounts end, the shards here go to others, the member leaves.
+//! mounts again; until then the mounts stay in their places and refuse all requests, so that nobody writes into the directories
+//! below. *An end*: mounts end, the shards here go to others, the member leaves.
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
 //! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `security` of changes of its keys and of
@@ -220,6 +220,7 @@ async fn live_in(
     let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
     let watchdog = Arc::new(Watchdog::start(dir)?);
     let (mut left, mut unmounted) = (Vec::new(), Vec::new());
+    let mut between_runs: Option<Task<()>> = None;
     loop {
         front.waits(patience.says("it joins"));
         // In which it was alone until now.
@@ -298,6 +299,7 @@ async fn live_in(
         let tending = has_etcd.then(|| world.spawn("looks after etcd", tending));
         let beating = beating::beat(serving.clone(), here.clone(), watchdog.clone());
         let beating = world.spawn("beats for the watchdog", beating);
+        drop(between_runs.take());
         let handle = etcd.as_ref().map(EtcdProcess::handle);
         let ended = match growing::until_accounted(doors, (front, signals)).await {
             true => serve(&serving, &here, is_ready, handle, (front, signals)).await,
@@ -334,6 +336,8 @@ async fn live_in(
         if let Some(result) = ended {
             return result;
         }
+        let between = beating::beat_between_runs(world.clone(), watchdog.clone());
+        between_runs = Some(world.spawn("beats between two runs", between));
         config = serving.config.lock().clone();
         // Where coordination is may have changed since the daemon began.
         cluster = config.cluster.clone().unwrap_or(cluster);

@@ -1,15 +1,16 @@
-//! Mounts that are made again: those that the watchdog has aborted, and those that the last run of the node has left dead.
-//! Until then they stay dead in their places, so that no program writes into the directories below them.
+//! Mounts that are made again: those that the watchdog has aborted, and those that the last run of the node has left. Until then
+//! they stay in their places, dead or refusing all requests, so that no program writes into the directories below them.
 //!
 //! A dead mount is tried often at first. If that has failed for some seconds it is told, once, and it goes on being tried,
 //! with longer and longer pauses, until it is made: as long as this run lasts, the dead mount is in its place, and nothing is
 //! mounted over it. Nobody waits for that, and between the attempts nothing of its file system is in use for it.
 
 use super::{MAKING_MAX, Mounts, OneMount, real_path};
+use crate::daemon::events::Events;
 use crate::daemon::watchdog::{Again, Guard};
 use crate::options::Options;
 use fuse::DeadMount;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use model::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -118,13 +119,7 @@ impl Mounts {
         cause: &'a str,
     ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let place = one.mount.place();
-            tracing::warn!(mountpoint = %place.display(), cause, "the watchdog has aborted this mount");
-            let told = format!(
-                "{cause}: the watchdog has aborted the mount, so that programs got errors instead of hanging"
-            );
-            let subject = format!("the mount at {}", place.display());
-            guard.again.events.tell("mount-aborted", &subject, &told);
+            tell_aborted(&guard.again.events, &one.mount.place(), cause);
             let Some(dead) = Dead::of(one) else {
                 return;
             };
@@ -273,8 +268,8 @@ impl Mounts {
         of_served.any(|mount| is_it(&mount)) || left.iter().any(|dead| is_it(&dead.mount))
     }
 
-    /// Ends the service of all mounts, because this run has ended, and leaves them dead in their places, their bind mounts
-    /// too: programs get errors there. Afterwards none can be made. Returns those that the next run is to make again.
+    /// Ends the service of all mounts, because this run has ended, and leaves them in their places, their bind mounts too:
+    /// programs get EIO there. Afterwards none can be made. Returns those that the next run is to make again.
     pub async fn leave_dead(self: &Arc<Self>) -> Vec<LeftMount> {
         self.is_over.store(true, Ordering::Release);
         self.dead_ends.notify_waiters();
@@ -287,10 +282,14 @@ impl Mounts {
         let all = self.list.lock().clone();
         let left = std::mem::take(&mut *self.left.lock());
         let mut left: Vec<_> = left.iter().map(|dead| dead.to_leave()).collect();
-        for one in all {
-            if let Err(error) = one.mount.leave_dead().await {
+        // All at once: a request of one that doesn't end keeps no program of another one waiting.
+        let leaving = all.iter().cloned().map(|one| async move {
+            if let Err(error) = one.mount.leave_refusing().await {
                 tracing::warn!(%error, "a mount of a run that has ended couldn't be ended");
             }
+        });
+        join_all(leaving).await;
+        for one in all {
             let Some(mount) = one.mount.dead() else {
                 continue;
             };
@@ -322,6 +321,16 @@ impl Mounts {
             }
         }
     }
+}
+
+/// Tells people that the watchdog has aborted a mount, and why.
+pub(super) fn tell_aborted(events: &Events, place: &Path, cause: &str) {
+    tracing::warn!(mountpoint = %place.display(), cause, "the watchdog has aborted this mount");
+    let told = format!(
+        "{cause}: the watchdog has aborted the mount, so that programs got errors instead of hanging"
+    );
+    let subject = format!("the mount at {}", place.display());
+    events.tell("mount-aborted", &subject, &told);
 }
 
 #[cfg(test)]

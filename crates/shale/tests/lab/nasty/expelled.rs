@@ -32,14 +32,6 @@ pub(super) const SYNCED: u64 = 1;
 const LOST: u64 = 2;
 pub(super) const THEIRS: u64 = 3;
 const PAGE: usize = 4096;
-/// What programs on an expelled node are told (`docs/operations/cluster.md`).
-const TOLD: [i32; 4] = [
-    libc::ENOTCONN,
-    libc::ECONNABORTED,
-    libc::ECANCELED,
-    libc::EIO,
-];
-
 /// What a program answers: the number of an error, or its text if it has none.
 fn outcome(result: io::Result<()>) -> String {
     match result.map_err(|error| (error.raw_os_error(), error)) {
@@ -49,11 +41,9 @@ fn outcome(result: io::Result<()>) -> String {
     }
 }
 
-/// Whether a program was answered what those on an expelled node are told.
+/// Whether a program was answered what those on an expelled node are told whose daemon runs (`docs/operations/cluster.md`).
 pub(super) fn is_refused(answer: &str) -> bool {
-    answer
-        .parse::<i32>()
-        .is_ok_and(|number| TOLD.contains(&number))
+    answer == libc::EIO.to_string()
 }
 
 /// Does nothing but in a process that the story starts: has files open, and does what it is told.

@@ -265,6 +265,57 @@ fn a_dead_mount_is_not_tried_after_its_run_or_when_it_was_unmounted() {
     });
 }
 
+/// Would be broken if programs on an expelled node got another error than EIO, or if a mount that answers passed for one that is
+/// served: none could be made in its place.
+#[test]
+fn mounts_of_a_run_that_has_ended_give_eio_until_the_next_one_makes_them_again() {
+    run(|world, home, gate, mounts| async move {
+        let (one, place) = (mount(&world, &home, "mnt", &gate).await, home.join("mnt"));
+        mounts.list.lock().push(one.clone());
+        let held = std::fs::File::create(place.join("held")).unwrap();
+        let left = mounts.leave_dead().await;
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].place(), place);
+        assert!(mounts.is_dead(&place) && one.mount.is_left_dead());
+        let errno = |done: std::io::Result<()>| done.map_err(|error| error.raw_os_error());
+        let eio = Err(Some(libc::EIO));
+        assert_eq!(errno(std::fs::create_dir(place.join("new"))), eio);
+        assert_eq!(errno(held.sync_all()), eio);
+        let next = Mounts::new(&world, gate.clone(), home.clone(), None);
+        gate.open.add_permits(1);
+        next.add_again(&Dead::of(&one).unwrap()).await.unwrap();
+        assert!(next.has(&place));
+        assert_eq!(errno(held.sync_all()), eio);
+        next.end_all(Unmount::Forced).await.unwrap();
+        drop(held);
+        let soon = Duration::from_secs(60);
+        let gone = world.timeout(soon, one.mount.gone()).await;
+        assert!(gone.is_ok(), "its last user has gone");
+    });
+}
+
+/// Would be broken if a program that keeps something of a mount whose run has ended kept the memory of that run's client, too.
+#[test]
+fn a_mount_of_a_run_that_has_ended_keeps_nothing_of_its_client() {
+    run(|world, home, gate, mounts| async move {
+        let client = &gate.file_system.client;
+        let users = Arc::strong_count(client);
+        let place = home.join("mnt");
+        std::fs::create_dir(&place).unwrap();
+        gate.open.add_permits(1);
+        let options = Options::parse("transport=fuse").unwrap();
+        mounts.add(&place, &options).await.unwrap();
+        assert!(Arc::strong_count(client) > users, "its door asks it");
+        let left = mounts.leave_dead().await;
+        assert_eq!(left.len(), 1);
+        let refused = std::fs::metadata(&place).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EIO));
+        assert_eq!(Arc::strong_count(client), users);
+        let dead = fuse::shale_on(&place).unwrap().unwrap();
+        world.blocking(move || fuse::detach(&dead)).await.unwrap();
+    });
+}
+
 /// Would be broken if other mounts could neither be made nor end while the owner is asked for one that comes back.
 #[test]
 fn mounts_that_come_back_because_another_one_is_in_use_hold_up_nobody() {
