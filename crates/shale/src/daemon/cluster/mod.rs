@@ -315,8 +315,8 @@ async fn live_in(
                     "node-expelled",
                     "this node",
                     &format!(
-                        "the cluster has expelled this run{why}: its mounts are dead until the node has joined again, what \
-                         programs had open fails with an error, and what was written and not synced is lost"
+                        "the cluster has expelled this run{why}: its mounts give EIO until the node has joined again, what \
+                         programs had open does until it is closed, and what was written and not synced is lost"
                     ),
                 );
                 front.waits(
@@ -494,7 +494,7 @@ impl Patience {
         }
     }
 
-    /// What people are told that the node waits for. Why its mounts are dead can't be looked up in its events meanwhile.
+    /// What people are told that the node waits for. Why its mounts refuse can't be looked up in its events meanwhile.
     fn says(self, what: &str) -> String {
         match self {
             Self::Until(_) => what.into(),

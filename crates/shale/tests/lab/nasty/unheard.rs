@@ -51,6 +51,9 @@ pub(super) fn a_node_that_the_owner_does_not_hear_loses_its_session_and_no_more(
     let (daemon, runs) = (Daemons::of(lab, &[victim]), runs_of(lab, &[victim]));
     let before = LOSES.map(|event| told(lab, victim, event));
     let strike = |load: &mut Load| {
+        // What they make and haven't synced would be lost with the session, and with it all that is open: nobody knows which
+        // files that was. And those that have lost nothing would go on while all files are looked at.
+        load.end_whatever_happened(&[victim]);
         assert_eq!(asked(&mut has, "change"), "done");
         load.mark();
         let cut = Lost::both_ways(lab, owner, victim);
