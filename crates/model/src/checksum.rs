@@ -108,10 +108,15 @@ impl Payload {
     }
 }
 
+/// CRC-32C of each unit of the bytes.
+pub fn crc32c_of_each_unit(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    bytes.chunks(UNIT).map(crc32c)
+}
+
 /// Computes the checksums.
 impl From<Bytes> for Payload {
     fn from(bytes: Bytes) -> Self {
-        let units = bytes.chunks(UNIT).map(crc32c).collect();
+        let units = crc32c_of_each_unit(&bytes).collect();
         Self { bytes, units }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::layout::piece_length;
 use bytes::Bytes;
-use model::checksum::{UNIT, crc32c};
+use model::checksum::{UNIT, crc32c_of_each_unit};
 use model::{Error, ErrorKind, Payload, Scheme};
 use std::ffi::c_int;
 
@@ -70,7 +70,7 @@ pub fn encode_in<M: PieceMemory>(scheme: Scheme, plain: &Payload) -> Vec<Payload
         return pieces;
     }
     let sources: Vec<&[u8]> = pieces.iter().map(|piece| &piece.bytes()[..]).collect();
-    let (parity, _) = parity::<M>((k, m), &sources, Summed::Parity);
+    let parity = parity::<M>((k, m), &sources, |_, _| {});
     pieces.extend(parity);
     pieces
 }
@@ -95,8 +95,11 @@ pub fn sum_and_encode_in<M: PieceMemory>(scheme: Scheme, plain: Bytes) -> (Paylo
         return (plain.clone(), vec![plain; k + m]);
     }
     let sources: Vec<&[u8]> = plain.chunks(piece_bytes).collect();
-    let (parity, units) = parity::<M>((k, m), &sources, Summed::All);
-    let plain = Payload::with_units(plain, units).expect("a checksum of each unit");
+    let mut units = vec![Vec::with_capacity(piece_bytes / UNIT); k];
+    let parity = parity::<M>((k, m), &sources, |source, part| {
+        units[source].extend(crc32c_of_each_unit(part));
+    });
+    let plain = Payload::with_units(plain, units.concat()).expect("a checksum of each unit");
     let data = (0..k).map(|piece| plain.slice(piece * piece_bytes..(piece + 1) * piece_bytes));
     let pieces = data.chain(parity).collect();
     (plain, pieces)
@@ -251,59 +254,34 @@ fn multiply<M: PieceMemory>(coefficients: &[u8], sources: &[&[u8]], rows: usize)
     out.into_iter().map(M::freeze).collect()
 }
 
-/// Of what [`parity`] computes checksums.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Summed {
-    Parity,
-    /// The sources as well.
-    All,
-}
-
-/// The m parity pieces of k sources, with their checksums; and those of the sources, in order, if they are wanted. Goes
-/// from chunk to chunk through all pieces, because what has just been read or computed is in a core's cache.
+/// The m parity pieces of k sources, with their checksums. Goes from chunk to chunk through all pieces, because what has just
+/// been read or computed is in a core's cache; `on_part` gets each chunk of each source, by its index, in order.
 fn parity<M: PieceMemory>(
     (k, m): (usize, usize),
     sources: &[&[u8]],
-    summed: Summed,
-) -> (Vec<Payload>, Vec<u32>) {
+    mut on_part: impl FnMut(usize, &[u8]),
+) -> Vec<Payload> {
     let length = sources[0].len();
     let product = Product::new(&matrix(k, m)[k * k..], k, m);
     let mut out: Vec<M> = (0..m).map(|_| M::with_any_content(length)).collect();
-    let units = length.div_ceil(UNIT);
-    let mut of_sources = vec![0; units * k];
-    let mut of_parity = vec![0; units * m];
+    let mut units = vec![Vec::with_capacity(length / UNIT); m];
     for from in (0..length).step_by(CHUNK) {
         let part = from..length.min(from + CHUNK);
-        let first = from / UNIT;
         let parts: Vec<&[u8]> = sources.iter().map(|it| &it[part.clone()]).collect();
-        if summed == Summed::All {
-            for (source, sums) in parts.iter().zip(of_sources.chunks_exact_mut(units)) {
-                sum(source, &mut sums[first..]);
-            }
+        for (source, bytes) in parts.iter().enumerate() {
+            on_part(source, bytes);
         }
         let rows = out.iter_mut().map(|row| &mut row.bytes_mut()[part.clone()]);
         let mut rows: Vec<&mut [u8]> = rows.collect();
         product.compute(&parts, &mut rows);
-        for (row, sums) in rows.iter().zip(of_parity.chunks_exact_mut(units)) {
-            sum(row, &mut sums[first..]);
+        for (row, units) in rows.iter().zip(&mut units) {
+            units.extend(crc32c_of_each_unit(row));
         }
     }
-    let with_sums = out.into_iter().zip(of_parity.chunks_exact(units));
-    let payloads = with_sums.map(|(row, sums)| {
-        Payload::with_units(row.freeze(), sums.to_vec()).expect("a checksum of each unit")
-    });
-    let payloads = payloads.collect();
-    if summed == Summed::Parity {
-        of_sources.clear();
-    }
-    (payloads, of_sources)
-}
-
-/// The CRC-32C of each unit.
-fn sum(bytes: &[u8], sums: &mut [u32]) {
-    for (unit, sum) in bytes.chunks(UNIT).zip(sums) {
-        *sum = crc32c(unit);
-    }
+    let with_units = out.into_iter().zip(units);
+    let payload = |(row, units): (M, Vec<u32>)| Payload::with_units(row.freeze(), units);
+    let payloads = with_units.map(payload).collect::<Option<_>>();
+    payloads.expect("a checksum of each unit")
 }
 
 /// Rows of coefficients, prepared for ISA-L.

@@ -265,7 +265,7 @@ impl Pool {
         let bad = (0..place.scheme.width() as u8).filter(|piece| !good.contains(piece));
         let missing = bad.fold(0, |bits, piece| bits | 1 << piece);
         let plain = self.read_whole(&SegmentPlace { missing, ..*place }).await?;
-        Ok(codec::encode_in::<Recycled>(place.scheme, &plain.into()))
+        Ok(codec::sum_and_encode_in::<Recycled>(place.scheme, plain).1)
     }
 
     async fn header_of(&self, place: &SegmentPlace, states: &[PieceState]) -> Result<BlobHeader> {

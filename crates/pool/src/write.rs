@@ -12,7 +12,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use model::map::NsdState;
 use model::nsd::BlobPut;
 use model::{
-    BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, Scheme, SegmentPlace, limits,
+    BlobName, Error, ErrorKind, GroupVersion, NsdId, Payload, Result, SegmentPlace, limits,
 };
 use placement::{Availability, Groups, Placement, codec, layout};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,26 +76,6 @@ impl Excluded {
     }
 }
 
-/// The bytes of a segment that is written.
-enum Plain {
-    Fresh(Bytes),
-    /// With the checksums that an earlier attempt has computed.
-    Summed(Payload),
-}
-
-impl Plain {
-    /// The CRC-32C of all bytes, and the pieces.
-    fn encode(&mut self, scheme: Scheme) -> (u32, Vec<Payload>) {
-        let (plain, pieces) = match self {
-            Self::Fresh(bytes) => codec::sum_and_encode_in::<Recycled>(scheme, bytes.clone()),
-            Self::Summed(plain) => (plain.clone(), codec::encode_in::<Recycled>(scheme, plain)),
-        };
-        let crc = plain.crc();
-        *self = Self::Summed(plain);
-        (crc, pieces)
-    }
-}
-
 /// An attempt that failed.
 struct Failure {
     nsds: Excluded,
@@ -146,7 +126,6 @@ impl Pool {
             );
             return Err(Error::new(ErrorKind::InvalidArgument, text));
         }
-        let mut plain = Plain::Fresh(plain);
         let mut without = Excluded::default();
         for attempt in 1.. {
             let groups = self.groups();
@@ -171,7 +150,7 @@ impl Pool {
                 targets,
                 is_last,
             };
-            match self.put_pieces(attempt, &mut plain).await {
+            match self.put_pieces(attempt, &plain).await {
                 Ok(place) => {
                     self.world.at(Point::PiecesPut).await;
                     return Ok(place);
@@ -405,7 +384,7 @@ impl Pool {
     async fn put_pieces(
         &self,
         mut attempt: Attempt,
-        plain: &mut Plain,
+        plain: &Bytes,
     ) -> std::result::Result<SegmentPlace, Failure> {
         let stored = layout::stored_bytes(attempt.place.scheme, attempt.place.length);
         let mut turn = self.wait_for_turn(stored).await.map_err(|error| Failure {
@@ -413,8 +392,9 @@ impl Pool {
             error,
         })?;
         let started = self.world.now();
-        let (crc, pieces) = plain.encode(attempt.place.scheme);
-        attempt.place.crc = crc;
+        let scheme = attempt.place.scheme;
+        let (summed, pieces) = codec::sum_and_encode_in::<Recycled>(scheme, plain.clone());
+        attempt.place.crc = summed.crc();
         let mut place = attempt.place;
         let mut pending: FuturesUnordered<PiecePut> = FuturesUnordered::new();
         for (piece, payload) in pieces.into_iter().enumerate() {
