@@ -159,14 +159,7 @@ impl Gate {
 
     /// Waits until it lets none in any more.
     pub(crate) async fn until_refusing(&self) {
-        loop {
-            // First: that it refuses then isn't missed.
-            let changed = self.changed.notified();
-            if self.refuses() {
-                return;
-            }
-            changed.await;
-        }
+        until(&self.changed, || self.refuses()).await;
     }
 
     /// Shuts the gate until the result is dropped, breaks waits for locks off, and waits until no request is inside.
@@ -200,19 +193,24 @@ impl Gate {
 
     /// Waits until no request is inside. To be called when none can enter.
     pub(crate) async fn until_empty(&self) {
-        loop {
-            // First: a request that leaves then isn't missed.
-            let left = self.left.notified();
-            if self.is_empty() {
-                return;
-            }
-            left.await;
-        }
+        until(&self.left, || self.is_empty()).await;
     }
 
     fn is_empty(&self) -> bool {
         let count = |part: &Part| part.0.load(Ordering::SeqCst);
         self.parts.iter().all(|part| count(part) == 0)
+    }
+}
+
+/// Waits until something holds, of which `signal` tells.
+async fn until(signal: &Notify, holds: impl Fn() -> bool) {
+    loop {
+        // First: what is told then isn't missed.
+        let told = signal.notified();
+        if holds() {
+            return;
+        }
+        told.await;
     }
 }
 
