@@ -17,10 +17,7 @@ const PIECE: usize = 1 << 20;
 /// # Errors
 /// `Unavailable`: there is no such connection, or it broke.
 pub fn round_trip(asked: usize, answered: usize) -> model::Result<f64> {
-    measured(asked, answered).map_err(|e| {
-        let text = format!("sending over the loopback: {e}");
-        Error::new(ErrorKind::Unavailable, text)
-    })
+    measured(asked, answered).map_err(|e| broke(&e))
 }
 
 /// Seconds of CPU time, of both sides, for so many bytes in one direction.
@@ -30,17 +27,26 @@ pub fn round_trip(asked: usize, answered: usize) -> model::Result<f64> {
 pub fn seconds_used(bytes: u64) -> model::Result<f64> {
     let own = [(String::new(), std::process::id())];
     let (moved, spent) = Spent::by(&own, || streamed(bytes / PIECE as u64))?;
-    moved.map_err(|e| {
-        let text = format!("a stream over the loopback: {e}");
-        Error::new(ErrorKind::Unavailable, text)
-    })?;
+    moved.map_err(|e| broke(&e))?;
     Ok(spent.busy())
 }
 
-fn streamed(pieces: u64) -> Result<()> {
+fn broke(error: &std::io::Error) -> Error {
+    let text = format!("sending over the loopback: {error}");
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// Both ends of a connection.
+fn connected() -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut near = TcpStream::connect(listener.local_addr()?)?;
-    let (mut far, _) = listener.accept()?;
+    // The kernel makes the connection before it is accepted.
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    Ok((near, far))
+}
+
+fn streamed(pieces: u64) -> Result<()> {
+    let (mut near, mut far) = connected()?;
     thread::scope(|scope| {
         let receiver = scope.spawn(move || {
             let mut piece = vec![0; PIECE];
@@ -56,10 +62,7 @@ fn streamed(pieces: u64) -> Result<()> {
 }
 
 fn measured(asked: usize, answered: usize) -> Result<f64> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    // The kernel makes the connection before it is accepted.
-    let near = TcpStream::connect(listener.local_addr()?)?;
-    let (far, _) = listener.accept()?;
+    let (near, far) = connected()?;
     thread::scope(|scope| {
         let answerer = scope.spawn(move || answer(far, asked, answered));
         let took = ask(near, asked, answered);
