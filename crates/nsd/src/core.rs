@@ -1,6 +1,5 @@
 //! The inside of an NSD: the state that all its operations share.
 
-use crate::flush::Flusher;
 use crate::index::Index;
 use crate::journal::Ring;
 use crate::key::Key;
@@ -63,7 +62,6 @@ pub(crate) struct Core {
     deletes_under_way: Arc<Semaphore>,
     /// Places for lookups that may read the index.
     pub(crate) lookups: Arc<Semaphore>,
-    pub(crate) flusher: Flusher,
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
     /// Held by the running checkpoint.
     pub(crate) checkpointing: tokio::sync::Mutex<()>,
@@ -107,7 +105,6 @@ impl Core {
             deletes_under_way: Arc::new(Semaphore::new(DELETES_UNDER_WAY_MAX / UNIT)),
             lookups: Arc::new(Semaphore::new(LOOKUPS_MAX)),
             unconfirmed: AtomicBool::new(superblock.flags & FLAG_UNCONFIRMED != 0),
-            flusher: Flusher::default(),
             superblock: tokio::sync::Mutex::new(superblock),
             checkpointing: tokio::sync::Mutex::new(()),
             checkpoint_planned: AtomicBool::new(false),

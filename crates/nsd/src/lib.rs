@@ -14,7 +14,6 @@ mod ends;
 mod entry;
 mod extent;
 mod finish;
-mod flush;
 #[cfg(test)]
 mod forged;
 mod handle;
@@ -25,6 +24,7 @@ mod ledger;
 mod lookup;
 mod near;
 mod open;
+mod proof;
 mod queue;
 mod read;
 mod rebuild;

@@ -7,6 +7,7 @@ use crate::index::{CACHE_BYTES, Changes, Index, Snapshot};
 use crate::journal::{Ring, RingImage};
 use crate::key::Key;
 use crate::ledger::Ledger;
+use crate::proof::is_whole;
 use crate::record::Record;
 use crate::space::RegionSpace;
 use crate::state::CoreState;
@@ -111,7 +112,7 @@ pub(crate) async fn open_with(world: &World, disk: Disk, cache_bytes: usize) -> 
     let (index, snapshot, ledger, (space, ends)) = world.blocking(opened).await?;
     let incarnation = superblock.incarnation;
     let mut state = CoreState::new(snapshot, space, ledger, incarnation, ends);
-    replay(world, &disk, &superblock, &mut state).await?;
+    let unproven = replay(world, &disk, &superblock, &mut state).await?;
     for (shard, epoch) in &superblock.seals {
         state.ledger.raise_seal(*shard, *epoch);
     }
@@ -123,6 +124,15 @@ pub(crate) async fn open_with(world: &World, disk: Disk, cache_bytes: usize) -> 
         "NSD opened"
     );
     let core = Core::new(world, disk, superblock, index, state);
+    if unproven > 0 {
+        tracing::warn!(
+            nsd = core.identity.nsd.0,
+            unproven,
+            "the data of puts isn't whole: the NSD's end interrupted them before they were answered"
+        );
+        // Their records must not be replayed once groups have followed, which would pass for their proof.
+        core.checkpoint().await?;
+    }
     core.checkpoint_if_due();
     Ok(core)
 }
@@ -170,16 +180,25 @@ fn learn(snapshot: &Snapshot, units: u64) -> Result<(RegionSpace, Ends)> {
     Ok((space, ends))
 }
 
-/// Applies the journal records that are newer than the index.
+/// Applies the journal records that are newer than the index. Returns how many puts of the last group were left out because
+/// their data isn't whole.
 async fn replay(
     world: &World,
     disk: &Disk,
     superblock: &Superblock,
     state: &mut CoreState,
-) -> Result<()> {
+) -> Result<u64> {
+    let failed = |error: std::io::Error| disk_error("replaying the journal", disk, &error);
     let ring = Ring::new(&superblock.layout);
     let image = RingImage::load(disk, ring, superblock.region).await;
-    while let Some(group) = image.next(state.head) {
+    let mut unproven = 0;
+    let mut next = image.next(state.head);
+    while let Some(mut group) = next {
+        next = image.next(group.end);
+        if next.is_none() {
+            let left_out = drop_unproven(disk, superblock, &mut group.records).await;
+            unproven = left_out.map_err(failed)?;
+        }
         let wanted = state.wanted(group.records.iter(), IndexPart::default());
         let part = match wanted.is_known() {
             true => wanted.read()?,
@@ -205,5 +224,28 @@ async fn replay(
         );
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
-    Ok(())
+    if !state.groups.is_empty() {
+        // An NSD that was killed may not have flushed the last group. The next one will pass for a proof that it was.
+        disk.flush().await.map_err(failed)?;
+    }
+    Ok(unproven)
+}
+
+/// Removes the puts whose data isn't whole. Returns how many there were.
+async fn drop_unproven(
+    disk: &Disk,
+    superblock: &Superblock,
+    records: &mut Vec<Record>,
+) -> std::io::Result<u64> {
+    let mut unproven = 0;
+    for record in std::mem::take(records) {
+        if let Record::Put { key, entry, .. } = &record
+            && !is_whole(disk, superblock, key, entry).await?
+        {
+            unproven += 1;
+            continue;
+        }
+        records.push(record);
+    }
+    Ok(unproven)
 }

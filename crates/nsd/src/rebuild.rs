@@ -10,6 +10,7 @@ use crate::journal::{Ring, RingImage};
 use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::open::{disk_error, load_superblock, open};
+use crate::proof::is_whole;
 use crate::record::Record;
 use crate::space::{Purpose, RegionSpace};
 use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED, Layout, Superblock};
@@ -33,7 +34,8 @@ pub(crate) async fn rebuild(world: &World, disk: Disk) -> Result<Arc<Core>> {
     let mut found = Findings::new(&superblock);
     found.scan_data(&disk, &superblock).await?;
     let image = RingImage::load(&disk, Ring::new(&superblock.layout), superblock.region).await;
-    found.add_journal(&image);
+    let added = found.add_journal(&image, &disk, &superblock).await;
+    added.map_err(failed)?;
     found.move_payloads(&disk, &superblock, &image).await?;
     disk.flush().await.map_err(failed)?;
     let (entries, ledger) = found.into_index();
@@ -125,7 +127,12 @@ impl Findings {
     }
 
     /// Applies the groups of the ring's last round, oldest first.
-    fn add_journal(&mut self, image: &RingImage) {
+    async fn add_journal(
+        &mut self,
+        image: &RingImage,
+        disk: &Disk,
+        superblock: &Superblock,
+    ) -> std::io::Result<()> {
         let ring = image.ring().bytes();
         let groups = image.all_from(0);
         let end = groups.last_key_value().map_or(0, |(_, group)| group.end);
@@ -134,12 +141,23 @@ impl Findings {
         // delete, are gone.
         for (_, group) in groups.range(end.saturating_sub(ring)..) {
             for record in &group.records {
-                self.add_record(record);
+                // Also of groups that weren't the last one when the NSD ended: puts that were left out since are still in the
+                // ring. Most others have been found by their headers, and aren't read.
+                let is_proven = match record {
+                    Record::Put { key, entry, .. } if self.takes(key, entry) => {
+                        is_whole(disk, superblock, key, entry).await?
+                    }
+                    _ => true,
+                };
+                if is_proven {
+                    self.add_record(record);
+                }
             }
         }
         self.ledger.applied = end;
         // New groups start after everything that the ring may still contain.
         self.ledger.applied = self.ledger.applied.next_multiple_of(ring);
+        Ok(())
     }
 
     fn add_record(&mut self, record: &Record) {
@@ -158,21 +176,26 @@ impl Findings {
         }
     }
 
-    fn add_put(&mut self, key: &Key, entry: &Arc<IndexEntry>) {
+    /// Whether a put of the journal is newer than what has been found.
+    fn takes(&self, key: &Key, entry: &IndexEntry) -> bool {
         if let Some(old) = self.entries.get(key) {
             // A put moved out of the journal has an extent as well, but a power cut may have left
             // that extent without its payload. The record is proven.
             let is_moved = old.birth == entry.birth && entry.runs().is_none();
             if old.birth >= entry.birth && !is_moved {
-                return;
+                return false;
             }
         }
         let runs = entry.runs().unwrap_or_default();
-        if !runs.iter().all(|run| self.space.is_free(*run)) {
+        runs.iter().all(|run| self.space.is_free(*run))
+    }
+
+    fn add_put(&mut self, key: &Key, entry: &Arc<IndexEntry>) {
+        if !self.takes(key, entry) {
             return;
         }
         self.remove(key);
-        if self.space.take(runs) {
+        if self.space.take(entry.runs().unwrap_or_default()) {
             self.entries.insert(*key, entry.clone());
         }
     }

@@ -52,6 +52,11 @@ impl Record {
             }
     }
 
+    /// Whether there is data outside the journal that must be durable with the record.
+    pub(crate) fn has_data(&self) -> bool {
+        matches!(self, Self::Put { entry, .. } if entry.runs().is_some())
+    }
+
     fn kind(&self) -> u8 {
         match self {
             Self::Put { .. } => 1,

@@ -243,8 +243,7 @@ impl Core {
         });
         let written = try_join_all(writes).await;
         written.map_err(|error| self.fail("writing a blob", &error))?;
-        let flushed = self.flusher.flush(&self.disk).await;
-        flushed.map_err(|error| self.fail("flushing data", &error))?;
+        // The group of the journal that takes the record is flushed together with these writes.
         let record = Record::Put {
             key: piece.key,
             entry,

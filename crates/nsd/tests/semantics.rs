@@ -577,3 +577,26 @@ fn several_log_entries_are_put_at_once_as_one_by_one() {
         })
         .finished();
 }
+
+#[test]
+fn puts_at_the_same_time_are_flushed_together() {
+    const PUTS: u64 = 20;
+    let simulation = Simulation::new(43);
+    simulation.disk(DISK, small_region());
+    let ios = || simulation.io_count();
+    simulation
+        .run(async |world| {
+            let scene = scene::Scene { world };
+            let nsd = scene.open().await;
+            let before = ios();
+            let puts = (1..=PUTS).map(|number| nsd.put(blob(number, 20_000)));
+            for put in join_all(puts).await {
+                put.unwrap();
+            }
+            // Each has a write of its own. They end at four times: so many groups, with a write and a flush each, and one more
+            // that takes what came meanwhile.
+            let took = ios() - before;
+            assert!(took <= PUTS + 6 * 2, "{took}");
+        })
+        .finished();
+}
