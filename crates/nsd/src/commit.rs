@@ -74,6 +74,10 @@ impl Core {
             let bytes_max = GROUP_BYTES_MAX.min(self.ring.bytes() / 8) as usize;
             let mut group = self.queue.lock().take_group(bytes_max);
             let result = self.commit(&mut group).await;
+            if result.is_err() {
+                let mut queue = self.queue.lock();
+                group.extend(queue.give_up(&self.state.lock().ledger));
+            }
             for item in group {
                 // A caller that has gone away doesn't need its answer.
                 let _ = item.turn.send(Turn::Done(result.clone()));

@@ -39,11 +39,7 @@ impl Queue {
         Self {
             waiting: VecDeque::new(),
             led: false,
-            fences: Fences {
-                epochs: ledger.seals.clone(),
-                versions: ledger.versions.clone(),
-                most,
-            },
+            fences: Fences::of(ledger, most),
         }
     }
 
@@ -54,6 +50,13 @@ impl Queue {
 
     pub(crate) fn fences(&self) -> &Fences {
         &self.fences
+    }
+
+    /// Takes all that waits behind a group that wasn't written: it may count on a fence that the group was to make durable,
+    /// and has no record of it. What these would have taught is forgotten: the fences are again those of the journal.
+    pub(crate) fn give_up(&mut self, written: &Ledger) -> VecDeque<Item> {
+        self.fences = Fences::of(written, self.fences.most);
+        std::mem::take(&mut self.waiting)
     }
 
     pub(crate) fn take_group(&mut self, bytes_max: usize) -> Vec<Item> {
@@ -67,5 +70,16 @@ impl Queue {
             group.extend(self.waiting.pop_front());
         }
         group
+    }
+}
+
+impl Fences {
+    /// Those that are in the journal, or in the index.
+    fn of(written: &Ledger, most: KnownMax) -> Self {
+        Self {
+            epochs: written.seals.clone(),
+            versions: written.versions.clone(),
+            most,
+        }
     }
 }

@@ -450,3 +450,6 @@ impl Fences {
         Ok(learnt)
     }
 }
+
+#[cfg(test)]
+mod tests;
