@@ -2,9 +2,9 @@
 //! nobody would ever use.
 
 use super::nsds::{LocalNsds, open_one};
-use super::regions::open_disk;
+use super::regions::{open_disk, remove_region};
 use metanode::DATA_POOL;
-use model::{Error, ErrorKind, NsdId, Result};
+use model::{NsdId, Result};
 use nsd::Nsd;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,10 +33,7 @@ impl LocalNsds {
                     remove the region and its line in node.toml if nothing in it is needed");
                 continue;
             }
-            host::remove_file(path).map_err(|error| {
-                Error::new(ErrorKind::Unavailable, error.to_string())
-                    .while_doing(format!("removing {}", path.display()))
-            })?;
+            remove_region(path)?;
             tracing::info!(%nsd, path = %path.display(), "removed the region of an NSD that was never added");
             discarded.push(*nsd);
         }

@@ -1,7 +1,7 @@
 //! The NSDs of this node: opened at start, added and given up while it runs.
 
 use super::attempts::Look;
-use super::regions::{make_disk, open_disk};
+use super::regions::{make_disk, open_disk, remove_region};
 use coordination::Coordination;
 use metanode::DATA_POOL;
 use model::{
@@ -377,8 +377,9 @@ impl LocalNsds {
     /// [`LocalNsds::next_id`]; lost slots move there first. Repair starts without being asked.
     ///
     /// # Errors
-    /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then, and no region is left. `Unknown`: coordination
-    /// hasn't said whether the pool has it now; the region must be kept, and is found with the next start if it has.
+    /// `Exists`, `NoSpace`, or the disk's error; the pool is unchanged then, and no region is left, nor an NSD on a device.
+    /// `Unknown`: coordination hasn't said whether the pool has it now; the region must be kept, and is found with the next
+    /// start if it has.
     pub async fn add(&self, id: NsdId, path: &Path, bytes: u64) -> Result<()> {
         let is_device = host::at_path(path) == AtPath::Other;
         let disk = if is_device {
@@ -386,26 +387,39 @@ impl LocalNsds {
         } else {
             make_disk(&self.world, path, bytes)?
         };
-        let bytes = disk.bytes();
-        let identity = NsdIdentity {
-            cluster: self.cluster,
-            nsd: id,
-            pool: 0,
-        };
-        let formatted = match Nsd::format(&self.world, &disk, identity).await {
-            Ok(()) => Nsd::open(&self.world, disk).await,
+        let identity = self.identity(id);
+        let formatted = Nsd::format(&self.world, &disk, identity).await;
+        // An NSD that is there already stays, even if it has this number, as it may after a restore of coordination.
+        let is_kept = formatted
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Exists);
+        let opened = match formatted {
+            Ok(()) => Nsd::open(&self.world, disk.clone()).await,
             Err(error) => Err(error),
         };
-        let nsd = match formatted {
-            Ok(nsd) => nsd,
-            Err(error) => {
-                if !is_device {
-                    // It was made just now and would never be used.
-                    let _ = world::host::remove_file(path);
-                }
-                return Err(error.while_doing(format!("preparing {}", path.display())));
-            }
+        let added = match opened {
+            Ok(nsd) => self.add_opened(nsd, path, disk.bytes()).await,
+            Err(error) => Err(error.while_doing(format!("preparing {}", path.display()))),
         };
+        if let Err(error) = &added
+            && error.kind() != ErrorKind::Unknown
+            && !is_kept
+        {
+            // Nobody would ever use it: a file is allocated, and a device couldn't be added again.
+            let undone = match is_device {
+                true => Nsd::unformat(&disk, identity).await,
+                false => remove_region(path),
+            };
+            if let Err(error) = undone {
+                tracing::warn!(nsd = id.0, %error, "the region of an NSD that wasn't added stays");
+            }
+        }
+        added
+    }
+
+    /// Adds an NSD that was made just now to the pool. If that is refused, it isn't used any more.
+    async fn add_opened(&self, nsd: Arc<Nsd>, path: &Path, bytes: u64) -> Result<()> {
+        let id = nsd.id();
         self.use_opened(nsd.clone());
         self.regions.lock().insert(id, Region::new(path));
         let entry = entry(id, bytes, self.failures);
@@ -420,14 +434,19 @@ impl LocalNsds {
                 return Err(Error::new(ErrorKind::Unknown, text));
             }
             self.give_back(nsd).await;
-            if !is_device {
-                // Nobody knows of it any more, and all of it is allocated.
-                let _ = host::remove_file(path);
-            }
             return Err(error);
         }
         tracing::info!(nsd = id.0, path = %path.display(), "NSD added");
         Ok(())
+    }
+
+    /// How an NSD of this node is marked.
+    pub(super) fn identity(&self, nsd: NsdId) -> NsdIdentity {
+        NsdIdentity {
+            cluster: self.cluster,
+            nsd,
+            pool: 0,
+        }
     }
 
     /// No longer uses an NSD that the pool hasn't taken.

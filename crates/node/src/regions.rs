@@ -1,4 +1,4 @@
-//! Makes and opens regions, with a remedy in each error.
+//! Makes, opens and removes regions, with a remedy in each error.
 
 use super::{IN_USE_PATIENCE, IN_USE_PAUSE};
 use model::{Error, ErrorKind, Result};
@@ -29,6 +29,14 @@ pub(super) async fn open_disk(world: &World, path: &Path) -> Result<world::Disk>
             Err(error) => return Err(disk_error(&error, "opening", path, None)),
         }
     }
+}
+
+/// Removes a region that holds nothing; fine if it doesn't exist.
+pub(super) fn remove_region(path: &Path) -> Result<()> {
+    host::remove_file(path).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, error.to_string())
+            .while_doing(format!("removing {}", path.display()))
+    })
 }
 
 /// Adds a remedy to the error of a region that can't be made or opened.

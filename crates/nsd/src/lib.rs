@@ -124,6 +124,15 @@ impl Nsd {
         open::format(world, disk, identity, options).await
     }
 
+    /// Undoes [`Nsd::format`] of an NSD that was never used: its region can be formatted again. Nothing if another NSD is
+    /// there, or none. While nobody has it open.
+    ///
+    /// # Errors
+    /// `Unavailable` if the disk can't be read or written; those of [`Nsd::open`] if it can't be said which NSD is there.
+    pub async fn unformat(disk: &Disk, identity: NsdIdentity) -> Result<()> {
+        superblock::erase(disk, identity).await
+    }
+
     /// The identity of the NSD in a region. Changes nothing.
     ///
     /// # Errors

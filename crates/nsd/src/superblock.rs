@@ -327,6 +327,26 @@ pub(crate) async fn is_never_written(disk: &Disk) -> bool {
     true
 }
 
+/// Overwrites all copies of the superblock of this NSD, so that a region is none any more. Another NSD's stays.
+pub(crate) async fn erase(disk: &Disk, identity: NsdIdentity) -> Result<()> {
+    let Some(found) = load(disk).await?.filter(|it| it.identity == identity) else {
+        return Ok(());
+    };
+    // The newest ones last: no older one counts, whenever the power is cut.
+    let newest = found.places();
+    let (last, first): (Vec<u64>, Vec<u64>) =
+        slots(found.layout.region_bytes).partition(|slot| newest.contains(slot));
+    let zeros = AlignedBuffer::zeroed(UNIT).freeze();
+    for slot in first.into_iter().chain(last) {
+        let erased = disk.write_durable(slot, zeros.clone()).await;
+        erased.map_err(|error| {
+            let text = format!("erasing the superblock of {disk:?}: {error}");
+            Error::new(ErrorKind::Unavailable, text)
+        })?;
+    }
+    Ok(())
+}
+
 /// The newest valid superblock, if there is any. A caller that gets `None` may format the disk, so
 /// a region that a newer Shale wrote or that was truncated is an error.
 pub(crate) async fn load(disk: &Disk) -> Result<Option<Superblock>> {

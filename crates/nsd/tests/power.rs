@@ -1,9 +1,9 @@
 //! Power cuts at every I/O of mixed scenarios: everything acknowledged remains and is correct.
 
-use crate::scene::{DISK, Scene, blob, content, deletion, name, small_region};
+use crate::scene::{DISK, IDENTITY, Scene, blob, content, deletion, name, small_region};
 use model::nsd::LogPut;
-use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
-use nsd::Nsd;
+use model::{EntryNumber, ErrorKind, GroupId, NsdId, ShardEpoch, ShardId};
+use nsd::{Nsd, NsdIdentity};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -332,6 +332,34 @@ fn a_cut_while_formatting_leaves_a_disk_that_can_be_formatted() {
                 let nsd = Scene { world }.open().await;
                 nsd.put(blob(1, 100)).await.unwrap();
                 nsd.get(name(1), 0, 100).await.unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_cut_while_unformatting_leaves_a_disk_that_can_be_unformatted_and_formatted() {
+    for_every_cut(7, 200, |simulation| {
+        simulation.disk(DISK, small_region());
+        for _ in 0..2 {
+            simulation.run(async |world| {
+                let scene = Scene { world };
+                let nsd = scene.open().await;
+                nsd.put(blob(1, 100)).await.unwrap();
+                nsd.close().await.unwrap();
+                drop(nsd);
+                let disk = scene.world.open_disk(scene.path()).unwrap();
+                let another = NsdIdentity {
+                    nsd: NsdId(8),
+                    ..IDENTITY
+                };
+                Nsd::unformat(&disk, another).await.unwrap();
+                assert_eq!(Nsd::identify(&disk).await.unwrap(), IDENTITY);
+                Nsd::unformat(&disk, IDENTITY).await.unwrap();
+                assert!(Nsd::is_unformatted(&disk).await);
+                drop(disk);
+                let nsd = scene.open().await;
+                assert_eq!(nsd.usage().blobs, 0);
             });
         }
     });

@@ -23,15 +23,24 @@ impl Member {
     }
 
     /// Makes a region on this node and adds it to the pool under a number of [`Member::next_nsd`].
-    /// Others reach it at once.
+    /// Others reach it at once. If it is refused, nothing of it is left.
     ///
     /// # Errors
     /// As [`crate::LocalNsds::add`].
     pub async fn add_nsd(&self, nsd: NsdId, path: &Path, bytes: u64) -> Result<()> {
+        let parts = &self.parts;
         // Before the map names it: writers look for it there as soon as it does.
-        let home = self.parts.coordination.set_home(nsd, self.parts.run.node);
-        home.await?;
-        self.parts.nsds.add(nsd, path, bytes).await
+        let added = match parts.coordination.set_home(nsd, parts.run.node).await {
+            Ok(()) => parts.nsds.add(nsd, path, bytes).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &added
+            && error.kind() != ErrorKind::Unknown
+            && let Err(error) = parts.coordination.remove_home(nsd, parts.run.node).await
+        {
+            tracing::warn!(%nsd, %error, "it stays noted which node has an NSD that wasn't added");
+        }
+        added
     }
 
     /// As [`crate::LocalNsds::discard_leftovers`].

@@ -19,6 +19,7 @@ use futures::future::{BoxFuture, join};
 use model::call::Call;
 use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Scheme, SessionId};
+use nsd::Nsd;
 use std::path::Path;
 use world::call::Service;
 use world::sim::Simulation;
@@ -300,6 +301,62 @@ fn a_region_that_the_pool_does_not_take_is_used_no_more() {
         assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
         assert!(member.pool().nsd(taken).is_none());
         assert!(!member.parts.nsds.regions.lock().contains_key(&taken));
+    });
+    run.finished();
+}
+
+/// Would be broken if a device that the pool has refused were an NSD from then on, which is never overwritten: the same command
+/// would be refused for that reason for ever. Or if an NSD that is there already were taken for one of those.
+#[test]
+fn a_device_that_the_pool_does_not_take_can_be_added_again() {
+    // For the host they are devices, too, which decides whether a region is to be made.
+    const DEVICES: [&str; 2] = ["/dev/null", "/dev/zero"];
+    let simulation = Simulation::new(7);
+    for device in DEVICES {
+        simulation.disk(device, REGION_BYTES);
+    }
+    let run = simulation.run(|world| async move {
+        let [member, _other] = two_members(&world, 7).await;
+        let [own, anothers] = DEVICES.map(Path::new);
+        let refused = member.parts.nsds.add(NsdId(2), own, REGION_BYTES).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains("the pool has"), "{refused}");
+        let nsd = member.next_nsd().await.unwrap();
+        member.add_nsd(nsd, own, REGION_BYTES).await.unwrap();
+
+        // Of an NSD that is there already, whatever it holds, nothing is taken back: not even if it has the number that this one
+        // would get.
+        let nsd = member.next_nsd().await.unwrap();
+        let there = member.parts.nsds.identity(nsd);
+        let disk = world.open_disk(anothers).unwrap();
+        Nsd::format(&world, &disk, there).await.unwrap();
+        drop(disk);
+        let refused = member.add_nsd(nsd, anothers, REGION_BYTES).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains("already NSD"), "{refused}");
+        let disk = world.open_disk(anothers).unwrap();
+        assert_eq!(Nsd::identify(&disk).await.unwrap(), there);
+    });
+    run.finished();
+}
+
+/// Would be broken if coordination said for ever that a node has an NSD which there isn't.
+#[test]
+fn an_nsd_that_is_not_added_has_no_home() {
+    let run = Simulation::new(8).run(|world| async move {
+        let [member, _other] = two_members(&world, 8).await;
+        let homes = async || {
+            let roster = Roster::read(&member.parts.coordination).await;
+            roster.unwrap().homes
+        };
+        let before = homes().await;
+        assert_eq!(before.len(), 2);
+        let nsd = member.next_nsd().await.unwrap();
+        // The region of another one is there.
+        let refused = member.add_nsd(nsd, Path::new("nsd1"), REGION_BYTES).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
+        assert_eq!(homes().await, before);
     });
     run.finished();
 }
