@@ -1,5 +1,5 @@
 //! What attempts to add an NSD have left that broke off before the pool's map named it: a region, all of it allocated, that
-//! nobody would ever use.
+//! nobody would ever use, or a device that can't be added again because it has an NSD.
 
 use super::nsds::{LocalNsds, open_one};
 use super::regions::{open_disk, remove_region};
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use world::host::{self, AtPath};
 
 impl LocalNsds {
-    /// Removes what such attempts have left: of the regions of this node that are `noted`, those below `own` that hold
-    /// nothing, prepared or not. Returns the NSDs that should be noted no more. A region with contents, or one elsewhere,
-    /// stays: the map may be the one that is wrong. While no NSD is added here.
+    /// Removes what such attempts have left: of the regions of this node that are `noted`, those on devices and below `own`
+    /// that hold nothing, prepared or not. Returns the NSDs that should be noted no more. A region with contents, or a file
+    /// elsewhere, stays: the map may be the one that is wrong. While no NSD is added here.
     ///
     /// # Errors
-    /// Those of coordination; a region that can't be removed.
+    /// Those of coordination; a region that can't be removed, or erased.
     pub async fn discard_leftovers(
         &self,
         noted: &BTreeMap<NsdId, PathBuf>,
@@ -28,12 +28,19 @@ impl LocalNsds {
         };
         let mut discarded = Vec::new();
         for (nsd, path) in noted.iter().filter(|(nsd, _)| map.nsd(**nsd).is_none()) {
-            if !path.starts_with(own) || !self.is_unused(*nsd, path).await? {
+            let is_device = host::at_path(path) == AtPath::Other;
+            let is_ours = is_device || path.starts_with(own);
+            if !is_ours || !self.is_unused(*nsd, path).await? {
                 tracing::warn!(%nsd, path = %path.display(), "the pool doesn't know this NSD, and its region stays as it is; \
                     remove the region and its line in node.toml if nothing in it is needed");
                 continue;
             }
-            remove_region(path)?;
+            if is_device {
+                let disk = open_disk(&self.world, path).await?;
+                Nsd::unformat(&disk, self.identity(*nsd)).await?;
+            } else {
+                remove_region(path)?;
+            }
             tracing::info!(%nsd, path = %path.display(), "removed the region of an NSD that was never added");
             discarded.push(*nsd);
         }

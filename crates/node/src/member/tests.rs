@@ -19,7 +19,7 @@ use futures::future::{BoxFuture, join};
 use model::call::Call;
 use model::owner::{CLASS, OWNER, OwnerCall, OwnerReply, OwnerRequest, Tenure};
 use model::{Scheme, SessionId};
-use nsd::Nsd;
+use nsd::{Nsd, NsdIdentity};
 use std::path::Path;
 use world::call::Service;
 use world::sim::Simulation;
@@ -336,6 +336,38 @@ fn a_device_that_the_pool_does_not_take_can_be_added_again() {
         assert!(refused.to_string().contains("already NSD"), "{refused}");
         let disk = world.open_disk(anothers).unwrap();
         assert_eq!(Nsd::identify(&disk).await.unwrap(), there);
+    });
+    run.finished();
+}
+
+/// Would be broken if a device stayed an NSD, and so couldn't be added, because its node's daemon had ended meanwhile.
+#[test]
+fn a_device_whose_adding_broke_off_is_free_after_the_next_start() {
+    const DEVICE: &str = "/dev/null";
+    let simulation = Simulation::new(9);
+    simulation.disk(DEVICE, REGION_BYTES);
+    let run = simulation.run(|world| async move {
+        let [member, _other] = two_members(&world, 9).await;
+        let (device, own) = (Path::new(DEVICE), Path::new("own"));
+        let nsd = member.next_nsd().await.unwrap();
+        let leave = async |identity: NsdIdentity| {
+            let disk = world.open_disk(device).unwrap();
+            Nsd::format(&world, &disk, identity).await.unwrap();
+        };
+        let discard = async || {
+            let noted = BTreeMap::from([(nsd, device.to_path_buf())]);
+            member.discard_leftovers(&noted, own).await.unwrap()
+        };
+        let identity = member.parts.nsds.identity(nsd);
+        leave(identity).await;
+        assert_eq!(discard().await, [nsd]);
+        // A device that had an NSD would be refused.
+        let anothers = NsdIdentity {
+            cluster: 9,
+            ..identity
+        };
+        leave(anothers).await;
+        assert!(discard().await.is_empty(), "it is another cluster's");
     });
     run.finished();
 }
