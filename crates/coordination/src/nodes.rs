@@ -8,6 +8,7 @@
 
 use crate::facts::{address_key, decode, encode, incarnations_key, said_key};
 use crate::{Change, Coordination, Versioned};
+use model::member::MEMBERS_MAX;
 use model::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -223,7 +224,8 @@ impl Coordination {
     /// # Errors
     /// `AccessDenied`: no such token, or its time is over, or it was used by another machine. `InvalidArgument`: the
     /// token is for another role than the machine wants. `NotPermitted`: the machine's node was expelled by hand.
-    /// `Exists`: another node has the name. After `Unavailable`, redeem it again.
+    /// `Exists`: another node has the name. `NotSupported`: there are [`MEMBERS_MAX`] nodes already. After `Unavailable`, redeem
+    /// it again.
     pub async fn redeem(&self, hash: &[u8; 32], now: u64, new: &NewNode) -> Result<NodeFacts> {
         for _ in 0..ATTEMPTS_MAX {
             let key = token_key(hash);
@@ -237,6 +239,9 @@ impl Coordination {
             let own = others.values().find(same_key).map(|it| it.value.node);
             let own = own.and_then(|node| others.remove(&node));
             token.value.check(own.as_ref(), now, new)?;
+            if own.is_none() && others.len() >= MEMBERS_MAX {
+                return Err(Error::new(ErrorKind::NotSupported, too_many()));
+            }
             let has_run = match &own {
                 Some(own) => self.has_run(own.value.node).await?,
                 None => false,
@@ -413,6 +418,13 @@ impl JoinToken {
         };
         Err(Error::new(ErrorKind::InvalidArgument, text))
     }
+}
+
+fn too_many() -> String {
+    format!(
+        "the cluster has {MEMBERS_MAX} nodes, and can't have more: remove one that is needed no more with `shale node remove` \
+         (`shale node list` shows them), then join again"
+    )
 }
 
 fn refused(why: &str) -> Error {

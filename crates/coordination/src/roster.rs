@@ -8,7 +8,7 @@ use crate::security::{AUTHORITIES, Authorities, CIPHERS, Ciphers};
 use crate::{Coordination, Event, Facts, Versioned};
 use bytes::Bytes;
 use model::map::PoolMap;
-use model::member::Membership;
+use model::member::{KnownEnd, Membership};
 use model::{Error, ErrorKind, NodeId, NodeRun, NsdId, Result, ShardId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,8 +47,10 @@ pub struct Roster {
     pub membership: Option<Versioned<Membership>>,
     /// Who has the manager's place; `None`: it is free.
     pub manager: Option<Versioned<Place>>,
-    /// The nodes that were expelled by hand.
+    /// The nodes that were expelled by hand, and those that were removed.
     pub barred: BTreeSet<NodeId>,
+    /// The nodes that were removed, for ever.
+    pub removed: BTreeSet<NodeId>,
     /// The quorum nodes.
     pub quorum: BTreeSet<NodeId>,
     /// What people call the nodes. Those that were removed have no name any more.
@@ -142,6 +144,9 @@ impl Roster {
             true => self.barred.insert(node),
             false => self.barred.remove(&node),
         };
+        if facts.as_ref().is_some_and(NodeFacts::is_forgotten) {
+            self.removed.insert(node);
+        }
         let facts = facts.filter(|it| !it.is_forgotten());
         match facts.as_ref().is_some_and(|it| it.is_quorum) {
             true => self.quorum.insert(node),
@@ -157,6 +162,21 @@ impl Roster {
                 self.classes.remove(&node);
             }
         }
+    }
+
+    /// How a run has ended for the cluster, if it has. What the membership says of a node that was removed may have made room
+    /// for another one.
+    #[must_use]
+    pub fn end_of(&self, run: NodeRun) -> Option<KnownEnd> {
+        let membership = &self.membership.as_ref()?.value;
+        let is_in_it = membership.members.contains_key(&run.node);
+        if !is_in_it && self.removed.contains(&run.node) {
+            return Some(KnownEnd {
+                term: membership.term,
+                has_left: false,
+            });
+        }
+        membership.end_of(run)
     }
 
     /// The run that owns the shard or shall take it over.
@@ -322,6 +342,7 @@ mod tests {
     use super::*;
     use crate::simulated::{Chances, Simulated};
     use crate::{News, Watch};
+    use model::member::Term;
     use std::time::Duration;
     use world::sim::Simulation;
 
@@ -495,6 +516,38 @@ mod tests {
                 assert_eq!(followed.barred.contains(&NodeId(3)), is_barred);
                 let read = Roster::read(&coordination).await.unwrap();
                 assert_eq!(read.barred, followed.barred);
+            }
+        });
+        run.finished();
+    }
+
+    /// Would be broken if a daemon of a node that was removed were told nothing because another node has the place.
+    #[test]
+    fn runs_of_a_node_that_was_removed_have_ended_whether_the_membership_has_it_or_not() {
+        let run = Simulation::new(1).run(|world| async move {
+            let store = Simulated::new(&world, 1);
+            let coordination = store.connect(NodeId(1), &world);
+            coordination.add_first_node(&node_3()).await.unwrap();
+            let own = NodeRun {
+                node: NodeId(3),
+                incarnation: 1,
+            };
+            let membership = Membership {
+                term: Term(7),
+                ..Membership::default()
+            };
+            let stored = coordination.store_membership(0, &membership);
+            stored.await.unwrap();
+            let mut followed = Roster::read(&coordination).await.unwrap();
+            let mut watch = coordination.watch("", followed.revision);
+            assert_eq!(followed.end_of(own), None, "it hasn't joined yet");
+            coordination.forget_node(NodeId(3)).await.unwrap();
+            follow(&mut followed, &mut watch).await;
+            let read = Roster::read(&coordination).await.unwrap();
+            for known in [followed, read] {
+                assert_eq!(known.removed, BTreeSet::from([NodeId(3)]));
+                let end = known.end_of(own).unwrap();
+                assert_eq!((end.term, end.has_left), (Term(7), false));
             }
         });
         run.finished();

@@ -39,6 +39,16 @@ pub struct Roles {
     pub tolerance: usize,
     /// The nodes that don't come back by themselves: expelled by hand, or removed.
     pub barred: BTreeSet<NodeId>,
+    /// The nodes that were removed, for ever.
+    pub removed: BTreeSet<NodeId>,
+}
+
+impl Roles {
+    /// The run has ended for the cluster: the membership says so, or its node was removed, and another one has its place there.
+    pub(crate) fn has_ended(&self, record: &Membership, run: NodeRun) -> bool {
+        let is_in_it = record.members.contains_key(&run.node);
+        record.has_ended(run) || (!is_in_it && self.removed.contains(&run.node))
+    }
 }
 
 /// What a run says.

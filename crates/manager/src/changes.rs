@@ -4,6 +4,7 @@
 //! The order: expel who has ended, give shards without an owner to somebody, admit who wants to join,
 //! let go who wants to leave, move a shard for balance.
 
+use crate::apart::Roles;
 use crate::balance::{Load, MOVE_EVERY, Owners, adopt, even_out};
 use crate::facts::{Facts, hosts};
 use crate::leases::Leases;
@@ -32,6 +33,7 @@ const LEARN_MAX: Duration = Duration::from_secs(10);
 pub(crate) struct Situation<'a> {
     pub(crate) record: &'a Membership,
     pub(crate) facts: &'a Facts,
+    pub(crate) roles: &'a Roles,
     pub(crate) leases: &'a Leases,
     /// When this manager began to be heard.
     pub(crate) since: Moment,
@@ -144,7 +146,7 @@ impl Situation<'_> {
         };
         for (at, (run, standing)) in runs.into_iter().enumerate() {
             let member = record.members.get_mut(&run.node);
-            let member = member.expect("nobody is removed from the membership");
+            let member = member.expect("nobody goes from the membership while a plan is under way");
             assert_eq!(
                 member.run, run,
                 "no run joins while another of its node ends"
@@ -222,7 +224,7 @@ impl Situation<'_> {
     fn expelled(&self) -> Option<Membership> {
         let mut ended: Vec<Expelled> = Vec::new();
         for (run, cause) in &self.facts.condemned {
-            let is_done = self.record.has_ended(*run) || ended.len() == EXPELLED_MAX;
+            let is_done = self.roles.has_ended(self.record, *run) || ended.len() == EXPELLED_MAX;
             // Of two runs of a node the earlier one goes first; the other one is the next plan's.
             let is_second = ended.last().is_some_and(|it| it.run.node == run.node);
             if !is_done && !is_second {
@@ -248,7 +250,7 @@ impl Situation<'_> {
             known.run = *run;
             known.standing = standing;
         }
-        let orphans = self.orphans(|assigned| record.has_ended(assigned));
+        let orphans = self.orphans(|assigned| self.roles.has_ended(&record, assigned));
         record.plan = Some(Plan {
             change: Change::Expel(ended),
             step: Step::Shards,
@@ -259,7 +261,7 @@ impl Situation<'_> {
 
     /// A plan that gives shards of runs that ended, and those that nobody is assigned, to somebody.
     fn adopted(&self) -> Option<Membership> {
-        let orphans = self.orphans(|assigned| self.record.has_ended(assigned));
+        let orphans = self.orphans(|assigned| self.roles.has_ended(self.record, assigned));
         if orphans.is_empty() {
             return None;
         }
@@ -272,7 +274,7 @@ impl Situation<'_> {
         let mut record = self.record.clone();
         for (run, heard) in &self.facts.heard {
             let admits_any = self.has(Planted::AdmitExpelled);
-            let is_ended = self.record.has_ended(*run) && !admits_any;
+            let is_ended = self.roles.has_ended(self.record, *run) && !admits_any;
             let is_wanted = heard.role != Role::Client
                 && !is_ended
                 && !record.is_member(*run)
@@ -281,8 +283,8 @@ impl Situation<'_> {
             // An earlier run of the node is expelled first.
             let earlier = record.members.get(&run.node);
             let is_free = earlier.is_none_or(|earlier| !earlier.standing.is_member());
-            let has_room = earlier.is_some() || record.members.len() < MEMBERS_MAX;
-            if is_wanted && is_free && has_room {
+            let has_place = earlier.is_some();
+            if is_wanted && is_free && (has_place || self.makes_room(&mut record)) {
                 let member = Member {
                     run: *run,
                     may_own: heard.role == Role::Owner,
@@ -293,6 +295,22 @@ impl Situation<'_> {
             }
         }
         (record.members != self.record.members).then_some(record)
+    }
+
+    /// Makes room for another node: if all places are taken, that of one that was removed is free.
+    fn makes_room(&self, record: &mut Membership) -> bool {
+        if record.members.len() < MEMBERS_MAX {
+            return true;
+        }
+        let mut members = record.members.values();
+        let removed = members.find(|member| {
+            !member.standing.is_member() && self.roles.removed.contains(&member.run.node)
+        });
+        let Some(node) = removed.map(|member| member.run.node) else {
+            return false;
+        };
+        record.members.remove(&node);
+        true
     }
 
     /// The membership with a plan for the first member that wants to leave.
@@ -459,6 +477,7 @@ mod tests {
         let situation = Situation {
             record: &record,
             facts: &facts,
+            roles: &Roles::default(),
             leases: &leases,
             since: Moment::default(),
             last_move: Moment::default(),

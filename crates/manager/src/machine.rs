@@ -437,7 +437,7 @@ impl Manager {
         }
         let newest = self.facts.newest.get(&from.node);
         let admits_any = self.has(Planted::AdmitExpelled);
-        let is_ended = self.record.has_ended(from) && !admits_any;
+        let is_ended = self.has_ended(from) && !admits_any;
         if is_ended || newest.is_some_and(|newest| from < *newest) {
             return Verdict::Ended;
         }
@@ -584,6 +584,7 @@ impl Manager {
         let situation = Situation {
             record: &self.record,
             facts: &self.facts,
+            roles: &self.roles,
             leases: &self.leases,
             since,
             last_move: self.last_move,
@@ -604,7 +605,7 @@ impl Manager {
     fn find_ended(&mut self, now: Moment) {
         let members = self.attended();
         let assigned = self.facts.shards.values().filter_map(|fact| fact.assigned);
-        let assigned = assigned.filter(|run| !self.record.has_ended(*run));
+        let assigned = assigned.filter(|run| !self.has_ended(*run));
         let of_interest: Vec<_> = members.chain(assigned).collect();
         let lease = self.lease();
         for run in of_interest {
@@ -704,7 +705,11 @@ impl Manager {
             let mut shards = self.facts.shards.values();
             shards.any(|fact| fact.assigned == Some(run))
         };
-        !self.record.has_ended(run) && (self.record.is_member(run) || is_assigned())
+        !self.has_ended(run) && (self.record.is_member(run) || is_assigned())
+    }
+
+    fn has_ended(&self, run: NodeRun) -> bool {
+        self.roles.has_ended(&self.record, run)
     }
 
     fn store(&mut self, record: Membership, actions: &mut Vec<Action>) {

@@ -13,6 +13,7 @@ mod jobs;
 mod judged;
 mod ledgers;
 mod pools;
+mod removed;
 mod spaces;
 mod storms;
 mod story;

@@ -61,7 +61,7 @@ pub struct Membership {
     pub term: Term,
     /// That manager; `None` before the first one.
     pub manager: Option<NodeRun>,
-    /// The newest run of each node that was ever a member.
+    /// The newest run of each node that was ever a member; of one that was removed, until another one needs its place.
     pub members: BTreeMap<NodeId, Member>,
     /// The change under way; there is one at most.
     pub plan: Option<Plan>,

@@ -234,6 +234,35 @@ fn nothing_is_left_of_a_node_that_is_forgotten_but_its_numbers() {
     });
 }
 
+/// Would be broken if a machine became a node for which there is no place among the members, and waited for one without a
+/// word; or if nodes that were removed counted for ever.
+#[test]
+fn a_machine_is_refused_at_once_if_there_are_as_many_nodes_as_can_be() {
+    with_facts(|facts| async move {
+        let numbers = 1_001..=1_000 + MEMBERS_MAX as u32;
+        let node = |number| NodeFacts {
+            node: NodeId(number),
+            name: format!("n{number}"),
+            ..first()
+        };
+        let made = numbers.flat_map(|number| new_node(&node(number)));
+        let made: Vec<Change> = made.collect();
+        for some in made.chunks(64) {
+            facts.transaction(some.to_vec()).await.unwrap();
+        }
+        facts.add_join_token(&[1; 32], 300, false, 0).await.unwrap();
+        let redeem = || async { facts.redeem(&[1; 32], 10, &new(None, 1)).await };
+        is_refused(redeem().await, ErrorKind::NotSupported, "shale node remove");
+        facts.forget_node(NodeId(1_001)).await.unwrap();
+        let made = redeem().await.unwrap();
+        // There are as many again, and it is one of them.
+        assert_eq!(redeem().await.unwrap(), made);
+        facts.add_join_token(&[2; 32], 300, false, 0).await.unwrap();
+        let another = facts.redeem(&[2; 32], 10, &new(None, 2)).await;
+        is_refused(another, ErrorKind::NotSupported, "4096 nodes");
+    });
+}
+
 #[test]
 fn a_token_makes_one_node_whoever_comes_with_it() {
     for seed in 0..20 {

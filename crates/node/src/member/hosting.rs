@@ -173,10 +173,7 @@ impl Parts {
     /// Clients of expelled runs keep nothing from the others.
     fn part_with_expelled(&self, metanode: &Metanode) {
         let roster = self.roster.borrow().clone();
-        let Some(members) = roster.membership.as_ref().map(|it| &it.value) else {
-            return;
-        };
-        metanode.part_with(|run| members.has_ended(run));
+        metanode.part_with(|run| roster.end_of(run).is_some());
     }
 
     /// Refuses the shard's requests from now on and gives it up, if it is here. First, unless it is too late for that, a

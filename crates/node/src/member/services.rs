@@ -231,9 +231,8 @@ impl Services {
     /// of an earlier time again, with other runs of the same numbers.
     pub(super) fn known_end(&self, run: NodeRun) -> Option<KnownEnd> {
         let roster = self.roster.borrow().clone();
-        let membership = &roster.membership.as_ref()?.value;
-        let end = membership.end_of(run)?;
-        self.lease.is_of(membership.term).then_some(end)
+        let end = roster.end_of(run)?;
+        self.lease.is_of(end.term).then_some(end)
     }
 
     /// Whether a node answers something that it answers at once.

@@ -9,6 +9,7 @@ pub(super) fn roles_of(roster: &Roster) -> Roles {
     let mut roles = Roles {
         quorum: roster.quorum.clone(),
         barred: roster.barred.clone(),
+        removed: roster.removed.clone(),
         ..Roles::default()
     };
     let pools = roster.pools.values();
@@ -52,6 +53,7 @@ mod tests {
             homes: (2..=7).map(home).collect(),
             quorum: BTreeSet::from([NodeId(9)]),
             barred: BTreeSet::from([NodeId(8)]),
+            removed: BTreeSet::from([NodeId(7)]),
             ..Roster::default()
         };
         // Node 1 has none in use.
@@ -61,6 +63,7 @@ mod tests {
             servers: BTreeMap::from([2, 3].map(server)),
             tolerance: 1,
             barred: BTreeSet::from([NodeId(8)]),
+            removed: BTreeSet::from([NodeId(7)]),
         };
         assert_eq!(roles_of(&roster), expected);
         assert_eq!(roles_of(&Roster::default()), Roles::default());
