@@ -222,6 +222,9 @@ impl<'a> Chains<'a> {
                 match node {
                     Some(node) => {
                         next.extend(self.standing(*node));
+                        // Without a lease of its own it uses nothing that the owner promises.
+                        let own = place.filter(|own| own != node);
+                        next.extend(own.and_then(|own| self.standing(own)));
                         next.extend(self.works(Some(*node), &format!("take-over {shard}")));
                     }
                     None if !self.known.answers.get(&place).is_some_and(has_manager) => {

@@ -282,6 +282,13 @@ fn an_owner_without_a_lease_and_a_shard_without_an_owner_say_why() {
     assert!(lines[2].contains("no answer from n3"), "{lines:?}");
     let lines = printed(&known(vec![asks(None)], &[]));
     assert!(lines[0].contains("no node serves it"), "{lines:?}");
+    // Only the node that asks has none.
+    let mut cut_off = asks(Some(1));
+    cut_off.lease_milliseconds = Some(0);
+    let lines = printed(&known(vec![cut_off, of_node(1, Vec::new())], &[]));
+    assert!(lines[0].contains("the owner of shard 0, n1"), "{lines:?}");
+    assert!(lines[1].contains("n2: it has no lease"), "{lines:?}");
+    assert!(lines[2].contains("quorum nodes"), "{lines:?}");
     // It doesn't serve it yet.
     let waits = vec![
         wait(work("take-over 0"), 4, "00000000000000cc", None),
