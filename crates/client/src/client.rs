@@ -227,7 +227,9 @@ impl Client {
     /// The same, and how many more there are.
     #[must_use]
     pub fn waits(&self) -> (Vec<Waiter>, usize) {
-        self.session.waits()
+        let (mut waits, left_out) = self.session.waits();
+        self.tokens.tie(&mut waits);
+        (waits, left_out)
     }
 
     /// Its session with the owner; one that has ended until another one has begun.

@@ -28,7 +28,7 @@ use futures::future::BoxFuture;
 use model::lock::{HeldLock, LockOwner};
 use model::operation::{NewInode, Stamp};
 use model::owner::{GIVE_UP_MAX, LockCall, OwnerReply, OwnerRequest, Usage};
-use model::{Attributes, FileName, InodeId, Result, SegmentPlace, SessionId};
+use model::{Attributes, FileName, InodeId, Result, SegmentPlace, SessionId, ShardId};
 use std::sync::{Arc, Weak};
 use world::call::{Asked, Local};
 use world::{Instant, Waiter, World};
@@ -43,6 +43,14 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// The shard, if another node may own it as well.
+    pub(crate) fn shard(&self) -> Option<ShardId> {
+        match self {
+            Self::Here(_) => None,
+            Self::There(remote) => Some(remote.shard()),
+        }
+    }
+
     /// Until when this node may use what owners promise; `None`: as long as they say.
     pub(crate) fn usable_until(&self) -> Option<Instant> {
         match self {

@@ -24,6 +24,7 @@ mod pages;
 mod polling;
 mod renewal;
 mod returns;
+mod ties;
 
 use crate::inode::{Inner, InodeRef};
 use crate::kernels::{BELIEVED_MAX, Kernels};
@@ -47,7 +48,7 @@ use std::time::Duration;
 use tokens::Holder;
 use tokens::holder::{Action, Claimed, FlushNumber, UseNumber, WaitNumber, Want};
 use tokio::sync::{Notify, oneshot};
-use world::{Instant, Task, Work};
+use world::{Errand, Instant, Task, Work};
 
 /// The cause by which waits for tokens are listed.
 const TOKEN_WAIT: &str = "what other clients have cached or changed";
@@ -102,7 +103,7 @@ struct State {
     /// `None` until the owner has answered for the first time.
     holder: Option<Holder>,
     /// Operations that wait.
-    waits: BTreeMap<WaitNumber, oneshot::Sender<Go>>,
+    waits: BTreeMap<WaitNumber, Claimant>,
     /// Requests with a task that asks them.
     asking: BTreeSet<u64>,
     /// Objects of which something may be held.
@@ -119,6 +120,12 @@ struct State {
     former: Option<Holder>,
     /// Recalls of bytes of which kernels drop their pages first: the newest of each file.
     dropping: BTreeMap<InodeId, TokenRecall>,
+}
+
+/// An operation that waits, and what is told how it goes on.
+struct Claimant {
+    tell: oneshot::Sender<Go>,
+    errand: Errand,
 }
 
 /// How an operation that waited goes on.
@@ -319,7 +326,8 @@ impl Tokens {
             Claimed::Begun(begun) => Try::Begun(begun),
             Claimed::Waits(wait) => {
                 let (tell, turn) = oneshot::channel();
-                state.waits.insert(wait, tell);
+                let errand = self.session.world().errand();
+                state.waits.insert(wait, Claimant { tell, errand });
                 Try::Waits(Waiting {
                     tokens: self
                         .me
@@ -517,8 +525,8 @@ impl Tokens {
                 state.asking.remove(&request);
             }
             Action::Begin(wait, begun) => {
-                let tell = state.waits.remove(&wait);
-                let told = tell.map(|tell| tell.send(Go::Begin(begun)).is_ok());
+                let waits = state.waits.remove(&wait);
+                let told = waits.map(|it| it.tell.send(Go::Begin(begun)).is_ok());
                 if told != Some(true)
                     && let Some(holder) = &mut state.holder
                 {
@@ -526,8 +534,8 @@ impl Tokens {
                 }
             }
             Action::Ship(wait) | Action::TooMany(wait) => {
-                let tell = state.waits.remove(&wait);
-                let _ = tell.map(|tell| tell.send(Go::Again));
+                let waits = state.waits.remove(&wait);
+                let _ = waits.map(|it| it.tell.send(Go::Again));
             }
             Action::Flush {
                 flush,

@@ -34,3 +34,4 @@ mod space;
 mod stuck;
 mod together;
 mod undecided;
+mod waits;

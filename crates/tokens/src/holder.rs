@@ -81,6 +81,17 @@ pub enum Claimed {
     Ship,
 }
 
+/// What an operation waits for that has no token yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitsFor {
+    /// The answer to the request with this number.
+    Answer(u64),
+    /// What it wants is being given back, and is asked for after that.
+    Return,
+    /// It has what it wants, and tokens may not be used now: any answer may renew them.
+    Renewal,
+}
+
 /// What the client has to do.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
@@ -241,6 +252,26 @@ impl Holder {
     #[must_use]
     pub fn in_use(&self, object: TokenObject, keep: Option<TokenMode>) -> Option<TokenRange> {
         self.objects.get(&object)?.in_use(keep)
+    }
+
+    /// All operations that wait, with the object and with what each waits for now, the oldest first: for lists.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<(WaitNumber, TokenObject, WaitsFor)> {
+        let requests: BTreeMap<WaitNumber, u64> = self
+            .asked
+            .iter()
+            .flat_map(|(request, asked)| asked.waits.iter().map(move |wait| (*wait, request)))
+            .collect();
+        let waiting = self.waits.iter().filter_map(|(wait, object)| {
+            let want = self.objects.get(object)?.waits.get(wait)?;
+            let what = match requests.get(wait) {
+                Some(request) => WaitsFor::Answer(*request),
+                None if self.is_taken(want) => WaitsFor::Return,
+                None => WaitsFor::Renewal,
+            };
+            Some((*wait, *object, what))
+        });
+        waiting.collect()
     }
 
     /// All that may be used now, but for what its owner can't know yet ([`Holder::born`]).

@@ -215,6 +215,10 @@ impl Calls {
         )
     }
 
+    pub(super) fn shard(&self) -> ShardId {
+        self.shard
+    }
+
     pub(super) fn usable_until(&self) -> Option<Instant> {
         self.owners.usable_until()
     }

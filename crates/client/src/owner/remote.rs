@@ -32,6 +32,10 @@ pub struct RemoteOwner {
 }
 
 impl RemoteOwner {
+    pub(super) fn shard(&self) -> ShardId {
+        self.calls.load().shard()
+    }
+
     pub(super) fn usable_until(&self) -> Option<Instant> {
         self.calls.load().usable_until()
     }

@@ -122,6 +122,8 @@ pub struct Map {
     pub moves_at: Mutex<Option<Instant>>,
     /// Nobody renews the lease of the client's node.
     pub is_held_up: AtomicBool,
+    /// The end of that lease, if it has one.
+    pub usable_until: Mutex<Option<Instant>>,
     /// What waits for the owner before hears that it names another one.
     moved: Notify,
 }
@@ -134,6 +136,7 @@ impl Map {
             owner: Mutex::new(Some(way.clone())),
             moves_at: Mutex::new(None),
             is_held_up: AtomicBool::new(false),
+            usable_until: Mutex::new(None),
             moved: Notify::new(),
         })
     }
@@ -393,7 +396,7 @@ impl Owners for Map {
     }
 
     fn usable_until(&self) -> Option<Instant> {
-        None
+        *self.usable_until.lock()
     }
 
     fn held_up_since(&self, since: Instant) -> Option<HoldUp> {

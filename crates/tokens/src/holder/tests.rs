@@ -166,6 +166,38 @@ fn a_token_that_ran_out_is_not_used_and_what_was_begun_does_not_count() {
     assert!(matches!(holder.does()[..], [Action::Begin(..)]));
 }
 
+/// Would be broken if who has an answer, and may not use what it has got, were listed as one who is asking.
+#[test]
+fn what_an_operation_waits_for_is_said_as_it_is_now() {
+    let mut holder = holder();
+    let begun = holder.has(Exclusive, 1);
+    assert!(holder.waiting().is_empty());
+    // Time is over: it is asked for again, and answered without more time.
+    let Claimed::Waits(first) = holder.claim(want(Shared), at(6000)) else {
+        panic!("it has run out");
+    };
+    let request = holder.asks();
+    let waits_for = |what| [(first, INODE, what)];
+    assert_eq!(holder.waiting(), waits_for(WaitsFor::Answer(request)));
+    holder.gets(request, granted(Shared, 2), at(6100));
+    assert_eq!(holder.waiting(), waits_for(WaitsFor::Renewal));
+    // Another client wants it back, and has it once the use has ended.
+    holder.hears(recall(None, 2), at(6200));
+    assert_eq!(holder.waiting(), waits_for(WaitsFor::Return));
+    holder.end_use(begun, at(6300));
+    let flush = holder.flushes();
+    assert_eq!(holder.waiting(), waits_for(WaitsFor::Return));
+    holder.flushed(flush, at(6400));
+    let asked = holder.does().into_iter().find_map(|action| match action {
+        Action::Ask { request, .. } => Some(request),
+        _ => None,
+    });
+    let request = asked.expect("it is asked for again");
+    assert_eq!(holder.waiting(), waits_for(WaitsFor::Answer(request)));
+    holder.give_up(first);
+    assert!(holder.waiting().is_empty());
+}
+
 #[test]
 fn a_recall_waits_for_those_who_use_it_and_lets_no_others_begin() {
     let mut holder = holder();

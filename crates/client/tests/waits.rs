@@ -1,0 +1,121 @@
+//! What waits in a client leads on to what it waits for: to the owner, or to work that is listed itself.
+
+use crate::rig::way::{Map, Way};
+use crate::rig::{self, Node, patient, run_patient as run};
+use client::{Client, OpenFlags};
+use model::ShardId;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use world::{Errand, Part, Task, Waiter, Work, World, errand};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A client on another node, with the map by which it finds the owner and the way there.
+async fn far(node: &Node) -> (Arc<Client>, Arc<Map>, Arc<Way>) {
+    let way = Way::new(&node.world, &node.metanode, 0);
+    let map = Map::to(&way);
+    let owner = map.remote_owner();
+    let session = owner.open_session(&node.world).await.unwrap();
+    let (world, pool) = (node.world.clone(), node.pool.clone());
+    let client = Client::new(world, owner, pool, session, patient());
+    (client, map, way)
+}
+
+/// A program that has done this, or has waited for a second; and its errand.
+async fn program<T: Send + 'static>(
+    world: &World,
+    work: impl Future<Output = T> + Send + 'static,
+) -> (Errand, Task<T>) {
+    let (tell, told) = oneshot::channel();
+    let its = world.clone();
+    let work = async move {
+        tell.send(its.errand()).unwrap();
+        work.await
+    };
+    let task = world.spawn("a program", errand::begin(work));
+    let errand = told.await.unwrap();
+    world.sleep(SECOND).await;
+    (errand, task)
+}
+
+/// What a program waits for in a client.
+#[track_caller]
+fn wait_of(client: &Client, errand: Errand) -> Waiter {
+    let waits = client.waiters();
+    let found = waits.iter().find(|it| it.errand == errand);
+    found
+        .unwrap_or_else(|| panic!("{errand:?} isn't in {waits:#?}"))
+        .clone()
+}
+
+/// Such work that is under way.
+#[track_caller]
+fn work(world: &World, work: Work) -> Waiter {
+    let (waits, _) = world.waits();
+    let found = waits.iter().find(|it| it.part == Part::Work(work));
+    found
+        .unwrap_or_else(|| panic!("{work:?} isn't in {waits:#?}"))
+        .clone()
+}
+
+/// Would be broken if the read were listed as one for which the owner is asked: that is answered, and the chain would end there.
+#[test]
+fn a_read_of_what_is_held_without_a_lease_waits_for_the_owner() {
+    run(9_601, |world, node| async move {
+        let (far, map, _) = far(&node).await;
+        let file = rig::file(&node.client, "f").await;
+        node.client.write(file, 0, b"x").await.unwrap();
+        far.open(file, OpenFlags::default()).await.unwrap();
+        assert_eq!(rig::read(&far, file, 0, 1).await, b"x");
+        // Whatever its owner answers from now on, tokens may be used no longer.
+        *map.usable_until.lock() = Some(world.now());
+        world.sleep(tokens::TOKEN_TIME * 2).await;
+        assert!(far.usable().is_empty());
+        let reading = {
+            let far = far.clone();
+            async move { rig::read(&far, file, 0, 1).await }
+        };
+        let (errand, reading) = program(&world, reading).await;
+        let wait = wait_of(&far, errand);
+        let expected = (Some(file), Part::ForOwner(ShardId(0)));
+        assert_eq!((wait.inode, wait.part), expected);
+        *map.usable_until.lock() = Some(world.now() + SECOND * 3_600);
+        assert_eq!(reading.await, b"x");
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// Would be broken if the write were listed as one for which the owner is asked: it isn't before the other client has the file.
+#[test]
+fn a_write_to_what_another_client_wants_back_waits_for_the_return() {
+    run(9_602, |world, node| async move {
+        let (far, _, way) = far(&node).await;
+        let file = rig::file(&node.client, "f").await;
+        far.open(file, OpenFlags::default()).await.unwrap();
+        way.no_publishes.store(true, Ordering::Relaxed);
+        far.write(file, 0, b"old").await.unwrap();
+        let other = {
+            let client = node.client.clone();
+            async move { rig::read(&client, file, 0, 3).await }
+        };
+        let (_, other) = program(&world, other).await;
+        let writing = {
+            let far = far.clone();
+            async move { far.write(file, 0, b"new").await }
+        };
+        let (errand, writing) = program(&world, writing).await;
+        let returning = Work::Return(file);
+        assert_eq!(wait_of(&far, errand).part, Part::ForWork(returning));
+        work(&world, returning);
+        way.no_publishes.store(false, Ordering::Relaxed);
+        assert_eq!(other.await, b"old");
+        writing.await.unwrap();
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
