@@ -48,7 +48,8 @@ use world::{
 };
 
 /// The cause by which waits for another session are listed.
-const SESSION_WAIT: &str = "a new session, because the owner didn't hear from this client in time";
+pub(crate) const SESSION_WAIT: &str =
+    "a new session, because the owner didn't hear from this client in time";
 /// The cause by which waits are listed for what became of a change that was given up.
 const UNDECIDED_WAIT: &str = "a change of the same file that was given up";
 
@@ -457,7 +458,8 @@ impl Session {
 
     /// Waits until another session has followed one that has ended.
     pub(crate) async fn after(&self, ended: SessionId) -> Result<SessionId> {
-        let _listed = self.list(SESSION_WAIT, None, self.now());
+        let part = Part::ForWork(Work::NextSession);
+        let _listed = self.waiters.enter_as(part, SESSION_WAIT, None, self.now());
         let next = async {
             loop {
                 let begun = self.begun.notified();
@@ -567,6 +569,12 @@ impl Session {
         since: Instant,
     ) -> Wait<'_> {
         self.waiters.enter(cause, inode, since)
+    }
+
+    /// Lists a wait for the owner, until the result is dropped.
+    pub(crate) fn list_for_owner(&self, cause: &'static str) -> Wait<'_> {
+        let part = self.owner.shard().map_or(Part::Wait, Part::ForOwner);
+        self.waiters.enter_as(part, cause, None, self.now())
     }
 
     /// Lists a wait of one program for another, until the result is dropped.

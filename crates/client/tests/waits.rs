@@ -119,3 +119,37 @@ fn a_write_to_what_another_client_wants_back_waits_for_the_return() {
         node.close().await;
     });
 }
+
+/// Would be broken if the next session were begun on nobody's errand: nothing said that the owner is waited for.
+#[test]
+fn programs_whose_session_has_ended_wait_for_the_owner_that_opens_the_next_one() {
+    run(9_603, |world, node| async move {
+        let (far, _, way) = far(&node).await;
+        let file = rig::file(&node.client, "f").await;
+        far.open(file, OpenFlags::default()).await.unwrap();
+        assert!(rig::read(&far, file, 0, 1).await.is_empty());
+        way.no_sessions.store(true, Ordering::Relaxed);
+        let ended = far.session();
+        node.metanode.close_session(ended).await.unwrap();
+        world.sleep(SECOND * 3).await;
+        let (reads, looks) = (far.clone(), far.clone());
+        let reading = async move { rig::read(&reads, file, 0, 1).await };
+        let looking = async move { looks.get_attributes(file).await };
+        let (reader, reading) = program(&world, reading).await;
+        let (looker, looking) = program(&world, looking).await;
+        for errand in [reader, looker] {
+            let wait = wait_of(&far, errand);
+            assert_eq!(wait.part, Part::ForWork(Work::NextSession), "{wait:?}");
+        }
+        let beginning = work(&world, Work::NextSession).errand;
+        let opening = wait_of(&far, beginning);
+        assert_eq!(opening.part, Part::ForOwner(ShardId(0)));
+        way.no_sessions.store(false, Ordering::Relaxed);
+        assert!(reading.await.is_empty());
+        assert_eq!(looking.await.unwrap().inode, file);
+        assert_ne!(far.session(), ended);
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}

@@ -29,6 +29,8 @@ pub enum Work {
     Store(Option<InodeId>),
     /// Taking a shard over.
     TakeOver(ShardId),
+    /// Beginning the session that follows one that has ended.
+    NextSession,
 }
 
 /// What a listed wait is in a chain of waits.
@@ -83,7 +85,7 @@ impl Part {
             Self::ForWork(work) | Self::Work(work) => match work {
                 Work::Ask(inode) | Work::Return(inode) => Some(inode),
                 Work::Store(inode) => inode,
-                Work::Commit(_) | Work::TakeOver(_) => None,
+                Work::Commit(_) | Work::TakeOver(_) | Work::NextSession => None,
             },
             Self::ForToken { inode, .. } | Self::ForLock { inode, .. } => Some(inode),
             Self::Wait

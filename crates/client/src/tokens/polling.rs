@@ -9,10 +9,12 @@ use model::token::TokenRecall;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokens::Holder;
-use world::{Instant, Task};
+use world::{Instant, Task, Work};
 
 /// A recall that waits for its grant is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_millis(101);
+/// What the work of beginning another session is called.
+const NEXT_SESSION: &str = "begins another session";
 /// How often the owner is asked again while it mustn't hear yet that the session hasn't everything.
 const EMPTYING_PAUSE: Duration = Duration::from_millis(200);
 
@@ -68,7 +70,9 @@ pub(super) async fn run(tokens: Weak<Tokens>, session: Arc<Session>) {
             Err(error) if error.kind() == ErrorKind::SessionEnded => {
                 // The rest is under tokens, and lost with them.
                 let had_all = emptying.take().is_none() && has_all;
-                if !tokens.begin_next_session(had_all).await {
+                let next = tokens.begin_next_session(had_all);
+                let work = Work::NextSession;
+                if !session.world().at_work(NEXT_SESSION, work, next).await {
                     tokens.begun.notify_waiters();
                     return;
                 }

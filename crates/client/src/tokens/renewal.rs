@@ -25,6 +25,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Inodes that are held at the same time.
 const AT_ONCE: usize = 16;
+/// The cause by which waits for the owner are listed that has yet to open the next session.
+const OPENED_WAIT: &str = "the owner of the metadata, which opens a session";
 
 impl Tokens {
     /// The session has ended, which had everything or not: begins the next one. False if the client is closed first.
@@ -58,7 +60,11 @@ impl Tokens {
             if self.session.check_open().is_err() {
                 return false;
             }
-            match self.open_next().await {
+            let opened = {
+                let _listed = self.session.list_for_owner(OPENED_WAIT);
+                self.open_next().await
+            };
+            match opened {
                 Ok(begun) => break begun,
                 Err(error) => {
                     tracing::warn!(%ended, %error, "this client's session has ended, and it can't begin another one yet");

@@ -3,9 +3,10 @@
 //! *A read of a file whose token has run out*: it is asked for ([`Work::Ask`]), and the owner grants it. If that came too late to
 //! be used, or the lease of this node is over, nobody asks any more: the read waits for any answer of the owner that renews what
 //! the session has ([`Part::ForOwner`]). *One of a file that another client wants*: it waits until that is given back here
-//! ([`Work::Return`]), and is asked for then.
+//! ([`Work::Return`]), and is asked for then. *One whose session has ended*: for the next one ([`Work::NextSession`]).
 
 use super::{State, TOKEN_WAIT, Tokens, inode_of};
+use crate::session::SESSION_WAIT;
 use model::InodeId;
 use std::collections::BTreeMap;
 use tokens::holder::WaitsFor;
@@ -31,19 +32,19 @@ impl Tokens {
             return;
         };
         let owner = (Part::ForOwner(shard), RENEWAL_WAIT);
-        let (has_begun, ties) = {
+        let (of_all, ties) = {
             let state = self.state.lock();
-            let has_begun = state.holder.is_some() && !state.is_over;
-            (has_begun, ties_of(&state, owner))
+            let of_all = match &state.holder {
+                _ if state.is_over => Some((Part::ForWork(Work::NextSession), SESSION_WAIT)),
+                // The owner hasn't answered the session yet.
+                None => Some(owner),
+                Some(_) => None,
+            };
+            (of_all, ties_of(&state, owner))
         };
         for claim in std::iter::once(first).chain(claims) {
-            let tie = match (has_begun, claim.inode) {
-                (true, Some(inode)) => ties.get(&(claim.errand, inode)).copied(),
-                (true, None) => None,
-                // The owner hasn't answered the session yet, or has ended it.
-                (false, _) => Some(owner),
-            };
-            if let Some((part, cause)) = tie {
+            let own = || ties.get(&(claim.errand, claim.inode?)).copied();
+            if let Some((part, cause)) = of_all.or_else(own) {
                 (claim.part, claim.cause) = (part, cause);
             }
         }

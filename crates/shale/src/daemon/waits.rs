@@ -192,6 +192,7 @@ fn key(work: Work) -> String {
         Work::Store(Some(inode)) => format!("store {inode}"),
         Work::Store(None) => "store".into(),
         Work::TakeOver(shard) => format!("take-over {shard}"),
+        Work::NextSession => "session".into(),
     }
 }
 
