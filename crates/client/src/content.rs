@@ -191,7 +191,9 @@ impl Content {
                     // The owner may have to wait for others that wait for this client.
                     uses = None;
                     _turn = None;
-                    let waiting = self.session.wait(CHANGE_WAIT, Some(inode), state.turn());
+                    let waiting = self
+                        .session
+                        .wait_for_change(CHANGE_WAIT, inode, state.turn());
                     _turn = Some(Box::pin(waiting).await?);
                     continue;
                 }

@@ -38,7 +38,7 @@ impl InodeRef {
                     gate
                 };
                 session
-                    .wait("a truncate of the same file", Some(self.id()), turn)
+                    .wait_for_change("a truncate of the same file", self.id(), turn)
                     .await?
             }
         };

@@ -152,7 +152,7 @@ impl Reader {
                     fetched.clear();
                     // Boxed because it is rare: every read's future would be larger.
                     let waiting = Box::pin(state.turn());
-                    let waiting = self.session.wait(CHANGE_WAIT, Some(inode), waiting);
+                    let waiting = self.session.wait_for_change(CHANGE_WAIT, inode, waiting);
                     _turn = Some(Box::pin(waiting).await?);
                     continue;
                 }

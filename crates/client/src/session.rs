@@ -161,7 +161,7 @@ impl Session {
         let changes = &[Late::Bytes, Late::Attributes];
         match self.owner.undecided(inode, changes) {
             // Boxed because it is rare: otherwise every change's future would contain it.
-            Some(decided) => Box::pin(self.wait(UNDECIDED_WAIT, Some(inode), decided)).await,
+            Some(decided) => Box::pin(self.wait_for_change(UNDECIDED_WAIT, inode, decided)).await,
             None => Ok(()),
         }
     }
@@ -504,7 +504,17 @@ impl Session {
         self.within_patience(cause, future).await
     }
 
-    /// As `wait`, for what a kernel would lose: as long as the session lasts and the client isn't closed, and for the
+    /// As `wait`, for the end of changes of a file: of one that was given up it is listed what finds out whether it has run.
+    pub(crate) fn wait_for_change<F: Future>(
+        &self,
+        cause: &'static str,
+        inode: InodeId,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output>> {
+        self.wait_for_work(cause, inode, Work::Decide(Some(inode)), future)
+    }
+
+    /// As `wait_for_change`, for what a kernel would lose: as long as the session lasts and the client isn't closed, and for the
     /// patience after that.
     pub(crate) async fn wait_in_session<F: Future>(
         &self,
@@ -512,7 +522,8 @@ impl Session {
         inode: InodeId,
         future: F,
     ) -> Result<F::Output> {
-        let _listed = self.list(cause, Some(inode), self.now());
+        let part = Part::ForWork(Work::Decide(Some(inode)));
+        let _listed = self.waiters.enter_as(part, cause, Some(inode), self.now());
         let followed = pin!(self.until_followed(self.id()));
         match select(pin!(future), followed).await {
             Either::Left((done, _)) => Ok(done),

@@ -189,7 +189,10 @@ impl Writer {
                             let waiting = self.session.wait_in_session(cause, inode, over);
                             Box::pin(waiting).await?;
                         }
-                        false => Box::pin(self.session.wait(cause, Some(inode), over)).await?,
+                        false => {
+                            let waiting = self.session.wait_for_change(cause, inode, over);
+                            Box::pin(waiting).await?;
+                        }
                     }
                 }
             }

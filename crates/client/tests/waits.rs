@@ -3,7 +3,7 @@
 use crate::rig::way::{Map, Way};
 use crate::rig::{self, Node, patient, run_patient as run};
 use client::{Client, OpenFlags};
-use model::ShardId;
+use model::{Operation, SetAttributes, ShardId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -148,6 +148,45 @@ fn programs_whose_session_has_ended_wait_for_the_owner_that_opens_the_next_one()
         assert!(reading.await.is_empty());
         assert_eq!(looking.await.unwrap().inode, file);
         assert_ne!(far.session(), ended);
+        far.release(file).await;
+        far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+fn sets_attributes(operation: &Operation) -> bool {
+    matches!(operation, Operation::SetAttributes { .. })
+}
+
+/// Would be broken if what became of it were asked on nobody's errand, or who waits for that weren't tied to it.
+#[test]
+fn who_waits_for_a_truncate_that_was_given_up_waits_for_the_owner_that_knows_of_it() {
+    run(9_604, |world, node| async move {
+        let (far, _, way) = far(&node).await;
+        let file = rig::file(&node.client, "f").await;
+        far.open(file, OpenFlags::default()).await.unwrap();
+        *way.loses.lock() = Some(sets_attributes);
+        let empty = SetAttributes {
+            size: Some(0),
+            ..SetAttributes::default()
+        };
+        let given_up = world.timeout(SECOND, far.set_attributes(file, empty)).await;
+        assert!(given_up.is_err(), "it was answered");
+        let (reads, writes) = (far.clone(), far.clone());
+        let reading = async move { reads.read(file, 0, 1).await };
+        let writing = async move { writes.write(file, 0, b"x").await };
+        let (reader, reading) = program(&world, reading).await;
+        let (writer, writing) = program(&world, writing).await;
+        let finds_out = Work::Decide(Some(file));
+        for errand in [reader, writer] {
+            let wait = wait_of(&far, errand);
+            assert_eq!(wait.part, Part::ForWork(finds_out), "{wait:?}");
+        }
+        let asking = wait_of(&far, work(&world, finds_out).errand);
+        assert_eq!(asking.part, Part::ForOwner(ShardId(0)));
+        *way.loses.lock() = None;
+        reading.await.unwrap();
+        writing.await.unwrap();
         far.release(file).await;
         far.close().await.unwrap();
         node.close().await;

@@ -31,6 +31,8 @@ pub enum Work {
     TakeOver(ShardId),
     /// Beginning the session that follows one that has ended.
     NextSession,
+    /// Finding out what became of changes of an inode that were given up; `None`: of file locks.
+    Decide(Option<InodeId>),
 }
 
 /// What a listed wait is in a chain of waits.
@@ -84,7 +86,7 @@ impl Part {
         match self {
             Self::ForWork(work) | Self::Work(work) => match work {
                 Work::Ask(inode) | Work::Return(inode) => Some(inode),
-                Work::Store(inode) => inode,
+                Work::Store(inode) | Work::Decide(inode) => inode,
                 Work::Commit(_) | Work::TakeOver(_) | Work::NextSession => None,
             },
             Self::ForToken { inode, .. } | Self::ForLock { inode, .. } => Some(inode),

@@ -25,7 +25,7 @@ use super::book::{Book, held_by};
 use super::near::Nearby;
 use super::owners::{OwnerWay, Owners};
 use super::slots::{Slot, Slots};
-use super::undecided::{Late, Undecided};
+use super::undecided::{Late, Undecided, UndecidedRequest};
 use super::under_way::UnderWay;
 use crate::known_names::{KnownNames, OwnChange};
 use crate::patience::{self, HoldUp, while_wanted};
@@ -47,10 +47,14 @@ use std::time::Duration;
 use streaming::Streaming;
 use tokio::sync::{Notify, watch};
 use understood::Misfits;
-use world::{Deadline, Elapsed, Instant, Part, Planted, Point, Wait, Waiter, Waiters, World};
+use world::{Deadline, Elapsed, Instant, Part, Planted, Point, Wait, Waiter, Waiters, Work, World};
 
 /// The cause by which waits for an owner are listed.
 const OWNER_WAIT: &str = "the owner of the metadata";
+/// The cause by which waits are listed for what became of requests that were given up.
+const UNDECIDED_WAIT: &str = "a request that was given up, and may still run";
+/// What finding that out is called.
+const DECIDES: &str = "finds out what became of what was given up";
 /// First and longest pause before a call is sent again. A new owner is asked at once, and after short pauses again.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -277,9 +281,9 @@ impl Calls {
             return Ok(OwnerReply::Done);
         }
         let deadline = Deadline::after(&self.world, self.patience);
-        if let Some(decided) = self.undecided.before(request) {
+        if let Some(undecided) = self.undecided.before(request) {
             // Boxed because it is rare: otherwise every request's future would contain it.
-            Box::pin(self.until_decided(decided, deadline)).await?;
+            Box::pin(self.until_decided(undecided, deadline)).await?;
         }
         // Before it is looked what must go first: nothing is made here any more that the request would overtake.
         let begin = || match request {
@@ -707,10 +711,13 @@ impl Calls {
     /// Waits until requests are `decided` for which nobody waits any more.
     async fn until_decided(
         &self,
-        decided: BoxFuture<'static, ()>,
+        (work, decided): (Work, BoxFuture<'static, ()>),
         deadline: Deadline,
     ) -> Result<()> {
-        let _listed = self.list();
+        let (part, now) = (Part::ForWork(work), self.world.now());
+        let _listed = self
+            .waiters
+            .enter_as(part, UNDECIDED_WAIT, part.inode(), now);
         let in_time = self.bound(deadline, decided).await;
         in_time.map_err(|_| self.late(ErrorKind::Unavailable))
     }
@@ -861,7 +868,11 @@ impl Drop for Taken {
         // Before whoever asked goes on.
         let undecided = owner.undecided.begin(&call.request);
         let deciding = async move {
-            owner.decide(call, slot).await;
+            let deciding = owner.decide(call, slot);
+            match undecided.as_ref().map(UndecidedRequest::work) {
+                Some(work) => owner.world.at_work(DECIDES, work, deciding).await,
+                None => deciding.await,
+            }
             drop((change, undecided));
         };
         let world = &self.owner.world;

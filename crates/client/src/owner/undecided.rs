@@ -19,6 +19,7 @@ use model::owner::{LockCall, OwnerRequest};
 use model::{InodeId, Operation};
 use std::sync::Arc;
 use tokio::sync::watch;
+use world::Work;
 
 /// What a request may still do for which nobody waits any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,14 +60,16 @@ impl Undecided {
         })
     }
 
-    /// Until all publishes of the file are decided that a request publishes, or all that takes or ends locks if it does; `None` if
-    /// nothing must be decided before it.
-    pub(super) fn before(&self, request: &OwnerRequest) -> Option<BoxFuture<'static, ()>> {
-        match late(request)? {
+    /// Until all publishes of the file are decided that a request publishes, or all that takes or ends locks if it does, with the
+    /// work that this is; `None` if nothing must be decided before it.
+    pub(super) fn before(&self, request: &OwnerRequest) -> Option<(Work, BoxFuture<'static, ()>)> {
+        let it = late(request)?;
+        let decided = match it {
             (inode, Late::Publish) => self.until(inode, &[Late::Publish]),
             (_, Late::Locks) => self.until_none(|(_, late)| *late == Late::Locks),
             _ => None,
-        }
+        };
+        Some((work(it), decided?))
     }
 
     /// Until all such requests of an inode are decided; `None` if there are none.
@@ -95,6 +98,13 @@ impl Undecided {
     }
 }
 
+impl UndecidedRequest {
+    /// Finding out what became of it.
+    pub(super) fn work(&self) -> Work {
+        work(self.it)
+    }
+}
+
 impl Drop for UndecidedRequest {
     fn drop(&mut self) {
         self.all.send_modify(|all| {
@@ -102,6 +112,11 @@ impl Drop for UndecidedRequest {
             all.swap_remove(at.expect("it was put there"));
         });
     }
+}
+
+/// Finding out what became of such requests of an inode.
+fn work((inode, late): (InodeId, Late)) -> Work {
+    Work::Decide((late != Late::Locks).then_some(inode))
 }
 
 /// What a request may do late, and of which inode; of a rename of the directory where the name was.

@@ -193,6 +193,8 @@ fn key(work: Work) -> String {
         Work::Store(None) => "store".into(),
         Work::TakeOver(shard) => format!("take-over {shard}"),
         Work::NextSession => "session".into(),
+        Work::Decide(Some(inode)) => format!("decide {inode}"),
+        Work::Decide(None) => "decide".into(),
     }
 }
 

@@ -322,8 +322,8 @@ impl<'a> Chains<'a> {
         let found = self.works.get(&(place, work));
         // What is stored may be in a segment of several small files.
         let shared = || {
-            let kind = work.split(' ').next().unwrap_or_default();
-            self.works.get(&(place, kind))
+            let is_stored = work.starts_with("store ");
+            self.works.get(&(place, "store")).filter(|_| is_stored)
         };
         let found = found.or_else(shared).into_iter().flatten();
         found.take(WORKS_MAX).map(|at| Item::Wait(*at)).collect()
