@@ -3,16 +3,17 @@
 
 use crate::rig::way::{Map, Way, next_on_another_node};
 use crate::rig::{self, Node, patient, run_patient as run};
+use crate::waits::{program, wait_of, work};
 use client::{Client, OpenFlags};
 use metanode::Metanode;
 use model::limits::SESSION_SLOTS;
 use model::lock::{LockDoor, LockOwner, LockTaker};
-use model::{ErrorKind, InodeId, LockKind, LockRange, Result};
+use model::{ErrorKind, InodeId, LockKind, LockRange, Result, ShardId};
 use std::future::{Pending, pending};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use world::{Task, World};
+use world::{Part, Task, Work, World};
 
 /// A program on a node of its own.
 #[derive(Clone)]
@@ -289,6 +290,29 @@ fn an_owner_that_is_away_is_told_later_only_of_processes_that_had_locks() {
         *holder.map.owner.lock() = Some(holder.way.clone());
         holder.lock(file).await.unwrap();
         assert!(asked() - before < 50, "{} requests", asked() - before);
+    });
+}
+
+/// Would be broken if the owner were told on nobody's errand, or who waits for that weren't tied to it.
+#[test]
+fn who_takes_a_lock_waits_for_the_owner_that_has_not_heard_of_the_end_of_another() {
+    run(9_546, |world, node| async move {
+        let [holder] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        holder.lock(file).await.unwrap();
+        *holder.map.owner.lock() = None;
+        let (client, owner) = (&holder.client, holder.owner());
+        client.release_process_locks(file, owner).await;
+        let locking = {
+            let holder = holder.clone();
+            async move { holder.lock(file).await }
+        };
+        let (errand, locking) = program(&world, locking).await;
+        assert_eq!(wait_of(client, errand).part, Part::ForWork(Work::EndLocks));
+        let telling = work(&world, Work::EndLocks).errand;
+        assert_eq!(wait_of(client, telling).part, Part::ForOwner(ShardId(0)));
+        *holder.map.owner.lock() = Some(holder.way.clone());
+        locking.await.unwrap();
     });
 }
 

@@ -24,7 +24,7 @@ async fn far(node: &Node) -> (Arc<Client>, Arc<Map>, Arc<Way>) {
 }
 
 /// A program that has done this, or has waited for a second; and its errand.
-async fn program<T: Send + 'static>(
+pub(crate) async fn program<T: Send + 'static>(
     world: &World,
     work: impl Future<Output = T> + Send + 'static,
 ) -> (Errand, Task<T>) {
@@ -42,7 +42,7 @@ async fn program<T: Send + 'static>(
 
 /// What a program waits for in a client.
 #[track_caller]
-fn wait_of(client: &Client, errand: Errand) -> Waiter {
+pub(crate) fn wait_of(client: &Client, errand: Errand) -> Waiter {
     let waits = client.waiters();
     let found = waits.iter().find(|it| it.errand == errand);
     found
@@ -52,7 +52,7 @@ fn wait_of(client: &Client, errand: Errand) -> Waiter {
 
 /// Such work that is under way.
 #[track_caller]
-fn work(world: &World, work: Work) -> Waiter {
+pub(crate) fn work(world: &World, work: Work) -> Waiter {
     let (waits, _) = world.waits();
     let found = waits.iter().find(|it| it.part == Part::Work(work));
     found

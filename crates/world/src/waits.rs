@@ -33,6 +33,8 @@ pub enum Work {
     NextSession,
     /// Finding out what became of changes of an inode that were given up; `None`: of file locks.
     Decide(Option<InodeId>),
+    /// Telling an owner of file locks that have ended.
+    EndLocks,
 }
 
 /// What a listed wait is in a chain of waits.
@@ -87,7 +89,7 @@ impl Part {
             Self::ForWork(work) | Self::Work(work) => match work {
                 Work::Ask(inode) | Work::Return(inode) => Some(inode),
                 Work::Store(inode) | Work::Decide(inode) => inode,
-                Work::Commit(_) | Work::TakeOver(_) | Work::NextSession => None,
+                Work::Commit(_) | Work::TakeOver(_) | Work::NextSession | Work::EndLocks => None,
             },
             Self::ForToken { inode, .. } | Self::ForLock { inode, .. } => Some(inode),
             Self::Wait

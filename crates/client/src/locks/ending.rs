@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
+use world::Work;
 
 /// Pause before the owner is told again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -143,7 +144,8 @@ impl Ending {
         if begins {
             let it = self.clone();
             let telling = async move { it.tell().await };
-            self.session.spawn("tells of ended file locks", telling);
+            let what = "tells of ended file locks";
+            self.session.spawn_work(what, Work::EndLocks, telling);
         }
     }
 
@@ -186,7 +188,10 @@ impl Ending {
                 told.await;
             }
         };
+        let waiting = self
+            .session
+            .wait_for_work(UNTOLD_WAIT, inode, Work::EndLocks, all_told);
         // Boxed because it is rare: otherwise every request's future would contain it.
-        Box::pin(self.session.wait(UNTOLD_WAIT, Some(inode), all_told)).await
+        Box::pin(waiting).await
     }
 }

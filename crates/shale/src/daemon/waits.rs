@@ -195,6 +195,7 @@ fn key(work: Work) -> String {
         Work::NextSession => "session".into(),
         Work::Decide(Some(inode)) => format!("decide {inode}"),
         Work::Decide(None) => "decide".into(),
+        Work::EndLocks => "locks".into(),
     }
 }
 
