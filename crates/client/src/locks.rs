@@ -233,14 +233,21 @@ impl Locks {
         }
     }
 
-    /// Until a queued request is granted or its door ends. Has no deadline: it waits for a program.
+    /// Until a queued request is granted or its door ends, or nobody wants it any more. Has no deadline: it waits for a program.
     async fn granted(&self, session: SessionId, wait: u64) -> Awaited {
         loop {
             match self.ask(LockCall::Await { session, wait }).await {
                 Ok(OwnerReply::Waits) => {}
                 Ok(_) => return Awaited::Granted,
                 Err(error)
-                    if matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable) => {}
+                    if matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unavailable) =>
+                {
+                    // Asked again, it would be refused at once, as often as it is asked.
+                    let is_wanted = !self.session.world().is_given_up();
+                    if !is_wanted || self.session.check_open().is_err() {
+                        return Awaited::Over;
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::Stale => return Awaited::Forgotten,
                 _ => return Awaited::Over,
             }

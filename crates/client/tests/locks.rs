@@ -13,6 +13,7 @@ use std::future::{Pending, pending};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use testkit::errands::killed_after;
 use world::{Part, Task, Work, World};
 
 /// A program on a node of its own.
@@ -341,6 +342,25 @@ fn a_wait_for_a_lock_that_is_given_up_while_no_owner_is_there_ends_later() {
         waiting.await;
         *gone.map.owner.lock() = Some(gone.way.clone());
         world.sleep(Duration::from_secs(10)).await;
+        other.set(file, None).await.unwrap();
+        other.lock(file).await.unwrap();
+    });
+}
+
+/// Would be broken if its wait were asked for again and again, each time in vain at once: nothing else went on, or if it stayed at
+/// the owner, which would grant the lock to nobody.
+#[test]
+fn a_killed_program_waits_for_no_lock_any_more() {
+    run(9_575, |world, node| async move {
+        let [killed, other] = Program::several(&node).await;
+        let [file] = files(&node).await;
+        other.lock(file).await.unwrap();
+        let second = Duration::from_secs(1);
+        let waiting = killed_after(&world, 5 * second, killed.wait(file));
+        let told = world.timeout(60 * second, waiting).await;
+        let refused = told.expect("its wait ends").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        world.sleep(10 * second).await;
         other.set(file, None).await.unwrap();
         other.lock(file).await.unwrap();
     });

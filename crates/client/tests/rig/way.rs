@@ -126,7 +126,12 @@ pub struct Map {
     pub usable_until: Mutex<Option<Instant>>,
     /// What waits for the owner before hears that it names another one.
     moved: Notify,
+    /// When it was last asked for the owner, and how often at that time.
+    asked: Mutex<(Instant, u64)>,
 }
+
+/// How often a client may ask for the owner without any time passing.
+const ASKED_MAX: u64 = 1_000_000;
 
 impl Map {
     /// One that names the node at the end of a way.
@@ -138,6 +143,7 @@ impl Map {
             is_held_up: AtomicBool::new(false),
             usable_until: Mutex::new(None),
             moved: Notify::new(),
+            asked: Mutex::new((way.world.now(), 0)),
         })
     }
 
@@ -379,6 +385,13 @@ impl Remote for Way {
 
 impl Owners for Map {
     fn owner(&self) -> Option<OwnerWay> {
+        {
+            let (now, mut asked) = (self.world.now(), self.asked.lock());
+            let before = if asked.0 == now { asked.1 } else { 0 };
+            *asked = (now, before + 1);
+            // Otherwise the test would never end.
+            assert!(before < ASKED_MAX, "a client asks without waiting");
+        }
         let owner = self.owner.lock().clone()?;
         let is_away = owner.is_away.load(Ordering::Relaxed);
         (!is_away).then_some(OwnerWay::Far(owner))
