@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::futures::Notified;
 use tracing::debug;
+use world::Work;
 
 /// Most restarts of a read because the file changed meanwhile.
 pub(crate) const ROUNDS_MAX: usize = 64;
@@ -175,8 +176,9 @@ impl Reader {
                     continue;
                 }
                 Missing::Arrival(arrival) => {
+                    let (cause, fetching) = ("data that is being fetched", Work::Fetch(inode));
                     self.session
-                        .wait("data that is being fetched", Some(inode), arrival)
+                        .wait_for_work(cause, inode, fetching, arrival)
                         .await?;
                     continue;
                 }

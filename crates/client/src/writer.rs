@@ -12,7 +12,7 @@ use model::{
     TokenRange, limits,
 };
 use std::sync::Arc;
-use world::{Instant, SPACE_WAIT};
+use world::{Instant, SPACE_WAIT, Work};
 
 /// The cause of waiting for room that the cluster's manager gives.
 const ROOM_WAIT: &str = "room in the pool, which other nodes write to as well";
@@ -311,9 +311,10 @@ impl Writer {
             if !self.pages.is_moving() || self.pages.is_short() || self.pages.lacks_memory(bytes) {
                 self.write_behind.press();
             }
+            let (cause, storing) = ("memory for dirty data", Work::Store(None));
             let waited = self
                 .session
-                .wait("memory for dirty data", Some(inode), room)
+                .wait_for_work(cause, inode, storing, room)
                 .await;
             if let Err(late) = waited {
                 let own = failure_of(state).map(|(_, error)| error);

@@ -1,16 +1,18 @@
 //! What waits in a client leads on to what it waits for: to the owner, or to work that is listed itself.
 
 use crate::rig::way::{Map, Way};
-use crate::rig::{self, Node, patient, run_patient as run};
+use crate::rig::{self, Node, Place, content, patient, run_patient as run, settings};
 use client::{Client, OpenFlags};
-use model::{Operation, SetAttributes, ShardId};
+use model::{InodeId, Operation, SetAttributes, ShardId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
+use world::sim::{Faults, Simulation};
 use world::{Errand, Part, Task, Waiter, Work, World, errand};
 
 const SECOND: Duration = Duration::from_secs(1);
+const MIB: u64 = 1 << 20;
 
 /// A client on another node, with the map by which it finds the owner and the way there.
 async fn far(node: &Node) -> (Arc<Client>, Arc<Map>, Arc<Way>) {
@@ -189,6 +191,123 @@ fn who_waits_for_a_truncate_that_was_given_up_waits_for_the_owner_that_knows_of_
         writing.await.unwrap();
         far.release(file).await;
         far.close().await.unwrap();
+        node.close().await;
+    });
+}
+
+/// Runs `scenario` with a file on disks that it can slow down.
+fn run_slow<F>(seed: u64, scenario: impl FnOnce(Node, InodeId, Disks) -> F)
+where
+    F: Future<Output = ()>,
+{
+    let simulation = Simulation::new(seed);
+    simulation.limit_time(SECOND * 3_600);
+    let faults = simulation.faults();
+    let ran = simulation.run(|world| async move {
+        let place = Place::default();
+        Node::create(&world, &place).await;
+        let node = Node::open(&world, &place, settings()).await;
+        let file = rig::file(&node.client, "f").await;
+        scenario(node, file, Disks { place, faults }).await;
+    });
+    ran.finished();
+}
+
+/// The disks of a file system.
+struct Disks {
+    place: Place,
+    faults: Faults,
+}
+
+impl Disks {
+    fn each(&self, change: impl Fn(&Faults, &str)) {
+        for nsd in 1..=self.place.nsds {
+            change(&self.faults, &self.place.nsd(nsd).display().to_string());
+        }
+    }
+
+    /// Each request takes seconds from now on.
+    fn slow_down(&self) {
+        self.each(|faults, disk| faults.slow(disk, SECOND * 2));
+    }
+
+    fn heal(&self) {
+        self.each(Faults::heal);
+    }
+}
+
+/// Waits until a program waits for work while `is_its` work waits for a disk.
+async fn until_at_a_disk(
+    node: &Node,
+    errand: Errand,
+    for_work: Work,
+    is_its: impl Fn(Work) -> bool,
+) {
+    for _ in 0..600 {
+        let mut own = node.client.waiters().into_iter();
+        let waits = own.any(|it| it.errand == errand && it.part == Part::ForWork(for_work));
+        let (all, _) = node.world.waits();
+        let is_at_work = |errand: Errand| {
+            let mut works = all.iter().filter(|it| it.errand == errand);
+            works.any(|it| matches!(it.part, Part::Work(work) if is_its(work)))
+        };
+        let mut disks = all.iter().filter(|it| matches!(it.part, Part::ForNsd(_)));
+        if waits && disks.any(|it| is_at_work(it.errand)) {
+            return;
+        }
+        node.world.sleep(SECOND / 10).await;
+    }
+    let (own, all) = (node.client.waiters(), node.world.waits());
+    panic!("{for_work:?} isn't waited for, or for no disk: {own:#?}, {all:#?}");
+}
+
+/// Would be broken if a program that writes more than the disks take only heard that there is no memory.
+#[test]
+fn who_waits_for_memory_waits_for_what_is_being_stored() {
+    run_slow(9_605, |node, file, disks| async move {
+        disks.slow_down();
+        let writing = {
+            let client = node.client.clone();
+            async move {
+                for at in (0..16 * MIB).step_by(1 << 20) {
+                    let bytes = content(at, 1 << 20);
+                    client.write(file, at, &bytes).await.unwrap();
+                }
+            }
+        };
+        let (errand, writing) = program(&node.world, writing).await;
+        let stores = |work: Work| matches!(work, Work::Store(_));
+        until_at_a_disk(&node, errand, Work::Store(None), stores).await;
+        disks.heal();
+        writing.await;
+        node.close().await;
+    });
+}
+
+/// Would be broken if what is read ahead were nobody's: who has come that far waits for it.
+#[test]
+fn who_waits_for_what_is_read_ahead_waits_for_its_disk() {
+    run_slow(9_606, |node, file, disks| async move {
+        let size = 4 * MIB;
+        let bytes = content(1, size as usize);
+        node.client.write(file, 0, &bytes).await.unwrap();
+        node.client.fsync(file, false).await.unwrap();
+        node.client.forget_clean();
+        disks.slow_down();
+        let reading = {
+            let client = node.client.clone();
+            async move {
+                for at in (0..size).step_by(1 << 17) {
+                    let read = rig::read(&client, file, at, 1 << 17).await;
+                    assert!(read == bytes[at as usize..][..1 << 17]);
+                }
+            }
+        };
+        let (errand, reading) = program(&node.world, reading).await;
+        let fetches = |work: Work| work == Work::Fetch(file);
+        until_at_a_disk(&node, errand, Work::Fetch(file), fetches).await;
+        disks.heal();
+        reading.await;
         node.close().await;
     });
 }

@@ -25,8 +25,10 @@ pub enum Work {
     Ask(InodeId),
     /// Giving a token of an inode back to its owner.
     Return(InodeId),
-    /// Storing and publishing what was written to an inode; `None`: to several small files.
+    /// Storing and publishing what was written to an inode; `None`: to several small files, and of waits, to any.
     Store(Option<InodeId>),
+    /// Reading ahead in a file.
+    Fetch(InodeId),
     /// Taking a shard over.
     TakeOver(ShardId),
     /// Beginning the session that follows one that has ended.
@@ -87,7 +89,7 @@ impl Part {
     pub fn inode(self) -> Option<InodeId> {
         match self {
             Self::ForWork(work) | Self::Work(work) => match work {
-                Work::Ask(inode) | Work::Return(inode) => Some(inode),
+                Work::Ask(inode) | Work::Return(inode) | Work::Fetch(inode) => Some(inode),
                 Work::Store(inode) | Work::Decide(inode) => inode,
                 Work::Commit(_) | Work::TakeOver(_) | Work::NextSession | Work::EndLocks => None,
             },

@@ -10,6 +10,7 @@ use model::{ErrorKind, Result};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::debug;
+use world::Work;
 
 /// Most read-ahead fetches running at once.
 const FETCHES_AHEAD_MAX: usize = 32;
@@ -84,9 +85,9 @@ impl ReadAhead {
                 state: state.clone(),
                 range: (at, unit_end),
             };
-            let fetcher = self.fetcher.clone();
-            self.session
-                .spawn("read-ahead", fetch(fetcher, fetching, permit));
+            let fetching = fetch(self.fetcher.clone(), fetching, permit);
+            let work = Work::Fetch(state.id());
+            self.session.spawn_work("reads ahead", work, fetching);
             at = unit_end;
         }
     }

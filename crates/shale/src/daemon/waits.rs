@@ -191,6 +191,7 @@ fn key(work: Work) -> String {
         Work::Return(inode) => format!("return {inode}"),
         Work::Store(Some(inode)) => format!("store {inode}"),
         Work::Store(None) => "store".into(),
+        Work::Fetch(inode) => format!("fetch {inode}"),
         Work::TakeOver(shard) => format!("take-over {shard}"),
         Work::NextSession => "session".into(),
         Work::Decide(Some(inode)) => format!("decide {inode}"),

@@ -14,6 +14,9 @@ const LINKS_MAX: usize = 200;
 const DEPTH_MAX: usize = 40;
 /// Most works of one kind that a wait leads to, the oldest ones.
 const WORKS_MAX: usize = 3;
+/// The name of storing what was written to several small files, and in a wait of storing anything; that of storing what was
+/// written to one file begins so.
+const STORE: &str = "store";
 
 /// A node; `None`: it is alone.
 pub(super) type Place = Option<u32>;
@@ -319,14 +322,28 @@ impl<'a> Chains<'a> {
     }
 
     fn works(&self, place: Place, work: &str) -> Vec<Item> {
-        let found = self.works.get(&(place, work));
-        // What is stored may be in a segment of several small files.
-        let shared = || {
-            let is_stored = work.starts_with("store ");
-            self.works.get(&(place, "store")).filter(|_| is_stored)
+        let mut found: Vec<usize> = match work {
+            STORE => self.stores(place).collect(),
+            _ => {
+                let found = self.works.get(&(place, work));
+                // What is stored may be in a segment of several small files.
+                let shared = || {
+                    let is_stored = work.starts_with(STORE);
+                    self.works.get(&(place, STORE)).filter(|_| is_stored)
+                };
+                found.or_else(shared).cloned().unwrap_or_default()
+            }
         };
-        let found = found.or_else(shared).into_iter().flatten();
-        found.take(WORKS_MAX).map(|at| Item::Wait(*at)).collect()
+        found.sort_unstable();
+        found.truncate(WORKS_MAX);
+        found.into_iter().map(Item::Wait).collect()
+    }
+
+    /// All that is being stored on a node: whichever is first makes room.
+    fn stores(&self, place: Place) -> impl Iterator<Item = usize> {
+        let from = self.works.range((place, STORE)..);
+        let stores = from.take_while(move |((at, key), _)| *at == place && key.starts_with(STORE));
+        stores.flat_map(|(_, found)| found).copied()
     }
 
     fn absent(&self, node: u32) -> Item {

@@ -194,6 +194,26 @@ fn a_chain_goes_through_a_recall_down_to_a_disk() {
     assert_eq!(lines.len(), 11, "{lines:?}");
 }
 
+/// Would be broken if who waits for memory had to name what is stored: whichever is first makes room.
+#[test]
+fn a_wait_for_anything_to_be_stored_leads_to_all_that_is() {
+    let one = |number: u64| format!("{number:016x}");
+    let waits = vec![
+        wait(WaitPart::Program, 9, TRACE, None),
+        wait(for_work("store"), 9, TRACE, None),
+        wait(work("store 0:5"), 8, &one(1), None),
+        wait(nsd(1, 2), 8, &one(1), None),
+        wait(work("store"), 7, &one(2), None),
+        wait(nsd(2, 2), 7, &one(2), None),
+        wait(work("stream"), 6, &one(3), None),
+    ];
+    let lines = printed(&known(vec![of_node(2, waits)], &[]));
+    let indent = |line: &String| line.find("n2: ").expect("it is a wait");
+    let waits = lines.iter().filter(|line| !line.trim().starts_with('('));
+    let indents: Vec<usize> = waits.map(indent).collect();
+    assert_eq!(indents, [0, 2, 4, 6, 4, 6, 0], "{lines:?}");
+}
+
 #[test]
 fn waits_for_each_other_are_a_circle_that_is_shown_once() {
     let (first, second) = ("00000000000000cc", "00000000000000dd");
