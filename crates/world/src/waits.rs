@@ -37,6 +37,8 @@ pub enum Work {
     Decide(Option<InodeId>),
     /// Telling an owner of file locks that have ended.
     EndLocks,
+    /// Telling an owner what was done under delegations.
+    Stream,
 }
 
 /// What a listed wait is in a chain of waits.
@@ -91,7 +93,11 @@ impl Part {
             Self::ForWork(work) | Self::Work(work) => match work {
                 Work::Ask(inode) | Work::Return(inode) | Work::Fetch(inode) => Some(inode),
                 Work::Store(inode) | Work::Decide(inode) => inode,
-                Work::Commit(_) | Work::TakeOver(_) | Work::NextSession | Work::EndLocks => None,
+                Work::Commit(_)
+                | Work::TakeOver(_)
+                | Work::NextSession
+                | Work::EndLocks
+                | Work::Stream => None,
             },
             Self::ForToken { inode, .. } | Self::ForLock { inode, .. } => Some(inode),
             Self::Wait

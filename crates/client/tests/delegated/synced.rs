@@ -3,10 +3,13 @@
 use super::Maker;
 use crate::names::messages;
 use crate::rig::{self, new_file, run_patient as run};
+use crate::waits::{program, wait_of, work};
 use futures::future::join;
+use model::{InodeId, ShardId};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use testkit::inodes::name;
+use world::{Part, Work};
 
 /// Would be broken if who syncs a file waited for those that other programs go on making, as often as they do so.
 #[test]
@@ -71,6 +74,42 @@ fn what_an_interrupted_fsync_was_sending_goes_all_the_same() {
             let there = rig::read(&node.client, inode, 0, content.len()).await;
             assert_eq!(there, content);
             client.release(inode).await;
+        }
+        client.close().await.unwrap();
+        node.check_and_close().await;
+    });
+}
+
+/// Would be broken if the owner were told on nobody's errand, or who waits for that weren't tied to it: the one that tells it
+/// itself, or any other one.
+#[test]
+fn who_waits_for_what_was_made_to_be_told_waits_for_the_owner() {
+    run(9_969, |world, node| async move {
+        let mut maker = Maker::new(&world, &node).await;
+        let (client, way) = (maker.client.clone(), maker.way.clone());
+        let written = maker.open_one().await;
+        let empty = maker.open_one().await;
+        way.cut.store(true, Ordering::Relaxed);
+        client.write(written, 0, b"written").await.unwrap();
+        let sync = |file: InodeId| {
+            let client = client.clone();
+            async move { client.fsync(file, false).await }
+        };
+        let (teller, tells) = program(&world, sync(written)).await;
+        let (other, waits) = program(&world, sync(empty)).await;
+        // Until the first attempt is over.
+        world.sleep(Duration::from_secs(1)).await;
+        for errand in [teller, other] {
+            let wait = wait_of(&client, errand);
+            assert_eq!(wait.part, Part::ForWork(Work::Stream), "{wait:?}");
+        }
+        let telling = wait_of(&client, work(&world, Work::Stream).errand);
+        assert_eq!(telling.part, Part::ForOwner(ShardId(0)));
+        way.cut.store(false, Ordering::Relaxed);
+        tells.await.unwrap();
+        waits.await.unwrap();
+        for file in [written, empty] {
+            client.release(file).await;
         }
         client.close().await.unwrap();
         node.check_and_close().await;

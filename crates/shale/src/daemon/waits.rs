@@ -197,6 +197,7 @@ fn key(work: Work) -> String {
         Work::Decide(Some(inode)) => format!("decide {inode}"),
         Work::Decide(None) => "decide".into(),
         Work::EndLocks => "locks".into(),
+        Work::Stream => "stream".into(),
     }
 }
 

@@ -26,11 +26,15 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot, watch};
-use world::Deadline;
+use world::{Deadline, Part, Wait, Work};
 
 /// How long operations are collected for which nobody waits. A client that dies loses them, as it loses what it has
 /// written and not stored.
 const STREAM_DELAY: Duration = Duration::from_millis(50);
+/// The cause by which waits are listed for the owner to answer what was done here.
+const STREAM_WAIT: &str = "the owner of the metadata, which hasn't heard what was done here";
+/// What telling it is called.
+const TELLS: &str = "tells the owner what was done here";
 
 /// The session's stream, and who waits for it.
 pub(super) struct Streaming {
@@ -273,7 +277,7 @@ impl Calls {
             (told, begins, turn)
         };
         self.send_if(begins);
-        let _listed = self.list();
+        let _listed = self.list_streamed();
         let telling = async {
             let mut told = told;
             if let Some(turn) = turn {
@@ -461,7 +465,7 @@ impl Calls {
 
     /// Waits until the owner has answered up to a number.
     async fn until_streamed(&self, number: u64) -> Result<()> {
-        let _listed = self.list();
+        let _listed = self.list_streamed();
         let mut answered = self.streaming.answered.subscribe();
         {
             let mut stream = self.streaming.stream.lock();
@@ -514,8 +518,20 @@ impl Calls {
         }
     }
 
-    /// Sends the next operations once. If this is given up, they are sent again: what was done is done.
-    async fn send_batch(&self, _turn: &Turn<'_>) -> Batch {
+    /// Lists a wait for what is sent, whoever sends it.
+    fn list_streamed(&self) -> Wait<'_> {
+        let (part, now) = (Part::ForWork(Work::Stream), self.world.now());
+        self.waiters.enter_as(part, STREAM_WAIT, None, now)
+    }
+
+    /// Sends the next operations once. If this is given up, they are sent again: what was done is done. Others may wait for
+    /// it, so it is listed, also if the program sends them that waits for it.
+    async fn send_batch(&self, turn: &Turn<'_>) -> Batch {
+        let sending = self.send_operations(turn);
+        self.world.at_work(TELLS, Work::Stream, sending).await
+    }
+
+    async fn send_operations(&self, _turn: &Turn<'_>) -> Batch {
         let session = self.session.get().copied().unwrap_or_default();
         let Some(operations) = self.streaming.stream.lock().batch() else {
             return Batch::None;
