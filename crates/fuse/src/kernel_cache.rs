@@ -12,9 +12,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use world::World;
 
-/// Pause after too many notices were waiting for the kernel.
-const PAUSE: Duration = Duration::from_millis(10);
-
 /// How long a program's first read of pages waits until its mount is complete.
 const REACHED_MAX: Duration = Duration::from_secs(30);
 
@@ -63,7 +60,6 @@ impl Number {
 
 /// The caches of the kernel behind a door.
 pub(crate) struct KernelCache {
-    world: World,
     notifier: Notifier,
     /// The root of the mount, which is number 1 there.
     root: InodeId,
@@ -75,7 +71,6 @@ impl KernelCache {
     /// Finds out, in a task, what the kernel of a mounted door can do.
     pub(crate) fn begin(world: &World, notifier: Notifier, root: InodeId) -> Arc<Self> {
         let cache = Arc::new(Self {
-            world: world.clone(),
             notifier,
             root,
             expires_names: AtomicBool::new(false),
@@ -95,14 +90,9 @@ impl KernelCache {
     }
 
     async fn tell(&self, notice: Notice) {
-        loop {
-            match self.notifier.tell(notice.clone()).await {
-                Err(error) if error.kind() == ErrorKind::Busy => self.world.sleep(PAUSE).await,
-                // Told; or the mount has ended; or it is a notice that this kernel doesn't know, and
-                // nothing was kept for which it is needed.
-                _ => return,
-            }
-        }
+        // Told; or the mount has ended; or it is a notice that this kernel doesn't know, and nothing was
+        // kept for which it is needed.
+        let _ = self.notifier.tell_in_turn(notice).await;
     }
 }
 

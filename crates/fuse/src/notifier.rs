@@ -11,12 +11,15 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use world::World;
 use zerocopy::IntoBytes;
 
 /// Most queued notifications; more are refused (then use [`Notice::Everything`]).
 const QUEUE_MAX: usize = 16_384;
+/// Pause after too many were queued.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Most threads that tell of pages: so many may wait for locks of pages at the same time, each for a read that waits for
 /// other clients.
@@ -151,6 +154,21 @@ impl Notifier {
         queue.wake.notify_one();
         told.await
             .unwrap_or_else(|_| Err(ErrorKind::ShuttingDown.into()))
+    }
+
+    /// As [`Notifier::tell`], and waits as long as the queue is full.
+    ///
+    /// # Errors
+    /// `NotSupported`, `ShuttingDown`, as those of [`Notifier::tell`].
+    pub(crate) async fn tell_in_turn(&self, notice: Notice) -> Result<()> {
+        loop {
+            match self.tell(notice.clone()).await {
+                Err(error) if error.kind() == ErrorKind::Busy => {
+                    self.queue.world.sleep(PAUSE).await;
+                }
+                told => return told,
+            }
+        }
     }
 
     /// Queues a notification without waiting, so it may be called while answering requests. Returns
@@ -326,7 +344,6 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::os::unix::net::UnixDatagram;
-    use std::time::Duration;
     use tokio::runtime::Runtime;
     use tokio::task::JoinHandle;
     use zerocopy::FromBytes;
