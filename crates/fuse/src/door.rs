@@ -946,6 +946,11 @@ impl FileSystem for Door {
         }
     }
 
+    fn open_inodes(&self) -> Vec<InodeId> {
+        let open = self.opens.inodes().into_iter();
+        open.map(|inode| self.outside(inode)).collect()
+    }
+
     /// Its siblings learn it, too; and answers that the kernel keeps wait for it.
     fn mounted(&self, notifier: &Notifier) {
         // A door is mounted only once.

@@ -267,6 +267,10 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> impl Future<Output = Result<u64>> + Send {
         std::future::ready(Err(ErrorKind::NotSupported.into()))
     }
+    /// What programs have open, or mapped, by the kernel's numbers: it may have pages of that.
+    fn open_inodes(&self) -> Vec<InodeId> {
+        Vec::new()
+    }
     /// It is mounted: this is how to notify its kernel. Requests may have come before.
     fn mounted(&self, _notifier: &Notifier) {}
     /// The mount has ended: no more requests come.

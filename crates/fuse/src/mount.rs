@@ -24,7 +24,7 @@ use crate::table::{self, TableLine, mount_on};
 use crate::transport::{self, Transport, TransportChoice};
 use crate::umount_table::{is_told, tell_umount_of_copy};
 use crate::waiting::WaitingRequest;
-use model::{Error, ErrorKind, Result};
+use model::{Error, ErrorKind, InodeId, Result};
 use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,6 +51,8 @@ pub struct Mount {
     longest_run: Box<dyn Fn() -> Duration + Send + Sync>,
     /// Has requests that wait be looked at again.
     wake_all: Box<dyn Fn() + Send + Sync>,
+    /// What programs have open.
+    open_inodes: Box<dyn Fn() -> Vec<InodeId> + Send + Sync>,
     /// Reports its end although its threads go on, as [`Ending::desert`]; false if they have ended.
     desert: Box<dyn Fn() -> bool + Send + Sync>,
     /// What it serves.
@@ -245,7 +247,8 @@ impl Mount {
 
     /// Ends its service as [`Mount::leave_dead`] does, but programs get EIO: each request from now on, and those that wait, as
     /// long as the mount is in its place or a program has something of it. Its file system is asked no more, and what it has is
-    /// given up. If a request doesn't end within seconds, or the system doesn't let this user end the connection should that be
+    /// given up. The kernel drops what it keeps of open files, as far as it can within seconds: who touches a mapped page gets
+    /// SIGBUS. If a request doesn't end within seconds, or the system doesn't let this user end the connection should that be
     /// needed, the mount is left dead.
     ///
     /// # Errors
@@ -263,6 +266,8 @@ impl Mount {
             tracing::warn!(mountpoint = %self.mountpoint.display(), "a request doesn't end: its mount is aborted");
             return self.leave_dead().await;
         }
+        // From here on EIO is the answer for each page: none comes back, and what is written back holds up no notice.
+        self.drop_pages().await;
         self.notifier.close();
         if (self.desert)() {
             let number = identity.number;
@@ -270,6 +275,13 @@ impl Mount {
             self.world.blocking(keep).await;
         }
         Ok(())
+    }
+
+    /// Has the kernel drop what it keeps of what programs have open: others may change that from now on.
+    async fn drop_pages(&self) {
+        if !self.notifier.drop_pages((self.open_inodes)()).await {
+            tracing::warn!(mountpoint = %self.mountpoint.display(), "the kernel hasn't dropped all pages in time: programs may read what they have mapped as it was");
+        }
     }
 
     /// Whether each request gets an error, or will: see [`Mount::leave_refusing`].
@@ -679,6 +691,10 @@ fn begin<F: FileSystem>(
         wake_all: Box::new({
             let serving = Arc::clone(&serving);
             move || serving.waiting.wake_all()
+        }),
+        open_inodes: Box::new({
+            let serving = Arc::clone(&serving);
+            move || serving.fs.open_inodes()
         }),
         desert: Box::new(move || {
             let ending = of_mount.upgrade();

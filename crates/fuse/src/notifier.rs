@@ -27,6 +27,12 @@ const PAGES_THREADS_MAX: usize = 64;
 /// Most threads that tell of pages for which nobody waits.
 const POSTED_THREADS_MAX: usize = 8;
 
+/// Of how many files a kernel is told at once that is to drop what it has of many: one notice that waits for a page's lock holds
+/// up no other one.
+const DROPPED_AT_ONCE: usize = 16;
+/// How long all of that may take. The kernel writes changed pages back one after the other, and each is a request.
+const DROP_MAX: Duration = Duration::from_secs(5);
+
 /// The state that the kernel should drop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
@@ -168,6 +174,40 @@ impl Notifier {
                 }
                 told => return told,
             }
+        }
+    }
+
+    /// Makes the kernel drop all pages of these inodes, and waits for that for [`DROP_MAX`]: with what it hasn't begun by then it
+    /// doesn't begin. Returns whether it has dropped all. Requests for pages, also those that write them back, must be answered
+    /// meanwhile, whatever the answers are.
+    pub(crate) async fn drop_pages(&self, inodes: Vec<InodeId>) -> bool {
+        let world = &self.pages.world;
+        let tellers = inodes.len().min(DROPPED_AT_ONCE);
+        let left = Arc::new(Mutex::new(inodes));
+        let begin = |_| {
+            let tell = self.clone().drop_each(left.clone());
+            world.spawn("has a kernel drop pages", tell)
+        };
+        let tellers: Vec<_> = (0..tellers).map(begin).collect();
+        let all = async {
+            for teller in tellers {
+                teller.await;
+            }
+        };
+        world.timeout(DROP_MAX, all).await.is_ok()
+    }
+
+    /// Makes the kernel drop the pages of one inode after the other, which others take from the same ones.
+    async fn drop_each(self, left: Arc<Mutex<Vec<InodeId>>>) {
+        let next = || left.lock().pop();
+        while let Some(inode) = next() {
+            let all = Notice::Inode {
+                inode,
+                offset: 0,
+                length: 0,
+            };
+            // If it isn't told, the mount has ended.
+            let _ = self.tell_in_turn(all).await;
         }
     }
 
@@ -371,6 +411,14 @@ mod tests {
         (device, kernel)
     }
 
+    /// What the kernel is told next.
+    fn received(kernel: &UnixDatagram) -> NotifyInvalInodeOut {
+        let mut notice = [0; SIZE];
+        assert_eq!(kernel.recv(&mut notice).expect("a notice"), SIZE);
+        let body = &notice[size_of::<abi::OutHeader>()..];
+        NotifyInvalInodeOut::read_from_bytes(body).expect("a notice")
+    }
+
     /// Waits for so many threads that tell of pages, and notices that wait for one.
     fn wait_for(notifier: &Notifier, threads: usize, notices: usize) {
         loop {
@@ -404,11 +452,8 @@ mod tests {
         assert!(notifier.post(of(1001, 0)) && notifier.post(of(1001, 0)));
         // The kernel goes on, and all are told.
         let mut told = BTreeSet::new();
-        let mut notice = [0; SIZE];
         while told.len() < tells.len() + 2 {
-            assert_eq!(kernel.recv(&mut notice).expect("a notice"), SIZE);
-            let body = &notice[size_of::<abi::OutHeader>()..];
-            let out = NotifyInvalInodeOut::read_from_bytes(body).expect("a notice");
+            let out = received(&kernel);
             if out.ino >= 2 {
                 assert!(told.insert(out.ino) || out.ino == 1001, "{} twice", out.ino);
             }
@@ -440,5 +485,51 @@ mod tests {
         // Threads in the kernel come back when the connection ends.
         drop(kernel);
         wait_for(&notifier, 0, 0);
+    }
+
+    /// Would be broken if a kernel kept something of one of many files.
+    #[test]
+    fn all_pages_of_many_files_are_dropped() {
+        let runtime = Runtime::new().expect("a runtime");
+        let _context = runtime.enter();
+        let (device, kernel) = full();
+        let notifier = Notifier::start(&World::real(), device).expect("threads");
+        let files = 2..2 + 3 * DROPPED_AT_ONCE as u64;
+        let inodes = files.clone().map(InodeId).collect();
+        let teller = notifier.clone();
+        let dropped = runtime.spawn(async move { teller.drop_pages(inodes).await });
+        let mut told = BTreeSet::new();
+        while told.len() < 3 * DROPPED_AT_ONCE {
+            let out = received(&kernel);
+            if out.ino >= 2 {
+                assert_eq!((out.off, out.len), (0, 0));
+                assert!(told.insert(out.ino), "{} twice", out.ino);
+            }
+        }
+        assert!(told.into_iter().eq(files));
+        assert!(runtime.block_on(dropped).expect("a task"));
+        notifier.close();
+    }
+
+    /// Would be broken if a page that a kernel never lets go held up the end of a run, and with it the next one, for ever.
+    #[test]
+    fn a_kernel_that_does_not_drop_pages_is_waited_for_only_so_long() {
+        // Its clock goes on by itself when nothing else does.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        runtime.block_on(async {
+            let (device, kernel) = full();
+            let world = World::real();
+            let notifier = Notifier::start(&world, device).expect("threads");
+            let inodes = (2..2 + 3 * DROPPED_AT_ONCE as u64).map(InodeId);
+            let dropping = notifier.drop_pages(inodes.collect());
+            let dropped = world.timeout(2 * DROP_MAX, dropping).await;
+            assert!(!dropped.expect("it gives up"));
+            notifier.close();
+            drop(kernel);
+        });
     }
 }

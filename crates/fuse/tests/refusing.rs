@@ -1,17 +1,18 @@
 //! Mounts that are left although what they showed has gone: programs get EIO, and can let go of them.
 
 use crate::life::{HANG, Waits, eventually, flock};
-use crate::mounted::{Mounted, Waiter, both_ways, memory, on_both_transports};
+use crate::mounted::{Mounted, Waiter, both_ways, memory, on_both_transports, waits_in};
 use fuse::{FileSystem, Mount, MountOptions, TransportChoice, Unmount};
 use model::ErrorKind;
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use std::ffi::c_void;
-use std::fs::{self, DirEntry, File};
+use std::fs::{self, DirEntry, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Child, Command};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,23 +23,48 @@ on_both_transports! {
     programs_get_eio_from_a_mount_that_refuses_and_can_let_go_of_it,
     what_is_under_way_when_a_mount_refuses_gets_eio_too,
     a_mount_that_refuses_keeps_its_place_until_it_is_made_again,
+    the_kernel_keeps_no_page_of_what_is_open_on_a_mount_that_refuses,
 }
 
 /// Bytes that are mapped.
 const PAGE: usize = 4096;
+/// The name of a file that is run.
+const PROGRAM: &str = "program";
 
-/// A mapped page of a file in which a program has stored something.
-struct Stored(*mut c_void);
+/// A mapped page of a file. This process answers for the file, so once that refuses no thread of it may touch the page: it would
+/// wait with a lock on all memory here.
+struct Page(*mut c_void);
 
-impl Stored {
-    fn to(file: &File) -> Self {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+impl Page {
+    fn of(file: &File, access: ProtFlags) -> Self {
         // SAFETY: a fresh mapping at a place of the kernel's choice touches nothing else.
         let page = unsafe { mmap(null_mut(), PAGE, access, MapFlags::SHARED, file, 0) };
-        let page = page.unwrap();
+        Self(page.unwrap())
+    }
+
+    /// One that a program has read.
+    fn loaded(file: &File) -> Self {
+        let page = Self::of(file, ProtFlags::READ);
         // SAFETY: the byte lies in the mapping, and the file has it.
-        unsafe { page.cast::<u8>().write_volatile(b's') };
-        Self(page)
+        let _ = unsafe { page.0.cast::<u8>().read_volatile() };
+        page
+    }
+
+    /// One in which a program has stored something.
+    fn stored(file: &File) -> Self {
+        let page = Self::of(file, ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: the byte lies in the mapping, and the file has it.
+        unsafe { page.0.cast::<u8>().write_volatile(b's') };
+        page
+    }
+
+    /// Whether the kernel has it, and shows it to whoever touches it.
+    fn is_in_memory(&self) -> bool {
+        let mut told = 0;
+        // SAFETY: exactly the mapping, which is one page, and one byte for it.
+        let looked = unsafe { libc::mincore(self.0, PAGE, &raw mut told) };
+        assert_eq!(looked, 0, "{}", io::Error::last_os_error());
+        told & 1 == 1
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -48,10 +74,51 @@ impl Stored {
     }
 }
 
-impl Drop for Stored {
+impl Drop for Page {
     fn drop(&mut self) {
         // SAFETY: exactly the mapping, which nobody uses any more.
         unsafe { munmap(self.0, PAGE) }.unwrap();
+    }
+}
+
+/// A program that runs from a mount, and sleeps.
+struct Running(Child);
+
+impl Running {
+    fn start<F: FileSystem>(mounted: &Mounted<F>) -> Self {
+        let path = mounted.path(PROGRAM);
+        fs::write(&path, fs::read("/bin/sleep").unwrap()).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        let mut child = None;
+        // Another test's process that just begins may have it open for writing, as a copy of this one's descriptor.
+        eventually("it runs", || {
+            child = Command::new(&path).arg("600").spawn().ok();
+            child.is_some()
+        });
+        let child = child.unwrap();
+        waits_in(&child, libc::SYS_clock_nanosleep);
+        Self(child)
+    }
+
+    /// Reads the beginning of its file where it is mapped: an error would be SIGBUS to the program.
+    fn load(&self) -> io::Result<[u8; 4]> {
+        let process = Path::new("/proc").join(self.0.id().to_string());
+        let maps = fs::read_to_string(process.join("maps")).unwrap();
+        let is_first = |line: &&str| line.contains(" 00000000 ") && line.ends_with(PROGRAM);
+        let first = maps.lines().find(is_first).unwrap();
+        let (at, _) = first.split_once('-').unwrap();
+        let at = u64::from_str_radix(at, 16).unwrap();
+        let memory = File::open(process.join("mem")).unwrap();
+        let mut bytes = [0; 4];
+        memory.read_exact_at(&mut bytes, at)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
     }
 }
 
@@ -92,7 +159,7 @@ fn programs_get_eio_from_a_mount_that_refuses_and_can_let_go_of_it(transport: Tr
         let (file, other) = (both.unwrap(), File::open(&path).unwrap());
         let directory = File::open(place).unwrap();
         // Older kernels map no file that bypasses their page cache.
-        let stored = (!settings.direct).then(|| Stored::to(&file));
+        let stored = (!settings.direct).then(|| Page::stored(&file));
         flock(&file, libc::LOCK_EX).unwrap();
         let waits = Waiter::start(move || flock(&other, libc::LOCK_EX));
         waits.waits_in(libc::SYS_flock);
@@ -125,6 +192,43 @@ fn programs_get_eio_from_a_mount_that_refuses_and_can_let_go_of_it(transport: Tr
         must_be_gone_soon(&mounted);
         assert!(!mounted.mount.is_left_dead());
         assert!(fs::read_dir(place).unwrap().next().is_none(), "it is bare");
+    }
+}
+
+/// Would be broken if a program went on reading what others may have changed since: what it has mapped, what the kernel keeps of
+/// a file that is open, or the file that the program runs from.
+fn the_kernel_keeps_no_page_of_what_is_open_on_a_mount_that_refuses(transport: TransportChoice) {
+    for settings in both_ways() {
+        // What the kernel knows it need not ask for.
+        let valid = Duration::from_secs(3600);
+        let mounted = memory(transport, MemorySettings { valid, ..settings });
+        let paths = ["kept", "loaded", "stored"].map(|name| mounted.path(name));
+        for path in &paths {
+            fs::write(path, [b'b'; PAGE]).unwrap();
+        }
+        let [kept, loaded, stored] = &paths;
+        let kept = File::open(kept).unwrap();
+        kept.read_exact_at(&mut [0; PAGE], 0).unwrap();
+        let mut mapped = vec![Page::loaded(&File::open(loaded).unwrap())];
+        // Older kernels map no file that bypasses their page cache. It stays open: what is changed is written back by a close.
+        let both = (!settings.direct).then(|| File::options().read(true).write(true).open(stored));
+        let both = both.transpose().unwrap();
+        mapped.extend(both.as_ref().map(Page::stored));
+        assert!(mapped.iter().all(Page::is_in_memory));
+        let running = Running::start(&mounted);
+        assert_eq!(&running.load().unwrap(), b"\x7fELF");
+
+        refuse(&mounted);
+        must_be_eio("read", kept.read_at(&mut [0; 1], 0));
+        must_be_eio("a load", running.load());
+        assert!(!mapped.iter().any(Page::is_in_memory));
+        if let Some(stored) = mapped.get(1) {
+            must_be_eio("what was stored", stored.sync());
+        }
+        drop((kept, both, mapped, running));
+        let detached = mounted.mount.detach_dead();
+        mounted.runtime.block_on(detached).unwrap();
+        must_be_gone_soon(&mounted);
     }
 }
 

@@ -5,6 +5,7 @@ use crate::fixture::{Node, eventually, pattern};
 use sim::action::Draw;
 use std::{
     fs::{self, File, OpenOptions},
+    io::{self, Read},
     os::{
         fd::AsRawFd,
         unix::fs::{FileExt, OpenOptionsExt},
@@ -35,11 +36,7 @@ impl Mapping {
                 0,
             )
         };
-        assert!(
-            at != libc::MAP_FAILED,
-            "{}",
-            std::io::Error::last_os_error()
-        );
+        assert!(at != libc::MAP_FAILED, "{}", io::Error::last_os_error());
         Self {
             at: NonNull::new(at.cast()).unwrap(),
         }
@@ -81,12 +78,27 @@ impl Mapping {
         self.try_sync().unwrap();
     }
 
+    /// The byte there, read by the kernel: it gives an error where whoever reads it would get a signal.
+    pub(crate) fn try_read(&self, at: usize) -> io::Result<u8> {
+        assert!(at < BYTES);
+        let (mut out, into) = io::pipe()?;
+        // SAFETY: inside the mapping.
+        match unsafe { libc::write(into.as_raw_fd(), self.at.add(at).as_ptr().cast(), 1) } {
+            1 => {
+                let mut byte = [0];
+                out.read_exact(&mut byte)?;
+                Ok(byte[0])
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// msync(2) of all of it.
-    pub(crate) fn try_sync(&self) -> std::io::Result<()> {
+    pub(crate) fn try_sync(&self) -> io::Result<()> {
         // SAFETY: the whole mapping.
         match unsafe { libc::msync(self.at.as_ptr().cast(), BYTES, libc::MS_SYNC) } {
             0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()),
+            _ => Err(io::Error::last_os_error()),
         }
     }
 }

@@ -801,4 +801,10 @@ impl FileSystem for MemoryFileSystem {
             }
         }
     }
+
+    fn open_inodes(&self) -> Vec<InodeId> {
+        let state = self.state.lock();
+        let open = state.nodes.iter().filter(|(_, node)| node.opens > 0);
+        open.map(|(inode, _)| *inode).collect()
+    }
 }

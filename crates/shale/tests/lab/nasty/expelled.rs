@@ -66,6 +66,7 @@ fn what_a_program_on_a_node_that_is_expelled_does() {
             "write" => outcome(write()),
             "sync" => outcome(written.sync_all()),
             "sync the mapping" => outcome(mapping.try_sync()),
+            "load" => outcome(mapping.try_read(0).map(drop)),
             "look" => {
                 let is_theirs = |name| is_of(&directory.join(name), THEIRS);
                 format!("{:?}", [WRITTEN, MAPPED].map(is_theirs))
@@ -174,6 +175,8 @@ pub(super) fn what_an_expelled_node_had_not_synced_comes_over_nothing(lab: &Lab)
         let answer = asked(&mut has, what);
         assert!(is_refused(&answer), "{what}: {answer}");
     }
+    let loaded = asked(&mut has, "load");
+    assert_eq!(loaded, libc::EFAULT.to_string(), "what it has mapped");
     assert_eq!(asked(&mut has, "look"), "[true, true]", "opened again");
     for program in [has, holds, waits] {
         program.end();
