@@ -51,8 +51,8 @@ pub struct Mount {
     longest_run: Box<dyn Fn() -> Duration + Send + Sync>,
     /// Has requests that wait be looked at again.
     wake_all: Box<dyn Fn() + Send + Sync>,
-    /// What programs have open.
-    open_inodes: Box<dyn Fn() -> Vec<InodeId> + Send + Sync>,
+    /// What programs have open, as [`Serving::take_open`].
+    take_open: Box<dyn Fn() -> Vec<InodeId> + Send + Sync>,
     /// Reports its end although its threads go on, as [`Ending::desert`]; false if they have ended.
     desert: Box<dyn Fn() -> bool + Send + Sync>,
     /// What it serves.
@@ -225,11 +225,19 @@ impl Mount {
 
     /// Ends its connection and leaves it in the tree of files, so that programs get errors there instead of the
     /// directory below. Waits a few seconds for requests that run. Takes it away, as [`Unmount::Forced`] does, if it is
-    /// only left in copies, or if the system doesn't let this user end the connection.
+    /// only left in copies, or if the system doesn't let this user end the connection. The kernel drops what it keeps of open
+    /// files ([`Mount::drop_pages`]).
     ///
     /// # Errors
     /// `NotPermitted`: it can be ended in neither way.
     pub async fn leave_dead(&self) -> Result<()> {
+        let ended = self.abort().await;
+        self.drop_pages().await;
+        ended
+    }
+
+    /// What [`Mount::leave_dead`] does with the connection.
+    async fn abort(&self) -> Result<()> {
         let connection = self.connection().filter(|_| self.is_in_place());
         let abort = move || {
             let connection = connection.ok_or(ErrorKind::NotFound)?;
@@ -277,9 +285,10 @@ impl Mount {
         Ok(())
     }
 
-    /// Has the kernel drop what it keeps of what programs have open: others may change that from now on.
-    async fn drop_pages(&self) {
-        if !self.notifier.drop_pages((self.open_inodes)()).await {
+    /// Has the kernel drop what it keeps of what programs have open, as far as it can within seconds: others may change that when
+    /// it isn't served any more. What was changed in mappings and isn't stored is lost then.
+    pub async fn drop_pages(&self) {
+        if !self.notifier.drop_pages((self.take_open)()).await {
             tracing::warn!(mountpoint = %self.mountpoint.display(), "the kernel hasn't dropped all pages in time: programs may read what they have mapped as it was");
         }
     }
@@ -692,9 +701,9 @@ fn begin<F: FileSystem>(
             let serving = Arc::clone(&serving);
             move || serving.waiting.wake_all()
         }),
-        open_inodes: Box::new({
+        take_open: Box::new({
             let serving = Arc::clone(&serving);
-            move || serving.fs.open_inodes()
+            move || serving.take_open()
         }),
         desert: Box::new(move || {
             let ending = of_mount.upgrade();

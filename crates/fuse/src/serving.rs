@@ -20,7 +20,8 @@ use crate::pulse::{Pulse, Pulses};
 use crate::reply::Reply;
 use crate::request::{AttributeRequest, Incoming, Malformed, Request, forgets};
 use crate::waiting::{Waiting, WithWaitHook};
-use model::{Error, ErrorKind};
+use model::{Error, ErrorKind, InodeId};
+use parking_lot::Mutex;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
@@ -58,6 +59,8 @@ pub(crate) struct Serving<F> {
     pub(crate) pulses: Pulses,
     mapped: Mapped,
     made: Made,
+    /// What programs hadn't closed when the mount ended.
+    left_open: Mutex<Vec<InodeId>>,
     /// Sends notifications, once the mount has a connection.
     notifier: OnceLock<Notifier>,
 }
@@ -75,14 +78,14 @@ impl<F: FileSystem> Drop for Ending<F> {
             return;
         }
         if let Some(_inside) = self.serving.gate.enter_now() {
-            self.serving.fs.unmounted();
+            self.serving.end();
             self.ended.send_replace(true);
             return;
         }
         let (serving, ended) = (self.serving.clone(), self.ended.clone());
         let end = async move {
             let _inside = serving.gate.enter(&serving.world).await;
-            serving.fs.unmounted();
+            serving.end();
             ended.send_replace(true);
         };
         self.serving.world.spawn("end of a mount", end).detach();
@@ -111,8 +114,23 @@ impl<F: FileSystem> Serving<F> {
             pulses: Pulses::default(),
             mapped: Mapped::default(),
             made: Made::default(),
+            left_open: Mutex::default(),
             notifier: OnceLock::new(),
         }
+    }
+
+    /// Tells the file system that its mount has ended.
+    fn end(&self) {
+        *self.left_open.lock() = self.fs.open_inodes();
+        self.fs.unmounted();
+    }
+
+    /// What programs have open. Of a mount that has ended what they hadn't closed then, which is told once.
+    pub(crate) fn take_open(&self) -> Vec<InodeId> {
+        // In this order: the mount may be ending, and some then are told twice.
+        let mut open = self.fs.open_inodes();
+        open.append(&mut self.left_open.lock());
+        open
     }
 
     /// Sets how the kernel is notified.

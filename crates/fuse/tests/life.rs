@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle, ThreadId};
@@ -212,6 +212,8 @@ fn a_mount_that_is_left_dead_keeps_its_place_until_it_is_made_again(transport: T
     let place = mounted.directory.path();
     fs::write(mounted.path("f"), b"x").unwrap();
     let held = File::open(mounted.path("f")).unwrap();
+    // What the kernel keeps, and what it knows of it is valid for long.
+    held.read_exact_at(&mut [0; 1], 0).unwrap();
     let first = &mounted.mount;
     mounted.runtime.block_on(first.leave_dead()).unwrap();
     assert!(first.is_left_dead());

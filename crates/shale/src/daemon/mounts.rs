@@ -318,6 +318,8 @@ impl Mounts {
             }
             (Some(guard), Some(watched)) => {
                 if let Some(cause) = guard.watchdog.forget(watched) {
+                    // While this daemon couldn't run, others may have changed what programs have mapped.
+                    one.mount.drop_pages().await;
                     self.clone().mount_again(&one, guard, &cause).await;
                 }
             }

@@ -2,6 +2,7 @@
 
 use super::{Cluster, child_of, three_nodes};
 use crate::fixture::{alive, eventually, kill_hard, signals::signal, within_a_minute};
+use crate::mapping::Mapping;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -64,6 +65,8 @@ fn programs_on_a_frozen_node_get_errors_when_its_lease_is_over_and_others_go_on(
     // What the kernel keeps.
     let mut bytes = [0; 6];
     held.read_exact_at(&mut bytes, 0).unwrap();
+    let mapping = Mapping::new(&held, libc::MAP_PRIVATE);
+    assert_eq!(mapping.try_read(0).unwrap(), b'b');
     fs::metadata(at(frozen, "directory")).unwrap();
 
     signal(pid, Signal::STOP);
@@ -90,6 +93,7 @@ fn programs_on_a_frozen_node_get_errors_when_its_lease_is_over_and_others_go_on(
     assert!(fs::metadata(at(frozen, "moved")).unwrap().is_dir());
     // What was open stays an error.
     held.metadata().unwrap_err();
+    eventually("what was mapped goes", || mapping.try_read(0).is_err());
     eventually("the event is there", || {
         has_event(&cluster, frozen, "mount-aborted")
     });
