@@ -29,7 +29,9 @@ fn must_show(lab: &Lab, node: u32, name: &str, bytes: &[u8]) {
 
 #[test]
 fn a_lab_keeps_its_data_while_it_is_down_and_leaves_nothing_when_purged() {
-    let Some(lab) = Lab::up(3, "erasure(2+1)") else {
+    let shape = ["--nodes", "3", "--scheme", "erasure(2+1)"];
+    let nsds = ["--nsds-per-node", "2", "--nsd-size", "512M"];
+    let Some(lab) = Lab::with(&[shape, nsds].concat()) else {
         return;
     };
     let bytes = pattern(1, 8 * MIB);
@@ -42,7 +44,7 @@ fn a_lab_keeps_its_data_while_it_is_down_and_leaves_nothing_when_purged() {
         assert_eq!(state["state"], "running", "{state}");
         assert_eq!(
             (&state["mounted"], &state["nsds"]),
-            (&true.into(), &1.into()),
+            (&true.into(), &2.into()),
             "{state}"
         );
         let here = lab.exec(node, &["pwd"]);
@@ -55,6 +57,8 @@ fn a_lab_keeps_its_data_while_it_is_down_and_leaves_nothing_when_purged() {
     assert!(said.contains("was up already"), "{said}");
     lab.run(&["up", "--nodes", "4"])
         .refused_with(&["has --nodes 3"]);
+    lab.run(&["up", "--nsds-per-node", "1"])
+        .refused_with(&["has --nsds-per-node 2"]);
 
     lab.must(&["down"]);
     assert!(!lab.path(1, "file").exists());
