@@ -51,6 +51,14 @@ pub(super) fn a_drain_ends_though_manager_and_owner_die_and_the_node_may_go(lab:
         write(&at(asked, number), number);
     }
     lab.exec(asked, &[shale, "config", "set", PACE, SLOWLY]);
+    // Until then jobs may be as fast as before, and the drain over before anybody dies.
+    lab.until("the manager knows the limit", || {
+        let status = lab.ask(asked, &["repair", "status"]);
+        let limit = status["cluster"]["limit_bytes_per_second"].to_string();
+        (limit == SLOWLY)
+            .then_some(())
+            .ok_or_else(|| status.to_string())
+    });
     let name = format!("n{leaving}");
     lab.exec(asked, &[shale, "node", "drain", &name]);
     let draining = state(lab, asked, leaving);
@@ -69,6 +77,7 @@ pub(super) fn a_drain_ends_though_manager_and_owner_die_and_the_node_may_go(lab:
         let mend = || Fault::Kill.mend(lab, &[victim]);
         pauses.add(&under_load(lab, &[victim], strike, mend));
     }
+    assert!(under_way > 0, "the drain was over before anybody died");
     lab.exec(asked, &[shale, "config", "set", PACE]);
     lab.until("the node is empty", || match state(lab, asked, leaving)? {
         state if state == "lost" => Ok(()),
