@@ -48,6 +48,7 @@ fn commands_are_given_on_any_node_and_say_what_to_do() {
     let file = |number| fs::read_to_string(cluster.node(number).dir.join("node.toml")).unwrap();
     let files = [1, 2].map(file);
     classes_and_settings(&cluster);
+    answers_for_programs(&cluster);
     mounts_that_end(&cluster);
     file_systems(&cluster);
     an_nsd_that_is_drained(&cluster);
@@ -132,6 +133,35 @@ fn classes_and_settings(cluster: &Cluster) {
         let arguments = [&["config", "set", OF_CLUSTER, "50000000"][..], &more].concat();
         says(cluster, 1, &arguments, same);
     }
+}
+
+/// What says something to people says it as JSON, too. Would be broken if a program had to read what is written for people.
+fn answers_for_programs(cluster: &Cluster) {
+    let (one, two) = (cluster.node(1), cluster.node(2));
+    let class_of_two = |view: Value| {
+        let mut nodes = view["nodes"].as_array().into_iter().flatten();
+        let line = nodes.find(|line| line["node"] == 2);
+        line.map(|line| line["class"].clone())
+    };
+    for command in [
+        &["cluster", "show"][..],
+        &["node", "list"],
+        &["node", "class", "n2", "gpu"],
+    ] {
+        let class = class_of_two(one.ask(command));
+        assert_eq!(class, Some("gpu".into()), "{command:?}");
+    }
+    let file_systems = two.ask(&["fs", "list"]);
+    assert_eq!(file_systems[0]["name"], "data", "{file_systems}");
+    let got = two.ask(&["config", "get", OF_CLUSTER]);
+    assert_eq!(got["value"], "50000000", "{got}");
+    let set = two.ask(&["config", "set", OF_CLUSTER, "50000000"]);
+    let mut set = set.as_array().unwrap().iter();
+    assert!(set.any(|line| *line == got), "{got}");
+    // Five minutes.
+    let made = two.ask(&["cluster", "join-token"]);
+    assert_eq!(made["seconds"], 300, "{made}");
+    assert!(made["token"].is_string(), "{made}");
 }
 
 /// Would be broken if a node kept its session after its last mount: the owner's node would go on asking for tokens.
