@@ -22,7 +22,7 @@ pub const VALID_MAX: Duration = Duration::from_secs(6);
 /// By then a kernel has every answer that was prepared before.
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(250);
 /// So long after nothing is answered any more kernels may use what was.
-pub(crate) const BELIEVED_MAX: Duration = VALID_MAX.saturating_add(IN_FLIGHT_MAX);
+pub const BELIEVED_MAX: Duration = VALID_MAX.saturating_add(IN_FLIGHT_MAX);
 
 /// What kernels must not use any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -31,7 +31,9 @@ mod write_behind;
 mod writer;
 
 pub use client::{Client, Legacy};
-pub use kernels::{Asked, Expired, Found, KeptPages, Kernel, KernelNumber, VALID_MAX, Validity};
+pub use kernels::{
+    Asked, BELIEVED_MAX, Expired, Found, KeptPages, Kernel, KernelNumber, VALID_MAX, Validity,
+};
 pub use model::lock::{HeldLock, LockDoor, LockOwner, LockTaker};
 pub use owner::{NearOwner, Owner, OwnerWay, Owners, RemoteOwner};
 pub use patience::HoldUp;

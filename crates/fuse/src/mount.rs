@@ -65,6 +65,15 @@ pub struct Mount {
     world: World,
 }
 
+/// What tells the kernel of a mount that refuses what to drop. Nothing more is told when this is dropped.
+struct LastNotices(Notifier);
+
+impl Drop for LastNotices {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
 /// Requests that the kernel keeps because as many of a mount wait as may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeldBack {
@@ -268,6 +277,14 @@ impl Mount {
             return self.leave_dead().await;
         };
         self.gate.refuse();
+        // As long as anything is valid that was answered, others may want it, and then the kernel must drop it.
+        let (world, last) = (self.world.clone(), LastNotices(self.notifier.clone()));
+        let close = async move {
+            world.sleep(client::BELIEVED_MAX).await;
+            drop(last);
+        };
+        let name = "notices of a mount that refuses";
+        self.world.spawn(name, close).detach();
         (self.wake_all)();
         let emptied = self.world.timeout(END_MAX, self.gate.until_empty());
         if emptied.await.is_err() {
@@ -276,7 +293,6 @@ impl Mount {
         }
         // From here on EIO is the answer for each page: none comes back, and what is written back holds up no notice.
         self.drop_pages().await;
-        self.notifier.close();
         if (self.desert)() {
             let number = identity.number;
             let keep = move || refusing::keep(number, connection);
@@ -505,7 +521,9 @@ impl std::fmt::Debug for Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        self.notifier.close();
+        if !self.refuses() {
+            self.notifier.close();
+        }
         if self.is_ended() {
             return;
         }

@@ -2,8 +2,8 @@
 
 use crate::life::{HANG, Waits, eventually, flock};
 use crate::mounted::{Mounted, Waiter, both_ways, memory, on_both_transports, waits_in};
-use fuse::{FileSystem, Mount, MountOptions, TransportChoice, Unmount};
-use model::ErrorKind;
+use fuse::{FileSystem, Mount, MountOptions, Notice, TransportChoice, Unmount};
+use model::{ErrorKind, InodeId};
 use rustix::fs::statvfs;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -22,6 +22,7 @@ use world::World;
 on_both_transports! {
     programs_get_eio_from_a_mount_that_refuses_and_can_let_go_of_it,
     what_is_under_way_when_a_mount_refuses_gets_eio_too,
+    what_a_kernel_has_of_a_mount_that_refuses_is_dropped_when_others_want_it,
     a_mount_that_refuses_keeps_its_place_until_it_is_made_again,
     the_kernel_keeps_no_page_of_what_is_open_on_a_mount_that_refuses,
 }
@@ -255,6 +256,27 @@ fn what_is_under_way_when_a_mount_refuses_gets_eio_too(transport: TransportChoic
     let detached = mounted.mount.detach_dead();
     mounted.runtime.block_on(detached).unwrap();
     must_be_gone_soon(&mounted);
+}
+
+/// Would be broken if a program saw for seconds what others have changed: a node that was expelled by hand still has its tokens for
+/// so long.
+fn what_a_kernel_has_of_a_mount_that_refuses_is_dropped_when_others_want_it(
+    transport: TransportChoice,
+) {
+    let mounted = memory(transport, MemorySettings::default());
+    fs::write(mounted.path("f"), b"before").unwrap();
+    let held = File::open(mounted.path("f")).unwrap();
+    let inode = InodeId(held.metadata().unwrap().ino());
+    refuse(&mounted);
+    let notice = Notice::Inode {
+        inode,
+        offset: -1,
+        length: 0,
+    };
+    let told = mounted.mount.notifier().tell(notice);
+    // Too late on a machine that stood still for seconds: what the kernel had is too old then.
+    let _told_or_too_late = mounted.runtime.block_on(told);
+    must_be_eio("stat of an open file", held.metadata());
 }
 
 /// Would be broken if a mount that refuses passed for one that is served, so that none could be made in its place; or if that
