@@ -547,7 +547,7 @@ pub enum NodeCommand {
     Join(Join),
     /// Show the nodes of the cluster.
     List(Dir),
-    /// Expel a node: it stops serving and can't come back until it is let in again.
+    /// Expel a node: its programs get errors, its daemon waits, and it can't come back until it is let in again.
     Expel {
         /// The node's directory.
         #[command(flatten)]
@@ -555,7 +555,7 @@ pub enum NodeCommand {
         /// Number or name of the node.
         node: String,
     },
-    /// Let a node that was expelled by hand join again, when its daemon is started.
+    /// Let a node that was expelled by hand join again: by itself, if its daemon runs.
     Unexpel {
         /// The node's directory.
         #[command(flatten)]

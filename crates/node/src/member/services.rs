@@ -55,8 +55,8 @@ pub(super) struct Services {
     barred: RwLock<BTreeMap<NodeId, Instant>>,
 }
 
-/// How long a node that was expelled by hand is answered still, so that its daemon can make durable what it has, hand over
-/// its shards and end.
+/// How long a node that was expelled by hand is answered still, so that its run can make durable what it has, hand over its
+/// shards and end.
 const BARRED_GRACE: Duration = Duration::from_secs(20);
 
 /// How long a node may take to answer that asks whether it is reached: less than it waits itself.
@@ -189,7 +189,7 @@ impl Services {
         }
     }
 
-    /// Whether a node is answered at all. One that was expelled by hand ends its daemon in good order; if it hasn't within
+    /// Whether a node is answered at all. One that was expelled by hand ends its run in good order; if it hasn't within
     /// [`BARRED_GRACE`] it isn't, heartbeats included: whatever its daemon does, it loses its lease then, and the manager
     /// expels its run as one that fell silent.
     fn check_not_barred(&self, node: NodeId, grace: Duration) -> Result<()> {

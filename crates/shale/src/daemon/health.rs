@@ -637,6 +637,18 @@ pub fn while_held(why: &str) -> Health {
     }
 }
 
+/// `shale health` of a node that was expelled by hand, and whose daemon waits until it is let in. `why`: in words.
+pub fn while_kept_out(node: u32, why: &str) -> Health {
+    let what = format!("it was expelled by hand, and its mounts give EIO: {why}");
+    let remedy = format!(
+        "`shale node unexpel {node}` on another node lets it in, and it joins again by itself; `shale down` here ends its daemon"
+    );
+    Health {
+        state: CRITICAL.into(),
+        events: vec![event(CRITICAL, "this node", what, remedy)],
+    }
+}
+
 fn held_event(why: &str) -> HealthEvent {
     let what = format!("every request of programs waits for {BECOMES_FIRST}: {why}");
     event(WARNING, "programs", what, BECOMES_FIRST_REMEDY)

@@ -280,14 +280,23 @@ impl Serving {
 
     /// Ends what an expelled run has here: the service of its mounts, so that no program reads what isn't true any more,
     /// and its parts. The mounts stay in their places and refuse all requests, so that no program comes to the directories below,
-    /// and are returned for [`Serving::mount_again`]. Then the first part that didn't end as it should.
+    /// and are returned for [`Serving::mount_again`]. Then the first part that didn't end as it should. The run of a node that was
+    /// expelled by hand leaves in good order, as long as others answer it: what was written is made durable, and they get its shards.
     pub async fn end_expelled(&self) -> (Vec<LeftMount>, Result<()>) {
-        if let Running::InCluster(here) = &self.running {
-            here.was_expelled();
-        }
+        let leaves = match &self.running {
+            Running::InCluster(here) if !here.is_barred() => {
+                here.was_expelled();
+                false
+            }
+            Running::InCluster(_) | Running::Alone(_) => true,
+        };
         self.own.stop();
         let left = self.mounts.leave_dead().await;
         self.shutdown.send_replace(Some(true));
+        if leaves {
+            // Kernels may use what they were answered, and others change it as soon as the session ends.
+            self.world().sleep(client::BELIEVED_MAX).await;
+        }
         (left, self.running.close().await)
     }
 

@@ -24,7 +24,7 @@ fn eventually_aborted(cluster: &Cluster, node: usize, mounts: usize) {
 }
 
 fn has_event(cluster: &Cluster, node: usize, event: &str) -> bool {
-    // While its next run joins, it doesn't answer.
+    // While it is stopped, it doesn't answer.
     let output = cluster.node(node).run(&["events", "--json"]);
     let events: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let mut events = events.as_array().into_iter().flatten();

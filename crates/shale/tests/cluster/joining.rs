@@ -1,10 +1,10 @@
 //! Machines that become nodes, and those that may not.
 
-use super::{Cluster, refused};
+use super::{Cluster, expelling::until_kept_out, refused};
 use crate::fixture::{
     Node, bounded,
     calendar::{AHEAD, BEHIND, Calendar, HOUR, library},
-    eventually, poll, skipped, within_a_minute,
+    eventually, mounted_as, poll, skipped, within_a_minute,
 };
 use std::fs;
 use std::io::Write;
@@ -211,7 +211,13 @@ fn a_node_that_was_expelled_by_hand_comes_back_only_when_it_is_let_in() {
     );
     fs::write(cluster.path(2, "a"), "written").unwrap();
     one.must(&["node", "expel", "n2"]);
-    eventually("its daemon ends", || !two.dir.join("daemon.sock").exists());
+    until_kept_out(&cluster, 2);
+    let why = refused(&two.run(&["up"]));
+    assert!(why.contains("unexpel"), "{why}");
+    // What refuses can be unmounted.
+    two.must(&["umount", two.mnt.to_str().unwrap()]);
+    assert_eq!(mounted_as(&two.mnt), None);
+    two.must(&["down"]);
     let why = refused(&two.run(&["up"]));
     assert!(why.contains("unexpel"), "{why}");
     // systemd's unit knows by this code that it needn't try again.

@@ -4,6 +4,9 @@
 //! *The authorities change* that the cluster trusts: etcd reads its certificate and key with each connection, but the
 //! authorities' file only when it starts. So it is ended and started again ([`EtcdHandle::start_again`]).
 //!
+//! *The node was expelled by hand*, and its daemon waits until it is let in: etcd rests meanwhile ([`EtcdHandle::rest`]), as
+//! the others count it as away.
+//!
 //! *Its data are gone* (`DIR/etcd`): a member that has run is never started without them. Whoever founded the etcd would
 //! found another one with the same name, and whoever joined it would vote without knowing what it has agreed to; either
 //! way acknowledged facts would be lost. node.toml says whether it has run ([`EtcdConfig::began`]).
@@ -61,6 +64,8 @@ struct Shared {
     has_begun: AtomicBool,
     /// It is to end, and to be started again.
     restarts: AtomicBool,
+    /// It is to end, and not to be started as long as this is set.
+    rests: AtomicBool,
     /// How often it was started.
     starts: AtomicU64,
     /// The authorities' file as it was when it was started last.
@@ -90,6 +95,11 @@ impl EtcdHandle {
     /// Has it end, politely, and start again. Returns at once; [`EtcdHandle::starts`] says when it has been started.
     pub fn start_again(&self) {
         self.shared.restarts.store(true, Ordering::SeqCst);
+    }
+
+    /// Has it end, politely, and stay away as long as `rests`; from then on it runs again. Returns at once.
+    pub fn rest(&self, rests: bool) {
+        self.shared.rests.store(rests, Ordering::SeqCst);
     }
 }
 
@@ -150,6 +160,7 @@ impl EtcdProcess {
             server,
             has_begun: AtomicBool::new(has_begun(cluster)),
             restarts: AtomicBool::new(false),
+            rests: AtomicBool::new(false),
             starts: AtomicU64::new(0),
             believes: Mutex::default(),
             ends: Mutex::new(false),
@@ -229,7 +240,8 @@ fn keep(mut child: Child, shared: &Shared) {
                 end(&mut child);
                 return;
             }
-            if shared.restarts.load(Ordering::SeqCst) {
+            let rests = shared.rests.load(Ordering::SeqCst);
+            if rests || shared.restarts.load(Ordering::SeqCst) {
                 if end(&mut child) {
                     break None;
                 }
@@ -243,6 +255,9 @@ fn keep(mut child: Child, shared: &Shared) {
             }
         };
         match &ended {
+            None if shared.rests.load(Ordering::SeqCst) => {
+                tracing::info!("etcd was ended, and rests: the node was expelled by hand");
+            }
             None => {
                 tracing::info!("etcd was ended, to believe other authorities; it is started again")
             }
@@ -258,6 +273,9 @@ fn keep(mut child: Child, shared: &Shared) {
         loop {
             if shared.ends_within(pause) {
                 return;
+            }
+            if shared.rests.load(Ordering::SeqCst) {
+                continue;
             }
             match begin(shared) {
                 Ok(started) => {

@@ -1,17 +1,19 @@
 //! The admin socket of a cluster's node: open as long as its daemon lives, over all runs of the node.
 //!
 //! While a run serves, requests go to it. While there is none (the node joins, or joins again after an expulsion),
-//! people can end the daemon and are told what it waits for; and, if programs' requests are held meanwhile because the node
-//! becomes the first one of a cluster, that they wait for it.
+//! people can end the daemon, and are told what it waits for and what has happened; and, if programs' requests are held meanwhile
+//! because the node becomes the first one of a cluster, that they wait for it. Of a node that was expelled by hand they are told
+//! what lets it in, which may be long after, and they can unmount what refuses meanwhile.
 
-use crate::admin::{Refusal, Shutdown, Stopping, Waits, client::SOCKET};
+use crate::admin::{Refusal, Shutdown, Stopping, Unmounted, Waits, client::SOCKET};
+use crate::daemon::events::Events;
 use crate::daemon::{door, health, supervisor, waits};
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use model::{Error, ErrorKind, Result};
+use model::{Error, ErrorKind, NodeId, Result};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +28,11 @@ const ANSWERS_END: Duration = Duration::from_secs(2);
 /// What answers at the socket.
 pub struct Front {
     world: World,
+    /// What happened here.
+    pub events: Arc<Events>,
     state: Mutex<Now>,
+    /// The node, while it was expelled by hand and waits until it is let in.
+    kept_out: Mutex<Option<NodeId>>,
     /// Since when the requests of programs are held, if they are.
     held_since: Mutex<Option<Instant>>,
     /// Somebody has asked for the daemon's end while no run served.
@@ -61,7 +67,9 @@ impl Front {
         })?;
         let front = Arc::new(Self {
             world: world.clone(),
+            events: Arc::new(Events::open(dir)),
             state: Mutex::new(Now::Waits("it is starting".into())),
+            kept_out: Mutex::default(),
             held_since: Mutex::new(None),
             ends: watch::Sender::new(false),
             closed: watch::Sender::new(false),
@@ -89,6 +97,11 @@ impl Front {
         let why = why.into();
         supervisor::tell(&format!("STATUS={}", why.replace('\n', " ")));
         *self.state.lock() = Now::Waits(why);
+    }
+
+    /// This node was expelled by hand, and waits until it is let in; `None`: it isn't any more.
+    pub fn keeps_out(&self, node: Option<NodeId>) {
+        *self.kept_out.lock() = node;
     }
 
     /// Programs wait since then, until [`Front::lets_go`]: people who ask why are told what no run serves for.
@@ -139,7 +152,12 @@ async fn any(State(front): State<Arc<Front>>, request: Request) -> Response {
 impl Front {
     /// Answers while no run serves.
     async fn between(&self, request: Request, why: &str) -> Response {
-        let held_since = *self.held_since.lock();
+        let (held_since, kept_out) = (*self.held_since.lock(), *self.kept_out.lock());
+        if let Some(node) = kept_out
+            && let Some(answer) = while_kept_out(node, &request, why)
+        {
+            return answer;
+        }
         match (request.method(), request.uri().path(), held_since) {
             (&Method::GET, "/v1/ping", _) => {
                 Json(serde_json::json!({ "joins": true })).into_response()
@@ -152,6 +170,7 @@ impl Front {
                 Json(answer).into_response()
             }
             (&Method::GET, "/v1/health", Some(_)) => Json(health::while_held(why)).into_response(),
+            (&Method::GET, "/v1/events", _) => Json(self.events.lines()).into_response(),
             (&Method::POST, "/v1/shutdown", _) => {
                 // The door has bounded its size.
                 let body = to_bytes(request.into_body(), usize::MAX).await;
@@ -167,13 +186,35 @@ impl Front {
                 let text = format!(
                     "this node is no member of its cluster now: {why}. It goes on by itself; `shale down` ends it"
                 );
-                refuse(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    ErrorKind::Unavailable,
-                    text,
-                )
+                // Commands ask again for what may be there in a moment; this takes somebody.
+                let (status, kind) = match kept_out {
+                    Some(_) => (StatusCode::CONFLICT, ErrorKind::NotPermitted),
+                    None => (StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Unavailable),
+                };
+                refuse(status, kind, text)
             }
         }
+    }
+}
+
+/// What is answered only while the node is kept out, which may be for long.
+fn while_kept_out(node: NodeId, request: &Request, why: &str) -> Option<Response> {
+    match (request.method(), request.uri().path()) {
+        (&Method::GET, "/v1/health") => {
+            Some(Json(health::while_kept_out(node.0, why)).into_response())
+        }
+        // Nothing serves a mount that refuses: the command takes it away by itself, ...
+        (&Method::POST, "/v1/umount") => Some(refuse(
+            StatusCode::CONFLICT,
+            ErrorKind::NotFound,
+            "no run of this node serves that mount",
+        )),
+        // ... and nothing is left that could become durable.
+        (&Method::POST, "/v1/settle") => {
+            let settled = Unmounted { daemon_ends: false };
+            Some(Json(settled).into_response())
+        }
+        _ => None,
     }
 }
 
@@ -189,7 +230,7 @@ fn refuse(status: StatusCode, kind: ErrorKind, why: impl ToString) -> Response {
 mod tests {
     use super::*;
     use crate::admin::client::Admin;
-    use crate::admin::{BECOMES_FIRST, Health, Progress, Stopping};
+    use crate::admin::{BECOMES_FIRST, EventLine, Health, Progress, Stopping};
 
     /// Would be broken if people were told nothing of use about programs that hang because their node becomes a cluster's.
     #[test]
@@ -218,6 +259,42 @@ mod tests {
             assert_eq!(status.unwrap_err().kind(), ErrorKind::Unavailable);
             front.lets_go();
             waiters().await.unwrap_err();
+            open.close().await;
+        });
+    }
+
+    /// Would be broken if people weren't told what lets the node in, or couldn't unmount what refuses meanwhile.
+    #[test]
+    fn while_the_node_is_kept_out_people_are_told_by_whom_it_is_let_in_and_what_has_happened() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let home = tempfile::tempdir().unwrap();
+            let open = Front::open(&World::real(), home.path()).unwrap();
+            let (front, admin) = (open.front.clone(), Admin::of(home.path()));
+            front.events.tell("node-expelled", "this node", "by hand");
+            front.waits("it can't join");
+            let health = || admin.ask::<Health>(Method::GET, "/v1/health", ());
+            health().await.unwrap_err();
+            front.keeps_out(Some(NodeId(3)));
+            let told = health().await.unwrap();
+            assert_eq!(told.state, "critical");
+            assert!(told.events[0].message.contains("by hand"), "{told:?}");
+            let remedy = &told.events[0].remedy;
+            assert!(remedy.contains("`shale node unexpel 3`"), "{remedy}");
+            let events = admin.ask::<Vec<EventLine>>(Method::GET, "/v1/events", ());
+            assert_eq!(events.await.unwrap()[0].event, "node-expelled");
+            // Nobody asks again and again.
+            let status = admin.ask::<Progress>(Method::GET, "/v1/status", ()).await;
+            assert_eq!(status.unwrap_err().kind(), ErrorKind::InvalidArgument);
+            let unmount = admin.ask::<Unmounted>(Method::POST, "/v1/umount", ()).await;
+            assert_eq!(unmount.unwrap_err().kind(), ErrorKind::NotFound);
+            let settled = admin.ask::<Unmounted>(Method::POST, "/v1/settle", ()).await;
+            assert!(!settled.unwrap().daemon_ends);
+            front.keeps_out(None);
+            health().await.unwrap_err();
             open.close().await;
         });
     }

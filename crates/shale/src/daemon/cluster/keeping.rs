@@ -22,7 +22,7 @@ const RENEW_AGAIN: Duration = Duration::from_secs(60);
 /// How often the members of etcd are asked how they are.
 const ETCD_EVERY: Duration = Duration::from_secs(30);
 
-/// Ends the node when it was expelled by hand, keeps node.toml's list of endpoints, its connections and the certificate up to
+/// Ends the run when the node was expelled by hand, keeps node.toml's list of endpoints, its connections and the certificate up to
 /// date, and looks how etcd is. Never returns.
 pub(crate) async fn keep(serving: Arc<Serving>, here: Arc<InCluster>) {
     futures::join!(
@@ -102,18 +102,9 @@ async fn keep_facts(serving: &Serving, here: &InCluster) {
 async fn keep_once(serving: &Serving, here: &InCluster) -> Result<()> {
     let nodes = here.member().coordination().nodes().await?;
     let own = nodes.get(&here.member().run().node);
-    // Or it was removed while it started.
+    // Or it was removed while it started: the next run isn't let in.
     if own.is_none_or(|own| own.value.is_barred) {
-        tracing::error!(
-            "this node was expelled by hand: it ends, and joins again only after `shale node unexpel`"
-        );
-        serving.events.tell(
-            "node-expelled",
-            "this node",
-            "it was expelled by hand: its daemon ends",
-        );
-        // By force: programs that use the mount must not hold it up.
-        serving.shutdown(true).await?;
+        here.note_barred();
         return Ok(());
     }
     // Its own first: it answers soonest.

@@ -4,7 +4,9 @@
 //! joins as a [`node::Member`]; then the node's mount is made, through a client of the first file system. *An expulsion*:
 //! the run's mounts end, so that programs get errors instead of old data, the member is closed, and another run joins and
 //! mounts again; until then the mounts stay in their places and refuse all requests, so that nobody writes into the directories
-//! below. *An end*: mounts end, the shards here go to others, the member leaves.
+//! below. *An expulsion by hand*: the same, but the run leaves in good order, and the daemon waits, without its member of etcd,
+//! until the node is let in; only a start of the daemon is refused meanwhile. *An end*: mounts end, the shards here go to others,
+//! the member leaves.
 //!
 //! The admin socket (`front`) and the signals that end the daemon are there all the time, also while no run is.
 //! `member` is what runs meanwhile; `keeping` learns of changes of the cluster's nodes, `security` of changes of its keys and of
@@ -20,7 +22,6 @@ mod security;
 mod tending;
 
 use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
-use super::events::Events;
 use super::member::etcd_identity::{self, EtcdIdentity};
 use super::member::etcd_members::data_directory;
 use super::member::key_ring::KeyRing;
@@ -216,7 +217,7 @@ async fn live_in(
     drop(store);
     // Also if the daemon that made the cluster died before it could.
     founding::put_store_aside(dir)?;
-    let events = Arc::new(Events::open(dir));
+    let events = front.events.clone();
     let mut patience = Patience::Until(Deadline::after(world, start_max(&cluster)));
     let watchdog = Arc::new(Watchdog::start(dir)?);
     let (mut left, mut unmounted) = (Vec::new(), Vec::new());
@@ -300,7 +301,7 @@ async fn live_in(
         let beating = beating::beat(serving.clone(), here.clone(), watchdog.clone());
         let beating = world.spawn("beats for the watchdog", beating);
         drop(between_runs.take());
-        let handle = etcd.as_ref().map(EtcdProcess::handle);
+        let handle = own.etcd.clone();
         let ended = match growing::until_accounted(doors, (front, signals)).await {
             true => serve(&serving, &here, is_ready, handle, (front, signals)).await,
             false => Ended::AsTold(true),
@@ -308,17 +309,9 @@ async fn live_in(
         let ended = match ended {
             Ended::AsTold(force) => Some(serving.end(force).await),
             Ended::ByItself => {
-                tracing::warn!(%run, "the cluster has expelled this run; the node joins again");
-                let why = here.why_expelled();
-                let why = why.map_or_else(String::new, |why| format!(" ({why})"));
-                events.tell(
-                    "node-expelled",
-                    "this node",
-                    &format!(
-                        "the cluster has expelled this run{why}: its mounts give EIO until the node has joined again, what \
-                         programs had open does until it is closed, and what was written and not synced is lost"
-                    ),
-                );
+                let what = told_of_expulsion(&here);
+                tracing::warn!(%run, "{what}");
+                events.tell("node-expelled", "this node", &what);
                 front.waits(
                     "the cluster has expelled it, and it ends its mounts before it joins again",
                 );
@@ -343,6 +336,24 @@ async fn live_in(
         cluster = config.cluster.clone().unwrap_or(cluster);
         patience = Patience::Endless;
     }
+}
+
+/// What people are told when a run has ended for the cluster.
+fn told_of_expulsion(here: &InCluster) -> String {
+    if here.is_barred() {
+        let node = here.member().run().node;
+        return format!(
+            "it was expelled by hand: its mounts give EIO until `shale node unexpel {node}` on another node lets it in and it \
+             has joined again, and what programs had open does until it is closed; what they had written becomes durable if \
+             others answer for so long"
+        );
+    }
+    let why = here.why_expelled();
+    let why = why.map_or_else(String::new, |why| format!(" ({why})"));
+    format!(
+        "the cluster has expelled this run{why}: its mounts give EIO until the node has joined again, what programs had open \
+         does until it is closed, and what was written and not synced is lost"
+    )
 }
 
 /// Tells systemd after a while that a quorum node is ready although it waits for others. It would end a service that
@@ -402,7 +413,7 @@ async fn serve(
     let _unused = world.spawn("closes clients that nobody uses", unused);
     let stopping = stopping::look_after(serving.clone(), here.clone());
     let _stopping = world.spawn("looks after stops of the cluster", stopping);
-    attend(serving, signals, is_ready, here.member().ended()).await
+    attend(serving, signals, is_ready, here.over()).await
 }
 
 /// What a daemon has from before its node joins until it ends.
@@ -454,6 +465,7 @@ impl Base {
             protection: Protection { security, admit },
             keys,
             etcd_identity,
+            etcd: etcd.as_ref().map(EtcdProcess::handle),
         };
         Ok(Self {
             passes_for_ready: etcd.as_ref().map(|_| pass_for_ready(world)),
@@ -473,6 +485,8 @@ struct Own {
     keys: Option<Arc<KeyRing>>,
     /// What its member of etcd has for others, if it runs one.
     etcd_identity: Option<Arc<EtcdIdentity>>,
+    /// Its member of etcd, if it runs one.
+    etcd: Option<EtcdHandle>,
 }
 
 /// How long a node tries to join.
@@ -489,12 +503,25 @@ impl Patience {
     fn ends_with(self, error: &Error) -> bool {
         match self {
             Self::Until(_) => error.kind() != ErrorKind::Unavailable,
-            // It was expelled by hand, or the cluster doesn't know it any more; or it has no file system.
+            // The cluster doesn't know it any more, or has no file system.
             Self::Endless => matches!(error.kind(), ErrorKind::NotPermitted | ErrorKind::NotFound),
         }
     }
 
-    /// What people are told that the node waits for. Why its mounts refuse can't be looked up in its events meanwhile.
+    /// Why a node doesn't join that was expelled by hand. Whoever starts it is told at once; one that was up waits until it is let
+    /// in, as its mounts do.
+    fn of_barred(self, node: NodeId) -> Error {
+        let text = format!(
+            "node {node} was expelled by hand; `shale node unexpel {node}` on another node lets it join again"
+        );
+        let kind = match self {
+            Self::Until(_) => ErrorKind::NotPermitted,
+            Self::Endless => ErrorKind::Unavailable,
+        };
+        Error::new(kind, text)
+    }
+
+    /// What people are told that the node waits for.
     fn says(self, what: &str) -> String {
         match self {
             Self::Until(_) => what.into(),
@@ -530,29 +557,34 @@ async fn join(
     front: &Front,
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
-    let (mut last, mut pause) = (None, AGAIN_AFTER);
+    let (mut last, mut pause) = (None::<String>, AGAIN_AFTER);
     loop {
         let deadline = match patience {
             Patience::Until(deadline) if deadline.has_passed(world) => break,
             Patience::Until(deadline) => deadline,
             Patience::Endless => Deadline::after(world, START_MAX),
         };
-        let joining = join_once(world, (config, cluster), run, coordination, own);
+        let how = (patience, front);
+        let joining = join_once(world, (config, cluster), run, coordination, own, how);
         let joined = deadline.bound(world, joining);
         match joined.await {
             Ok(Ok(here)) => return Ok(here),
             Ok(Err(error)) if patience.ends_with(&error) => return Err(error),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the node can't join yet");
-                front.waits(patience.says(&format!("it can't join yet: {error}")));
-                last = Some(error);
+                let why = error.to_string();
+                // It may be the same for days.
+                if last.as_ref() != Some(&why) {
+                    tracing::warn!(%error, "the node can't join yet");
+                }
+                front.waits(patience.says(&format!("it can't join yet: {why}")));
+                last = Some(why);
             }
             Err(_) => front.waits(patience.says(NO_ANSWER)),
         }
         world.sleep(pause).await;
         pause = patience.pause_after(pause);
     }
-    let why = last.map_or_else(|| NO_ANSWER.into(), |it| it.to_string());
+    let why = last.unwrap_or_else(|| NO_ANSWER.into());
     let text = format!(
         "node {node} could not join its cluster within {} s: {why}; see that most of the quorum nodes run and that the \
          network reaches them ({})",
@@ -573,6 +605,7 @@ async fn join_once(
     run: Option<NodeRun>,
     coordination: &Coordination,
     own: &Own,
+    (patience, front): (Patience, &Front),
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
     let facts = coordination.node_facts(node).await?.ok_or_else(|| {
@@ -582,11 +615,12 @@ async fn join_once(
         Error::new(ErrorKind::NotPermitted, text)
     })?;
     let mut facts = facts.value;
+    front.keeps_out(facts.is_barred.then_some(node));
+    if let Some(etcd) = &own.etcd {
+        etcd.rest(facts.is_barred);
+    }
     if facts.is_barred {
-        let text = format!(
-            "node {node} was expelled by hand; `shale node unexpel {node}` on another node lets it join again"
-        );
-        return Err(Error::new(ErrorKind::NotPermitted, text));
+        return Err(patience.of_barred(node));
     }
     let security = &own.protection.security;
     let key = security.credentials().key().key_hash();
@@ -746,8 +780,9 @@ async fn promote_once(world: &World, etcd: &Etcd, peer: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::NEEDS_SOMEBODY;
+    use super::super::{NEEDS_SOMEBODY, needs_somebody};
     use super::*;
+    use world::sim::Simulation;
 
     #[test]
     fn systemd_lets_a_node_of_a_cluster_speak_and_waits_for_it() {
@@ -796,6 +831,17 @@ mod tests {
         for kind in [ErrorKind::NotPermitted, ErrorKind::NotFound] {
             assert!(Patience::Endless.ends_with(&error(kind)), "{kind:?}");
         }
+        let run = Simulation::new(1).run(async |world: World| {
+            let starts = Patience::Until(Deadline::after(&world, START_MAX));
+            let barred = |patience: Patience| {
+                let error = patience.of_barred(NodeId(3));
+                assert!(error.to_string().contains("unexpel 3"), "{error}");
+                (patience.ends_with(&error), needs_somebody(error.kind()))
+            };
+            assert_eq!(barred(starts), (true, true));
+            assert_eq!(barred(Patience::Endless), (false, false));
+        });
+        run.finished();
         let told = Patience::Endless.says(NO_ANSWER);
         assert!(
             told.contains("expelled") && told.contains(NO_ANSWER),

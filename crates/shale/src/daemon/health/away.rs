@@ -67,7 +67,7 @@ pub(super) fn trouble_of(view: &NsdView, facts: &Facts, since: Duration) -> (Str
         }
         Some(Absence::Barred) => {
             let first = format!(
-                "let it in (`shale node unexpel {}`) and start it (`shale up` there)",
+                "let it in (`shale node unexpel {}`), and start it (`shale up` there) if its daemon doesn't run",
                 home.node
             );
             ("it was expelled by hand", first)

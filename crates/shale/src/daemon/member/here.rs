@@ -21,6 +21,7 @@ use rpc::security::{Credentials, Fingerprint, Policy, Security};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::watch;
 use world::World;
 
 /// How long a node that ends waits for the manager to give its shards to others. Without a quorum nobody does.
@@ -66,6 +67,8 @@ pub struct InCluster {
     lost: parking_lot::Mutex<Losses>,
     /// It goes in good order: others get its shards first.
     leaves: AtomicBool,
+    /// It was expelled by hand.
+    barred: watch::Sender<bool>,
 }
 
 impl InCluster {
@@ -95,6 +98,7 @@ impl InCluster {
             clients: parking_lot::Mutex::default(),
             lost: parking_lot::Mutex::default(),
             leaves: AtomicBool::new(true),
+            barred: watch::Sender::new(false),
         }
     }
 
@@ -241,6 +245,26 @@ impl InCluster {
     /// The run has ended for the cluster: nothing can be handed over any more.
     pub fn was_expelled(&self) {
         self.leaves.store(false, Ordering::Relaxed);
+    }
+
+    /// The node was expelled by hand, as coordination says: it is to leave in good order.
+    pub fn note_barred(&self) {
+        self.barred.send_replace(true);
+    }
+
+    /// Whether it was, as far as is known.
+    pub fn is_barred(&self) -> bool {
+        *self.barred.borrow()
+    }
+
+    /// Returns when the run is to serve no more: the cluster doesn't count on it, or the node was expelled by hand.
+    pub async fn over(&self) {
+        let mut barred = self.barred.subscribe();
+        tokio::select! {
+            () = self.member.ended() => {}
+            // The sender is here.
+            _ = barred.wait_for(|barred| *barred) => {}
+        }
     }
 
     /// Closes the clients; none is opened any more. For a stop of the whole cluster, in which the mounts have ended. Takes up

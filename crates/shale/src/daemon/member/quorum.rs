@@ -103,7 +103,7 @@ impl InCluster {
 }
 
 /// How many members of etcd answer and stay, besides that at `own`. Those of nodes that were expelled by hand end, if they
-/// haven't yet.
+/// haven't yet, until the nodes are let in.
 fn others_that_stay(
     own: &str,
     nodes: &BTreeMap<NodeId, Versioned<NodeFacts>>,

@@ -104,7 +104,7 @@ fn held_up(
     let remedy = |it: &&&NodeFacts| match it.is_barred {
         true => format!(
             "{0} was expelled: if it is gone for good, `shale node remove {0}`, which also takes its member out of etcd; \
-             else `shale node unexpel {0}`, and `shale up` there",
+             else `shale node unexpel {0}`, and `shale up` there if its daemon doesn't run",
             it.name
         ),
         false => format!(
