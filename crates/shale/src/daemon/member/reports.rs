@@ -98,12 +98,12 @@ impl InCluster {
         members.is_some_and(|it| it.value.has_ended(run))
     }
 
-    /// The nodes that were expelled and may come back, as far as this node knows.
+    /// The nodes that were expelled, also by hand, and whose daemons may wait, as far as this node knows.
     pub fn expelled(&self) -> Vec<MemberLine> {
         let roster = self.member().roster();
         let expelled = standings(&roster).into_iter().filter(|(node, standing)| {
-            let is_out = matches!(standing, Standing::Expelled(_));
-            is_out && !roster.barred.contains(node) && roster.addresses.contains_key(node)
+            let is_out = matches!(standing, Standing::Expelled(_)) || roster.barred.contains(node);
+            is_out && roster.addresses.contains_key(node)
         });
         let line = |node: NodeId| MemberLine {
             node: node.0,
