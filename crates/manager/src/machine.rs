@@ -348,7 +348,7 @@ impl Manager {
                 // Judged at the next tick.
                 return actions;
             }
-            Event::Roles(roles) => self.roles = roles,
+            Event::Roles(roles) => self.learn_roles(roles),
             Event::Broke(run) => self.broke(run, now, &mut actions),
             Event::Unconnected(run) => {
                 // Whoever is heard lives, whatever refuses connections to it.
@@ -710,6 +710,13 @@ impl Manager {
 
     fn has_ended(&self, run: NodeRun) -> bool {
         self.roles.has_ended(&self.record, run)
+    }
+
+    /// What is told may be older than what this manager began with. Whatever it says, a node that was removed stays so: the
+    /// membership may have forgotten that its runs have ended.
+    fn learn_roles(&mut self, mut roles: Roles) {
+        roles.removed.append(&mut self.roles.removed);
+        self.roles = roles;
     }
 
     fn store(&mut self, record: Membership, actions: &mut Vec<Action>) {

@@ -3,11 +3,13 @@
 use manager::{Action, Event, Manager, Moment, Roles, Start};
 use model::member::{Heartbeat, MEMBERS_MAX, Member, Membership, Role, Standing, Term, Verdict};
 use model::{NodeId, NodeRun};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 const NODES: u32 = MEMBERS_MAX as u32;
-/// The run of this one is over.
+/// The runs of these are over.
 const GONE: u32 = 7;
+const GONE_TOO: u32 = 9;
 /// One that wants to join.
 const NEW: u32 = NODES + 1;
 
@@ -23,16 +25,16 @@ fn after(milliseconds: u64) -> Moment {
     Moment(Duration::from_millis(100_000 + milliseconds))
 }
 
-/// A manager that knows as many nodes as there can be. All are members but one, which has left.
+/// A manager that knows as many nodes as there can be. All are members but two, which have left.
 fn manager(removed: &[u32]) -> Manager {
     let member = |node| Member {
         run: run(node),
         may_own: true,
         standing: match node {
-            GONE => Standing::Left,
+            GONE | GONE_TOO => Standing::Left,
             _ => Standing::In,
         },
-        nsds_away: node == GONE,
+        nsds_away: [GONE, GONE_TOO].contains(&node),
     };
     let record = Membership {
         term: Term(1),
@@ -98,6 +100,25 @@ fn the_place_of_a_node_that_was_removed_is_anothers_and_its_own_run_never_joins_
     assert_eq!(members.members.len(), MEMBERS_MAX);
     manager.on(Event::Stored(7), after(1_200));
     assert_eq!(told(&mut manager, NEW, after(1_300)), Verdict::Renewed);
+    assert_eq!(told(&mut manager, GONE, after(1_300)), Verdict::Ended);
+    assert_eq!(stored(&mut manager, after(1_400)), None);
+}
+
+/// Would be broken if news that are older than what a manager began with let a run join that had ended for good: its node's line
+/// has gone, and nothing else says so.
+#[test]
+fn a_run_of_a_node_that_was_removed_never_joins_whatever_is_heard_late() {
+    let mut manager = manager(&[GONE, GONE_TOO]);
+    assert_eq!(told(&mut manager, NEW, after(1_000)), Verdict::Wait);
+    let members = stored(&mut manager, after(1_100)).expect("a place is free");
+    assert!(!members.members.contains_key(&NodeId(GONE)));
+    manager.on(Event::Stored(7), after(1_200));
+    // As it was before the first one of both was removed: there is a place for it.
+    let roles = Roles {
+        removed: BTreeSet::from([NodeId(GONE_TOO)]),
+        ..Roles::default()
+    };
+    manager.on(Event::Roles(roles), after(1_250));
     assert_eq!(told(&mut manager, GONE, after(1_300)), Verdict::Ended);
     assert_eq!(stored(&mut manager, after(1_400)), None);
 }
