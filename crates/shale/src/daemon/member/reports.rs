@@ -91,11 +91,10 @@ impl InCluster {
         members.map(|it| it.run).collect()
     }
 
-    /// Whether the cluster has ended a run for good: it was expelled, has left, or a newer run of its node is a member.
+    /// Whether the cluster has ended a run for good: it was expelled, has left, a newer run of its node is a member, or its node
+    /// was removed.
     pub fn has_ended(&self, run: NodeRun) -> bool {
-        let roster = self.member().roster();
-        let members = roster.membership.as_ref();
-        members.is_some_and(|it| it.value.has_ended(run))
+        self.member().roster().end_of(run).is_some()
     }
 
     /// The nodes that were expelled, also by hand, and whose daemons may wait, as far as this node knows.
