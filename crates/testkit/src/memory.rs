@@ -807,4 +807,10 @@ impl FileSystem for MemoryFileSystem {
         let open = state.nodes.iter().filter(|(_, node)| node.opens > 0);
         open.map(|(inode, _)| *inode).collect()
     }
+
+    /// As a door: nobody closes any more what programs had open.
+    fn unmounted(&self) {
+        let mut state = self.state.lock();
+        state.nodes.values_mut().for_each(|node| node.opens = 0);
+    }
 }
