@@ -44,10 +44,11 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// The run has ended for the cluster: the membership says so, or its node was removed, and another one has its place there.
+    /// The run has ended for the cluster: the membership says so, or its node was removed, and it isn't a member. Another one may
+    /// have its node's place there, and a daemon that started while its node was being removed doesn't get that back.
     pub(crate) fn has_ended(&self, record: &Membership, run: NodeRun) -> bool {
-        let is_in_it = record.members.contains_key(&run.node);
-        record.has_ended(run) || (!is_in_it && self.removed.contains(&run.node))
+        let is_removed = || self.removed.contains(&run.node) && !record.is_member(run);
+        record.has_ended(run) || is_removed()
     }
 }
 

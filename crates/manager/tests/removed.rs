@@ -65,13 +65,17 @@ fn manager(removed: &[u32]) -> Manager {
 
 /// What a node's heartbeat is answered.
 fn told(manager: &mut Manager, node: u32, now: Moment) -> Verdict {
+    told_run(manager, run(node), now)
+}
+
+/// What a run's heartbeat is answered.
+fn told_run(manager: &mut Manager, from: NodeRun, now: Moment) -> Verdict {
     let heartbeat = Heartbeat {
         role: Role::Owner,
         is_leaving: false,
         knows: 6,
         hosts: Vec::new(),
     };
-    let from = run(node);
     let actions = manager.on(Event::Heartbeat { from, heartbeat }, now);
     match &actions[..] {
         [Action::Answer { reply, .. }] => reply.verdict,
@@ -121,6 +125,20 @@ fn a_run_of_a_node_that_was_removed_never_joins_whatever_is_heard_late() {
     manager.on(Event::Roles(roles), after(1_250));
     assert_eq!(told(&mut manager, GONE, after(1_300)), Verdict::Ended);
     assert_eq!(stored(&mut manager, after(1_400)), None);
+}
+
+/// Would be broken if a daemon that started while its node was being removed became a member for the seconds for which it is
+/// answered still, and got shards.
+#[test]
+fn a_newer_run_of_a_node_that_was_removed_does_not_join() {
+    let mut manager = manager(&[GONE]);
+    let newer = NodeRun {
+        incarnation: 2,
+        ..run(GONE)
+    };
+    manager.on(Event::Appeared(newer), after(900));
+    assert_eq!(told_run(&mut manager, newer, after(1_000)), Verdict::Ended);
+    assert_eq!(stored(&mut manager, after(1_100)), None);
 }
 
 #[test]
