@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use world::World;
 use zerocopy::IntoBytes;
 
@@ -184,31 +184,23 @@ impl Notifier {
         let world = &self.pages.world;
         let tellers = inodes.len().min(DROPPED_AT_ONCE);
         let left = Arc::new(Mutex::new(inodes));
-        let begin = |_| {
-            let tell = self.clone().drop_each(left.clone());
-            world.spawn("has a kernel drop pages", tell)
-        };
-        let tellers: Vec<_> = (0..tellers).map(begin).collect();
-        let all = async {
-            for teller in tellers {
-                teller.await;
-            }
-        };
-        world.timeout(DROP_MAX, all).await.is_ok()
-    }
-
-    /// Makes the kernel drop the pages of one inode after the other, which others take from the same ones.
-    async fn drop_each(self, left: Arc<Mutex<Vec<InodeId>>>) {
-        let next = || left.lock().pop();
-        while let Some(inode) = next() {
-            let all = Notice::Inode {
-                inode,
-                offset: 0,
-                length: 0,
+        let (end, mut ended) = mpsc::channel::<()>(1);
+        for _ in 0..tellers {
+            let (device, left, end) = (Arc::clone(&self.device), Arc::clone(&left), end.clone());
+            let tell = move || {
+                drop_each(&device, &left);
+                drop(end);
             };
-            // If it isn't told, the mount has ended.
-            let _ = self.tell_in_turn(all).await;
+            if let Err(error) = world.try_spawn_thread("shale-drops", tell) {
+                tracing::warn!(%error, "no thread more to have the kernel drop pages");
+                break;
+            }
         }
+        drop(end);
+        // Nothing is ever sent: it ends with the last of them.
+        let all = world.timeout(DROP_MAX, ended.recv()).await;
+        let unbegun = std::mem::take(&mut *left.lock());
+        all.is_ok() && unbegun.is_empty()
     }
 
     /// Queues a notification without waiting, so it may be called while answering requests. Returns
@@ -288,6 +280,21 @@ impl Queue {
         state.closed = true;
         state.notices.clear();
         self.wake.notify_all();
+    }
+}
+
+/// Makes the kernel drop the pages of one inode after the other, which others take from the same ones. Without a queue between:
+/// a user may have half a million files open, and others have what matters to them in the rest of [`DROP_MAX`].
+fn drop_each(device: &Device, left: &Mutex<Vec<InodeId>>) {
+    let next = || left.lock().pop();
+    while let Some(inode) = next() {
+        let all = Notice::Inode {
+            inode,
+            offset: 0,
+            length: 0,
+        };
+        // If it isn't told, the mount has ended, or the kernel doesn't know the inode.
+        let _ = send(device, &all);
     }
 }
 
