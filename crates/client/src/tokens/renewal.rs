@@ -55,16 +55,14 @@ impl Tokens {
         });
         // Others may still be dropping what their answers said is lost: what is written in the next session isn't that.
         drop(self.losing.write());
+        // Also between two attempts: what waits for the session is shown to wait for this.
+        let listed = self.session.list_for_owner(OPENED_WAIT);
         let mut pause = PAUSE_MIN;
         let begun = loop {
             if self.session.check_open().is_err() {
                 return false;
             }
-            let opened = {
-                let _listed = self.session.list_for_owner(OPENED_WAIT);
-                self.open_next().await
-            };
-            match opened {
+            match self.open_next().await {
                 Ok(begun) => break begun,
                 Err(error) => {
                     tracing::warn!(%ended, %error, "this client's session has ended, and it can't begin another one yet");
@@ -73,6 +71,7 @@ impl Tokens {
                 }
             }
         };
+        drop(listed);
         self.lose_locks(begun);
         self.session.note_losses(Losses {
             sessions: 1,
