@@ -42,6 +42,9 @@ pub(crate) struct CoreState {
     pub(crate) moving: BTreeMap<Key, Move>,
     /// First units of extents that scrub is writing to; freed runs wait here until it is done.
     pins: BTreeMap<u64, Vec<Run>>,
+    /// Runs freed since the running checkpoint began; `None` if none runs. The index that it writes still has entries there,
+    /// so what it moves must go elsewhere: the next opening would find two entries in one place.
+    freed: Option<Vec<Run>>,
     /// Position after the last group.
     pub(crate) head: u64,
     /// Groups below this position are in the index.
@@ -82,6 +85,7 @@ impl CoreState {
             ledger,
             moving: BTreeMap::new(),
             pins: BTreeMap::new(),
+            freed: None,
             groups: VecDeque::new(),
             next_birth: incarnation << 40,
         }
@@ -275,8 +279,22 @@ impl CoreState {
     fn release(&mut self, runs: &[Run]) {
         match self.pins.get_mut(&runs[0].unit) {
             Some(parked) => parked.extend_from_slice(runs),
+            None => self.free(runs),
+        }
+    }
+
+    /// Frees runs, or keeps them until the running checkpoint has ended.
+    fn free(&mut self, runs: &[Run]) {
+        match &mut self.freed {
+            Some(freed) => freed.extend_from_slice(runs),
             None => self.space.release(runs),
         }
+    }
+
+    /// Frees what was freed while the checkpoint ran that ends now.
+    fn free_late(&mut self) {
+        let freed = self.freed.take().expect("a checkpoint that ends has begun");
+        self.space.release(&freed);
     }
 
     /// Keeps the runs of `entry` from being reused, if `key`, which was wanted, still has this entry.
@@ -299,7 +317,7 @@ impl CoreState {
         let runs = entry.runs().expect("only extents are pinned");
         let parked = self.pins.remove(&runs[0].unit);
         let parked = parked.expect("an extent is unpinned once, by the scrub that pinned it");
-        self.space.release(&parked);
+        self.free(&parked);
     }
 
     /// Marks the space of an entry found on opening as used.
@@ -316,6 +334,7 @@ impl CoreState {
     /// Begins a checkpoint: freezes all changes applied so far.
     pub(crate) fn freeze(&mut self) -> (Arc<Changes>, Ledger) {
         assert!(self.frozen.is_empty(), "one checkpoint at a time");
+        self.freed = Some(Vec::new());
         self.frozen = Arc::new(std::mem::take(&mut self.overlay));
         self.overlay_bytes = 0;
         self.ledger.applied = self.head;
@@ -332,6 +351,7 @@ impl CoreState {
                 self.space.release(&moved.runs);
             }
         }
+        self.free_late();
         self.frozen = Arc::default();
         self.tail = applied;
         while self.groups.front().is_some_and(|group| group.0 < applied) {
@@ -341,6 +361,7 @@ impl CoreState {
 
     /// Ends a failed checkpoint: its changes return to the overlay.
     pub(crate) fn undo_freeze(&mut self) {
+        self.free_late();
         for (_, moved) in std::mem::take(&mut self.moving) {
             self.space.release(&moved.runs);
             if !moved.gone {

@@ -3,7 +3,7 @@
 use crate::scene::{DISK, IDENTITY, Scene, blob, content, deletion, name, small_region};
 use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, GroupId, NsdId, ShardEpoch, ShardId};
-use nsd::{Nsd, NsdIdentity};
+use nsd::{FormatOptions, Nsd, NsdIdentity};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -309,6 +309,60 @@ fn kills_and_wrapping_journals_lose_nothing() {
     for seed in 100..110 {
         let simulation = Simulation::new(seed);
         scenario(&simulation, seed, 5, 60);
+    }
+}
+
+/// Would be broken if a checkpoint could move something to the place of a blob that was deleted after it had begun: the index
+/// that it writes still has that blob, and two entries in one place can't be opened.
+#[test]
+fn what_is_deleted_while_a_checkpoint_runs_makes_no_room_for_what_it_moves() {
+    const ENTRIES: u64 = 150;
+    const ENTRY_BYTES: usize = 20_000;
+    for seed in 1..=8 {
+        let simulation = Simulation::new(seed);
+        simulation.disk(DISK, small_region());
+        let lived = simulation.run(async |world| {
+            let disk = world.open_disk(DISK.as_ref()).unwrap();
+            // All entries are in the journal, and no checkpoint is due.
+            let options = FormatOptions {
+                journal_bytes: Some(8 << 20),
+                index_bytes: Some(4 << 20),
+            };
+            let formatted = Nsd::format_with(&world, &disk, IDENTITY, options);
+            formatted.await.unwrap();
+            let nsd = Nsd::open(&world, disk).await.unwrap();
+            // Its place is the best one for 256 units that are moved together: they are moved in several parts.
+            nsd.put(blob(1, 1_200_000)).await.unwrap();
+            nsd.checkpoint().await.unwrap();
+            let entries = (0..ENTRIES).map(|number| entry(number, ENTRY_BYTES));
+            nsd.log_puts(entries.collect()).await.unwrap();
+            let names = [name(1)];
+            let delete = nsd.delete(deletion(&names));
+            let (moved, deleted) = futures::join!(nsd.checkpoint(), delete);
+            moved.unwrap();
+            deleted.unwrap();
+            // The room that the blob had isn't lost. An entry takes five units and one that describes it.
+            assert_eq!(nsd.usage().used, ENTRIES * 6 * 4096);
+        });
+        lived.finished();
+        let after_the_kill = simulation.run(async |world| {
+            let scene = Scene { world };
+            let nsd = scene.open().await;
+            let deleted = nsd.get(name(1), 0, 1).await.unwrap_err();
+            assert_eq!(deleted.kind(), ErrorKind::NotFound, "{deleted}");
+            let mut next = 0;
+            while next < ENTRIES {
+                let part = nsd.log_read(SHARD, EntryNumber(next), 100).await.unwrap();
+                assert!(!part.is_empty(), "log entry {next} is lost");
+                for found in part {
+                    assert_eq!(found.number, EntryNumber(next));
+                    assert!(found.bytes == entry(next, ENTRY_BYTES).bytes);
+                    next += 1;
+                }
+            }
+            assert_eq!(nsd.usage().used, ENTRIES * 6 * 4096);
+        });
+        after_the_kill.finished();
     }
 }
 
