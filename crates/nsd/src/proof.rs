@@ -14,7 +14,8 @@ use std::io;
 use world::{AlignedBuffer, Disk};
 
 /// Whether the payload of an entry is on the disk as a whole. The payload of one in the journal is: the checksum of its group
-/// covers it, and one outside the data area is refused by whoever adopts it. A header in front of a whole payload that isn't there or is damaged is written again, without a flush.
+/// covers it, and one outside the data area is refused by whoever adopts it. In front of a whole payload, a header that isn't
+/// there or is damaged is written again, without a flush: the units must be the entry's.
 ///
 /// # Errors
 /// That of the write.
