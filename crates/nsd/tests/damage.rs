@@ -470,6 +470,30 @@ fn a_disk_that_swaps_or_loses_writes_is_found_out() {
     told.finished();
 }
 
+/// Would be broken if a rebuild took a put whose data a power cut has lost for one that is there: its writer, whom nobody has
+/// answered, puts it again, and would be told that it is stored.
+#[test]
+fn a_rebuilt_index_has_no_put_of_the_journal_whose_data_is_not_there() {
+    const LENGTH: usize = 280_000;
+    let simulation = Simulation::new(11);
+    let disk = simulation.disk(DISK, REGION);
+    let put = simulation.run(async |world| {
+        let nsd = formatted(&world, 256 << 10).await;
+        nsd.put(blob(1, LENGTH)).await.unwrap();
+    });
+    put.finished();
+    let first = first_unit(&disk.content(0, REGION as usize), 1);
+    // The unit that describes it, and its first one.
+    disk.overwrite(first - 4096, &[0; 2 * 4096]);
+    let put_again = simulation.run(async |world| {
+        let nsd = rebuild(&world, &mut Excused::default()).await;
+        nsd.put(blob(1, LENGTH)).await.unwrap();
+        let got = nsd.get(name(1), 0, LENGTH as u32).await.unwrap();
+        assert!(got == content(1, LENGTH));
+    });
+    put_again.finished();
+}
+
 #[test]
 fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
     const UNITS: u64 = 64;
