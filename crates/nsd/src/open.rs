@@ -128,7 +128,8 @@ pub(crate) async fn open_with(world: &World, disk: Disk, cache_bytes: usize) -> 
         tracing::warn!(
             nsd = core.identity.nsd.0,
             unproven,
-            "the data of puts isn't whole: the NSD's end interrupted them before they were answered"
+            "puts of the journal's last group are left out, as their data isn't whole: the NSD's end interrupted them before \
+                they were answered, or its disk has lost the data since"
         );
         // Their records must not be replayed once groups have followed, which would pass for their proof.
         core.checkpoint().await?;
@@ -208,7 +209,11 @@ async fn replay(
                     return Err(Error::new(ErrorKind::Corrupt, text));
                 }
                 let is_last = next.is_none();
-                if is_last && !is_whole(disk, superblock, key, entry).await.map_err(failed)? {
+                if is_last
+                    && !is_whole(disk, superblock, key, entry)
+                        .await
+                        .map_err(failed)?
+                {
                     left_out.push(entry.clone());
                     continue;
                 }
