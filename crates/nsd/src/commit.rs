@@ -83,13 +83,13 @@ impl Core {
                 let _ = item.turn.send(Turn::Done(result.clone()));
             }
             let mut queue = self.queue.lock();
-            let Some(next) = queue.waiting.front_mut() else {
+            if queue.waiting.is_empty() {
                 queue.led = false;
                 return;
-            };
-            let (sender, receiver) = oneshot::channel();
-            let turn = std::mem::replace(&mut next.turn, sender);
-            if turn.send(Turn::Lead(receiver)).is_ok() {
+            }
+            // Not those for which nobody waits: fences that a request taught, and what callers have left behind.
+            let mut waiting = queue.waiting.iter_mut();
+            if waiting.any(Item::take_over) {
                 return;
             }
         }

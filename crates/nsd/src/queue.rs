@@ -34,6 +34,15 @@ pub(crate) enum Turn {
     Lead(oneshot::Receiver<Turn>),
 }
 
+impl Item {
+    /// Has the caller write the next group; false if nobody waits for this.
+    pub(crate) fn take_over(&mut self) -> bool {
+        let (sender, receiver) = oneshot::channel();
+        let turn = std::mem::replace(&mut self.turn, sender);
+        turn.send(Turn::Lead(receiver)).is_ok()
+    }
+}
+
 impl Queue {
     pub(crate) fn new(ledger: &Ledger, most: KnownMax) -> Self {
         Self {
