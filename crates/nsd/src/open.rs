@@ -208,12 +208,7 @@ async fn replay(
                     let text = format!("the journal places {key} over another entry");
                     return Err(Error::new(ErrorKind::Corrupt, text));
                 }
-                let is_last = next.is_none();
-                if is_last
-                    && !is_whole(disk, superblock, key, entry)
-                        .await
-                        .map_err(failed)?
-                {
+                if next.is_none() && !is_whole(disk, superblock, key, entry).await {
                     left_out.push(entry.clone());
                     continue;
                 }

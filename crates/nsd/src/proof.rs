@@ -13,34 +13,32 @@ use bytes::{Bytes, BytesMut};
 use std::io;
 use world::{AlignedBuffer, Disk};
 
-/// Whether the payload of an entry is on the disk as a whole. The payload of one in the journal is: the checksum of its group
-/// covers it, and one outside the data area is refused by whoever adopts it. In front of a whole payload, a header that isn't
-/// there or is damaged is written again, without a flush: the units must be the entry's.
-///
-/// # Errors
-/// That of the write.
+/// Whether the payload of an entry may be on the disk as a whole. The payload of one in the journal is: the checksum of its group
+/// covers it, and one outside the data area is refused by whoever adopts it. One that can't be read counts as whole: a power cut
+/// tears what is written and damages no medium, and whoever reads it is told. In front of a whole payload, a header that isn't
+/// there or is damaged is written again, without a flush, if the disk takes it: the units must be the entry's.
 pub(crate) async fn is_whole(
     disk: &Disk,
     superblock: &Superblock,
     key: &Key,
     entry: &IndexEntry,
-) -> io::Result<bool> {
+) -> bool {
     let units = superblock.layout.data_units;
     let is_inside = |run: &Run| run.unit < units && u64::from(run.count) <= units - run.unit;
     let runs = match entry.runs() {
         Some(runs) if runs.iter().all(is_inside) => runs,
-        _ => return Ok(true),
+        _ => return true,
     };
     let payload = match payload_of(disk, superblock, runs, entry).await {
         Ok(payload) => payload,
         Err(error) => {
             tracing::warn!(%key, %error, "the payload of the last group of the journal can't be read");
-            return Ok(false);
+            return true;
         }
     };
     let table = unit_checksums(key, &payload.into());
     if table_checksum(key, &table) != entry.table_crc {
-        return Ok(false);
+        return false;
     }
     let unit = runs[0].unit;
     let offset = offset_of(superblock, unit);
@@ -50,9 +48,11 @@ pub(crate) async fn is_whole(
     if found.is_none_or(|header| header.key != *key || header.entry != *entry) {
         let mut block = AlignedBuffer::zeroed(length);
         write_header(&mut block, superblock.region, key, entry, &table);
-        disk.write(offset, block.freeze()).await?;
+        if let Err(error) = disk.write(offset, block.freeze()).await {
+            tracing::warn!(%key, %error, "a header can't be written: the payload is proven without it");
+        }
     }
-    Ok(true)
+    true
 }
 
 async fn payload_of(

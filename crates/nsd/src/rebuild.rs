@@ -34,8 +34,7 @@ pub(crate) async fn rebuild(world: &World, disk: Disk) -> Result<Arc<Core>> {
     let mut found = Findings::new(&superblock);
     found.scan_data(&disk, &superblock).await?;
     let image = RingImage::load(&disk, Ring::new(&superblock.layout), superblock.region).await;
-    let added = found.add_journal(&image, &disk, &superblock).await;
-    added.map_err(failed)?;
+    found.add_journal(&image, &disk, &superblock).await;
     found.move_payloads(&disk, &superblock, &image).await?;
     disk.flush().await.map_err(failed)?;
     let (entries, ledger) = found.into_index();
@@ -132,7 +131,7 @@ impl Findings {
         image: &RingImage,
         disk: &Disk,
         superblock: &Superblock,
-    ) -> std::io::Result<()> {
+    ) {
         let ring = image.ring().bytes();
         let groups = image.all_from(0);
         let end = groups.last_key_value().map_or(0, |(_, group)| group.end);
@@ -145,7 +144,7 @@ impl Findings {
                 // ring. Most others have been found by their headers, and aren't read.
                 let is_proven = match record {
                     Record::Put { key, entry, .. } if self.takes(key, entry) => {
-                        is_whole(disk, superblock, key, entry).await?
+                        is_whole(disk, superblock, key, entry).await
                     }
                     _ => true,
                 };
@@ -157,7 +156,6 @@ impl Findings {
         self.ledger.applied = end;
         // New groups start after everything that the ring may still contain.
         self.ledger.applied = self.ledger.applied.next_multiple_of(ring);
-        Ok(())
     }
 
     fn add_record(&mut self, record: &Record) {

@@ -72,6 +72,8 @@ impl Core {
         let _claim = self.claim(key).await?;
         if let Some(old) = self.locate(&key).await? {
             if old.writer == put.nonce && old.length as usize == length {
+                self.prove_stored(&key, &old, self.blob_in_journal_max())
+                    .await?;
                 return self.clone().learn(fence).await;
             }
             let text = format!("blob {} was put by another writer", put.name);
@@ -83,7 +85,7 @@ impl Core {
             header: Some(put.header),
             payload: put.payload,
             purpose: Purpose::Blob,
-            in_journal_max: BLOB_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
+            in_journal_max: self.blob_in_journal_max(),
         };
         let takes_all = self.world.has_planted(Planted::IgnoreVersion);
         let check = |fences: &mut Fences| match fences.meet_version(fence) {
@@ -123,7 +125,7 @@ impl Core {
             header: None,
             payload: put.bytes.into(),
             purpose: Purpose::Log,
-            in_journal_max: LOG_IN_JOURNAL_MAX.min(self.ring.bytes() / 16),
+            in_journal_max: self.log_in_journal_max(),
         };
         let ignores_seals = self.world.has_planted(Planted::IgnoreSeal);
         let check = |fences: &mut Fences| {
@@ -150,10 +152,32 @@ impl Core {
             .check_epoch(put.shard, put.epoch)?;
         let table = unit_checksums(key, &put.bytes.clone().into());
         if old.length as usize == put.bytes.len() && old.table_crc == table_checksum(key, &table) {
-            return Ok(());
+            return self.prove_stored(key, old, self.log_in_journal_max()).await;
         }
         let text = format!("{key} exists with different bytes from the same epoch");
         Err(Error::new(ErrorKind::Exists, text))
+    }
+
+    fn blob_in_journal_max(&self) -> u64 {
+        BLOB_IN_JOURNAL_MAX.min(self.ring.bytes() / 16)
+    }
+
+    fn log_in_journal_max(&self) -> u64 {
+        LOG_IN_JOURNAL_MAX.min(self.ring.bytes() / 16)
+    }
+
+    /// Refuses a repeated put of what can't be read: a rebuild of the index goes by headers, and a power cut may have left one
+    /// without its data, for which nobody was answered. What was put in the journal can't be without its data; a take-over, which
+    /// puts thousands of small log entries again, must not read them.
+    async fn prove_stored(&self, key: &Key, old: &IndexEntry, in_journal_max: u64) -> Result<()> {
+        if u64::from(old.length) <= in_journal_max {
+            return Ok(());
+        }
+        match self.read_proven(key, None).await {
+            // It was stored, and is deleted by now.
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     async fn store(

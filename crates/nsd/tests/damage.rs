@@ -494,6 +494,33 @@ fn a_rebuilt_index_has_no_put_of_the_journal_whose_data_is_not_there() {
     put_again.finished();
 }
 
+/// Would be broken if a writer that puts again what it wasn't answered for were told that it is stored because its header is.
+#[test]
+fn a_repeated_put_of_what_a_rebuild_found_without_its_data_is_refused() {
+    const LENGTH: usize = 280_000;
+    let simulation = Simulation::new(12);
+    let disk = simulation.disk(DISK, REGION);
+    let put = simulation.run(async |world| {
+        let nsd = formatted(&world, 256 << 10).await;
+        nsd.put(blob(1, LENGTH)).await.unwrap();
+        nsd.log_put(entry(40)).await.unwrap();
+        // As often as asked, as long as all is there.
+        nsd.put(blob(1, LENGTH)).await.unwrap();
+        nsd.log_put(entry(40)).await.unwrap();
+    });
+    put.finished();
+    let first = first_unit(&disk.content(0, REGION as usize), 1);
+    disk.overwrite(first, &[0; 4096]);
+    let put_again = simulation.run(async |world| {
+        let nsd = rebuild(&world, &mut Excused::default()).await;
+        let refused = nsd.put(blob(1, LENGTH)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt);
+        nsd.put(blob(2, LENGTH)).await.unwrap();
+        nsd.put(blob(2, LENGTH)).await.unwrap();
+    });
+    put_again.finished();
+}
+
 #[test]
 fn an_old_delete_at_the_end_of_the_ring_takes_nothing_from_a_rebuilt_index() {
     const UNITS: u64 = 64;
