@@ -16,8 +16,8 @@ use world::Point;
 
 /// Largest group in bytes; less if the ring is small.
 const GROUP_BYTES_MAX: u64 = 4 << 20;
-/// How long a group waits for room in the journal.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long a group waits for room in the journal, and a put for what a checkpoint keeps from being used.
+pub(crate) const ROOM_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Pause before checking a full journal again.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
 

@@ -169,7 +169,8 @@ impl Core {
             return NsdHealth::Failed;
         }
         let state = self.state.lock();
-        if state.space.available() < EXTENT_UNITS_MIN || self.index_is_full(&state) {
+        let available = state.space.available_with(state.freed_units());
+        if available < EXTENT_UNITS_MIN || self.index_is_full(&state) {
             return NsdHealth::Full;
         }
         NsdHealth::Online
@@ -177,13 +178,15 @@ impl Core {
 
     pub(crate) fn usage(&self) -> NsdUsage {
         let state = self.state.lock();
+        // Puts wait for what is free when a checkpoint has ended: nobody is to take the NSD for full because of that.
+        let freed = state.freed_units();
         NsdUsage {
             capacity: self.layout.data_units * UNIT as u64,
-            used: state.space.used_units() * UNIT as u64,
+            used: (state.space.used_units() - freed) * UNIT as u64,
             available: if self.index_is_full(&state) {
                 0
             } else {
-                state.space.available() * UNIT as u64
+                state.space.available_with(freed) * UNIT as u64
             },
             blobs: state.ledger.blobs,
             log_entries: state.ledger.log_entries,

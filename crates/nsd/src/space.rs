@@ -69,9 +69,9 @@ impl RegionSpace {
         self.total - self.free_units + self.promised
     }
 
-    /// Units that blob puts may still use.
-    pub(crate) fn available(&self) -> u64 {
-        self.available_to(Purpose::Blob)
+    /// Units that blob puts may still use once `more` are free.
+    pub(crate) fn available_with(&self, more: u64) -> u64 {
+        (self.free_units + more).saturating_sub(self.promised + self.reserve)
     }
 
     fn available_to(&self, purpose: Purpose) -> u64 {
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn the_reserve_is_for_the_log_and_promises_are_kept() {
         let mut space = RegionSpace::new(160);
-        assert_eq!(space.available(), 150);
+        assert_eq!(space.available_with(0), 150);
         assert!(space.promise(100, Purpose::Blob));
         assert!(!space.promise(51, Purpose::Blob));
         assert!(space.allocate(51, 1, Purpose::Blob).is_none());

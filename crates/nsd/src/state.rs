@@ -45,6 +45,8 @@ pub(crate) struct CoreState {
     /// Runs freed since the running checkpoint began; `None` if none runs. The index that it writes still has entries there,
     /// so what it moves must go elsewhere: the next opening would find two entries in one place.
     freed: Option<Vec<Run>>,
+    /// How many units these have.
+    freed_units: u64,
     /// Position after the last group.
     pub(crate) head: u64,
     /// Groups below this position are in the index.
@@ -86,6 +88,7 @@ impl CoreState {
             moving: BTreeMap::new(),
             pins: BTreeMap::new(),
             freed: None,
+            freed_units: 0,
             groups: VecDeque::new(),
             next_birth: incarnation << 40,
         }
@@ -286,7 +289,10 @@ impl CoreState {
     /// Frees runs, or keeps them until the running checkpoint has ended.
     fn free(&mut self, runs: &[Run]) {
         match &mut self.freed {
-            Some(freed) => freed.extend_from_slice(runs),
+            Some(freed) => {
+                self.freed_units += runs.iter().map(|run| u64::from(run.count)).sum::<u64>();
+                freed.extend_from_slice(runs);
+            }
             None => self.space.release(runs),
         }
     }
@@ -294,7 +300,13 @@ impl CoreState {
     /// Frees what was freed while the checkpoint ran that ends now.
     fn free_late(&mut self) {
         let freed = self.freed.take().expect("a checkpoint that ends has begun");
+        self.freed_units = 0;
         self.space.release(&freed);
+    }
+
+    /// Units that are free as soon as the running checkpoint has ended, for which puts wait.
+    pub(crate) fn freed_units(&self) -> u64 {
+        self.freed_units
     }
 
     /// Keeps the runs of `entry` from being reused, if `key`, which was wanted, still has this entry.

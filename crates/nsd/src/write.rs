@@ -1,6 +1,7 @@
 //! Putting and deleting blobs and log entries.
 
 use crate::checksum::{UNIT, table_checksum, unit_checksums};
+use crate::commit::ROOM_WAIT_MAX;
 use crate::core::Core;
 use crate::entry::{INLINE_CHECKSUMS_MAX, IndexEntry, Place, RUNS_MAX, header_units};
 use crate::extent::{placed, writes_of};
@@ -8,6 +9,7 @@ use crate::key::Key;
 use crate::queue::Fences;
 use crate::record::Record;
 use crate::space::Purpose;
+use crate::state::CoreState;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use model::limits::{DELETE_NAMES_MAX, LOG_ENTRY_BYTES_MAX, SEGMENT_BYTES_MAX};
@@ -209,16 +211,12 @@ impl Core {
         mut entry: IndexEntry,
         check: impl FnOnce(&mut Fences) -> Result<Vec<Record>>,
     ) -> Result<()> {
-        let units = entry.extent_units();
-        {
-            let mut state = self.state.lock();
-            if self.index_refuses(&state, piece.purpose)
-                || !state.space.promise(units, piece.purpose)
-            {
-                return Err(self.no_space(&piece.key));
-            }
-            entry.birth = state.next_birth();
-        }
+        let (units, purpose) = (entry.extent_units(), piece.purpose);
+        let promise = move |state: &mut CoreState| {
+            let promised = state.space.promise(units, purpose);
+            promised.then(|| state.next_birth())
+        };
+        entry.birth = self.take_room(piece.key, purpose, promise).await?;
         let record = Record::Put {
             key: piece.key,
             entry: Arc::new(entry),
@@ -238,18 +236,13 @@ impl Core {
         table: Vec<u32>,
         check: impl FnOnce(&mut Fences) -> Result<Vec<Record>>,
     ) -> Result<()> {
-        let (runs, birth) = {
-            let mut state = self.state.lock();
-            let head = header_units(entry.units());
-            let runs = match self.index_refuses(&state, piece.purpose) {
-                true => None,
-                false => state
-                    .space
-                    .allocate(entry.extent_units(), head, piece.purpose),
-            };
-            let runs = runs.ok_or_else(|| self.no_space(&piece.key))?;
-            (runs, state.next_birth())
+        let (units, head) = (entry.extent_units(), header_units(entry.units()));
+        let purpose = piece.purpose;
+        let allocate = move |state: &mut CoreState| {
+            let runs = state.space.allocate(units, head, purpose)?;
+            Some((runs, state.next_birth()))
         };
+        let (runs, birth) = self.take_room(piece.key, purpose, allocate).await?;
         let entry = Arc::new(IndexEntry {
             birth,
             ..placed(&entry, runs.clone())
@@ -282,9 +275,40 @@ impl Core {
         stored
     }
 
+    /// What `take` takes of the space for a put. What was freed while a checkpoint runs can be used when that has ended: it is
+    /// waited for, rather than refuse a put for which there is room.
+    async fn take_room<T>(
+        &self,
+        key: Key,
+        purpose: Purpose,
+        mut take: impl FnMut(&mut CoreState) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            let checkpointed = self.checkpointed.notified();
+            {
+                let mut state = self.state.lock();
+                if self.index_refuses(&state, purpose) {
+                    return Err(self.no_space(&key));
+                }
+                if let Some(taken) = take(&mut state) {
+                    return Ok(taken);
+                }
+                if state.freed_units() == 0 {
+                    return Err(self.no_space(&key));
+                }
+            }
+            // One that fails with its disk frees nothing.
+            self.check_serving()?;
+            let ended = self.world.timeout(ROOM_WAIT_MAX, checkpointed).await;
+            if ended.is_err() {
+                return Err(self.no_space(&key));
+            }
+        }
+    }
+
     /// Whether the index has no room for another entry. Log puts may fill it a little further than
     /// blobs.
-    fn index_refuses(&self, state: &crate::state::CoreState, purpose: Purpose) -> bool {
+    fn index_refuses(&self, state: &CoreState, purpose: Purpose) -> bool {
         let most = self.index.entry_bytes_max();
         let most = match purpose {
             Purpose::Blob => most,

@@ -367,6 +367,52 @@ fn what_is_deleted_while_a_checkpoint_runs_makes_no_room_for_what_it_moves() {
     }
 }
 
+/// Would be broken if an NSD were full as long as a checkpoint runs although something was deleted: programs would be told that
+/// nothing can be freed.
+#[test]
+fn what_is_deleted_while_a_checkpoint_runs_makes_room_for_the_next_put() {
+    const LENGTH: usize = 1_200_000;
+    for seed in 1..=8 {
+        let simulation = Simulation::new(seed);
+        simulation.disk(DISK, small_region());
+        let lived = simulation.run(async |world| {
+            let disk = world.open_disk(DISK.as_ref()).unwrap();
+            // No checkpoint is due.
+            let options = FormatOptions {
+                journal_bytes: Some(8 << 20),
+                index_bytes: Some(4 << 20),
+            };
+            let formatted = Nsd::format_with(&world, &disk, IDENTITY, options);
+            formatted.await.unwrap();
+            let nsd = Nsd::open(&world, disk).await.unwrap();
+            let entries = (0..100).map(|number| entry(number, 20_000));
+            nsd.log_puts(entries.collect()).await.unwrap();
+            let mut number = 1;
+            let full = loop {
+                match nsd.put(blob(number, LENGTH)).await {
+                    Ok(()) => number += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(full.kind(), ErrorKind::NoSpace, "{full}");
+            let before = nsd.usage();
+            let names = [name(1)];
+            let replace = async {
+                nsd.delete(deletion(&names)).await.unwrap();
+                let usage = nsd.usage();
+                assert!(usage.used < before.used, "{usage:?}, {before:?}");
+                assert!(usage.available >= LENGTH as u64, "{usage:?}");
+                nsd.put(blob(number, LENGTH)).await
+            };
+            let (moved, put) = futures::join!(nsd.checkpoint(), replace);
+            moved.unwrap();
+            put.unwrap();
+            assert_eq!(nsd.usage().used, before.used);
+        });
+        lived.finished();
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_ios() {
     let trace = |seed| {
