@@ -422,7 +422,9 @@ fn a_log_put_does_not_queue_behind_blobs() {
             let log = pin!(nsd.log_put(entry(1, 1, 1, 100)));
             match select(blobs.next(), log).await {
                 Either::Right((put, _)) => put.unwrap(),
-                Either::Left((put, _)) => panic!("a blob, which takes three I/Os, was faster: {put:?}"),
+                Either::Left((put, _)) => {
+                    panic!("a blob, which takes three I/Os, was faster: {put:?}")
+                }
             }
             while let Some(put) = blobs.next().await {
                 put.unwrap();
