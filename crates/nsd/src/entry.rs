@@ -48,8 +48,7 @@ pub(crate) struct IndexEntry {
     pub(crate) length: u32,
     /// Nonce of the put, or epoch of the log entry.
     pub(crate) writer: u64,
-    /// Increases with every put on this NSD; of two overlapping extents the one with the higher
-    /// birth is newer.
+    /// Increases with every put on this NSD. What moves out of the journal keeps it: its extent is younger.
     pub(crate) birth: u64,
     /// `None` for log entries.
     pub(crate) header: Option<BlobHeader>,

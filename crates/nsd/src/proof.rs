@@ -3,6 +3,8 @@
 //! A group of the journal and the data of its puts become durable with one flush, so either may be there without the other
 //! if the power is cut before that flush has ended. Nobody was answered then. Groups are written one by one: only the last
 //! one can be such a group.
+//!
+//! A rebuild of the index proves so which of several extents is there that can't all be.
 
 use crate::checksum::{UNIT, table_checksum, unit_checksums};
 use crate::entry::{IndexEntry, Run, header_units};
@@ -23,23 +25,17 @@ pub(crate) async fn is_whole(
     key: &Key,
     entry: &IndexEntry,
 ) -> bool {
-    let units = superblock.layout.data_units;
-    let is_inside = |run: &Run| run.unit < units && u64::from(run.count) <= units - run.unit;
-    let runs = match entry.runs() {
-        Some(runs) if runs.iter().all(is_inside) => runs,
-        _ => return true,
+    let Some(runs) = runs_inside(superblock, entry) else {
+        return true;
     };
-    let payload = match payload_of(disk, superblock, runs, entry).await {
-        Ok(payload) => payload,
+    let table = match table_of(disk, superblock, key, entry, runs).await {
+        Ok(Some(table)) => table,
+        Ok(None) => return false,
         Err(error) => {
             tracing::warn!(%key, %error, "the payload of the last group of the journal can't be read");
             return true;
         }
     };
-    let table = unit_checksums(key, &payload.into());
-    if table_checksum(key, &table) != entry.table_crc {
-        return false;
-    }
     let unit = runs[0].unit;
     let offset = offset_of(superblock, unit);
     let length = header_units(entry.units()) as usize * UNIT;
@@ -53,6 +49,57 @@ pub(crate) async fn is_whole(
         }
     }
     true
+}
+
+/// What is at the place of an extent's payload: what says most for the extent comes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Proof {
+    /// The payload.
+    Whole,
+    /// Nobody knows: it can't be read.
+    Unreadable,
+    /// Something else, at least in part: it was never written as a whole, or is overwritten or damaged.
+    Torn,
+}
+
+/// What is at the place of the payload of an entry that isn't in the journal. Changes nothing.
+pub(crate) async fn prove(
+    disk: &Disk,
+    superblock: &Superblock,
+    key: &Key,
+    entry: &IndexEntry,
+) -> Proof {
+    let Some(runs) = runs_inside(superblock, entry) else {
+        return Proof::Torn;
+    };
+    match table_of(disk, superblock, key, entry, runs).await {
+        Ok(Some(_)) => Proof::Whole,
+        Ok(None) => Proof::Torn,
+        Err(error) => {
+            tracing::warn!(%key, %error, "a payload that a rebuild must prove can't be read");
+            Proof::Unreadable
+        }
+    }
+}
+
+/// The runs of an entry, if they are in the data area.
+fn runs_inside<'a>(superblock: &Superblock, entry: &'a IndexEntry) -> Option<&'a [Run]> {
+    let units = superblock.layout.data_units;
+    let is_inside = |run: &Run| run.unit < units && u64::from(run.count) <= units - run.unit;
+    entry.runs().filter(|runs| runs.iter().all(is_inside))
+}
+
+/// The checksum table of the payload in these runs; `None` if that isn't the entry's.
+async fn table_of(
+    disk: &Disk,
+    superblock: &Superblock,
+    key: &Key,
+    entry: &IndexEntry,
+    runs: &[Run],
+) -> io::Result<Option<Vec<u32>>> {
+    let payload = payload_of(disk, superblock, runs, entry).await?;
+    let table = unit_checksums(key, &payload.into());
+    Ok((table_checksum(key, &table) == entry.table_crc).then_some(table))
 }
 
 async fn payload_of(

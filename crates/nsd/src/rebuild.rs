@@ -10,13 +10,14 @@ use crate::journal::{Ring, RingImage};
 use crate::key::Key;
 use crate::ledger::Ledger;
 use crate::open::{disk_error, load_superblock, open};
-use crate::proof::is_whole;
+use crate::proof::{Proof, is_whole, prove};
 use crate::record::Record;
 use crate::space::{Purpose, RegionSpace};
 use crate::superblock::{FLAG_INDEX_LOST, FLAG_UNCONFIRMED, Layout, Superblock};
 use bytes::Bytes;
 use model::{EntryNumber, Error, ErrorKind, Result, ShardId};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use world::{Disk, World};
 
@@ -75,6 +76,41 @@ fn write_index(
     index.commit(&part, ledger).map(drop)
 }
 
+/// An extent whose header was found in the data area.
+struct Extent {
+    key: Key,
+    entry: IndexEntry,
+    /// Whether its payload is there, too. Only read if it is [`contested`].
+    proof: Proof,
+}
+
+/// Which of these can't all be there, because they share units or a name with another one.
+fn contested(extents: &[Extent]) -> BTreeSet<usize> {
+    let mut found = BTreeSet::new();
+    let mut names = BTreeMap::new();
+    let mut runs = Vec::with_capacity(extents.len());
+    for (index, extent) in extents.iter().enumerate() {
+        if let Some(other) = names.insert(extent.key, index) {
+            found.extend([other, index]);
+        }
+        for run in extent.entry.runs().unwrap_or_default() {
+            runs.push((run.unit, run.unit + u64::from(run.count), index));
+        }
+    }
+    runs.sort_unstable();
+    // Of the runs so far, the one that ends last: whatever overlaps any of them overlaps that one.
+    let (mut last_end, mut last) = (0, 0);
+    for (start, end, index) in runs {
+        if start < last_end {
+            found.extend([last, index]);
+        }
+        if end > last_end {
+            (last_end, last) = (end, index);
+        }
+    }
+    found
+}
+
 /// The results so far.
 struct Findings {
     entries: BTreeMap<Key, Arc<IndexEntry>>,
@@ -94,10 +130,12 @@ impl Findings {
         }
     }
 
-    /// Collects headers. Of overlapping extents the newest wins: the others were deleted before
-    /// their space was reused.
+    /// Collects headers. Of extents that overlap, or have one name, those win whose payload is there: a header outlives its
+    /// extent for as long as nothing is written over it, and a power cut may leave one without the payload. Births don't tell:
+    /// what a checkpoint has moved out of the journal is younger in its place than its birth. Among whole ones, which can only
+    /// share units of equal content, the newest wins, and among the others: mostly, the older one was deleted before.
     async fn scan_data(&mut self, disk: &Disk, superblock: &Superblock) -> Result<()> {
-        let mut headers = Vec::new();
+        let mut extents = Vec::new();
         let layout = &superblock.layout;
         let mut unit = 0;
         while unit < layout.data_units {
@@ -109,13 +147,21 @@ impl Findings {
                 };
                 let whole = read_blocks(disk, layout, at, u64::from(units)).await;
                 if let Some(header) = read_header(&whole, superblock.region, at) {
-                    headers.push((header.entry.birth, header.key, header.entry));
+                    extents.push(Extent {
+                        key: header.key,
+                        entry: header.entry,
+                        proof: Proof::Whole,
+                    });
                 }
             }
             unit += count;
         }
-        headers.sort_by_key(|(birth, key, _)| (std::cmp::Reverse(*birth), *key));
-        for (_, key, entry) in headers {
+        for index in contested(&extents) {
+            let Extent { key, entry, .. } = &extents[index];
+            extents[index].proof = prove(disk, superblock, key, entry).await;
+        }
+        extents.sort_by_key(|it| (it.proof, Reverse(it.entry.birth), it.key));
+        for Extent { key, entry, .. } in extents {
             let runs = entry.runs().unwrap_or_default();
             let free = runs.iter().all(|run| self.space.is_free(*run));
             if free && !self.entries.contains_key(&key) && self.space.take(runs) {
