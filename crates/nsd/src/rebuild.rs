@@ -186,6 +186,12 @@ impl Findings {
         // delete, are gone.
         for (_, group) in groups.range(end.saturating_sub(ring)..) {
             for record in &group.records {
+                if let Record::Put { key, entry, .. } = record
+                    && let Some(newer) = self.in_the_way_of(key, entry)
+                    && prove(disk, superblock, key, &newer).await == Proof::Torn
+                {
+                    self.remove(key);
+                }
                 // Also of groups that weren't the last one when the NSD ended: puts that were left out since are still in the
                 // ring. Most others have been found by their headers, and aren't read.
                 let is_proven = match record {
@@ -218,6 +224,14 @@ impl Findings {
             Record::Seal(shard, epoch) => self.ledger.raise_seal(*shard, *epoch),
             Record::Learn(group, version) => self.ledger.raise_version(*group, *version),
         }
+    }
+
+    /// What was put later under the name of a put whose payload is in the journal. Unless it is whole, a power cut may have
+    /// interrupted it: nobody was answered, and what it would have replaced still counts.
+    fn in_the_way_of(&self, key: &Key, entry: &IndexEntry) -> Option<Arc<IndexEntry>> {
+        let found = self.entries.get(key)?;
+        let is_later = found.birth > entry.birth && found.runs().is_some();
+        (is_later && entry.runs().is_none()).then(|| found.clone())
     }
 
     /// Whether a put of the journal is newer than what has been found.
