@@ -5,6 +5,7 @@ use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, GroupId, NsdId, ShardEpoch, ShardId};
 use nsd::{FormatOptions, Nsd, NsdIdentity};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
@@ -464,6 +465,52 @@ fn a_cut_while_unformatting_leaves_a_disk_that_can_be_unformatted_and_formatted(
             });
         }
     });
+}
+
+/// Would be broken if the newest copies of the superblock were erased before older ones: those say that the epochs of the logs
+/// aren't confirmed, or that the index is lost.
+#[test]
+fn a_cut_while_unformatting_leaves_the_newest_superblock_or_none() {
+    const REGION: u64 = 8 << 20;
+    let prepared = Simulation::new(8);
+    let disk = prepared.disk(DISK, REGION);
+    let confirmed = prepared.run(async |world| {
+        let scene = Scene { world };
+        scene.open().await.close().await.unwrap();
+        let disk = scene.world.open_disk(scene.path()).unwrap();
+        let nsd = Nsd::rebuild_index(&scene.world, disk).await.unwrap();
+        assert!(nsd.needs_confirmation());
+        nsd.confirm_epochs(&[]).await.unwrap();
+        nsd.close().await.unwrap();
+    });
+    confirmed.finished();
+    let region = disk.content(0, REGION as usize);
+    let (kept, gone) = (Cell::new(0), Cell::new(0));
+    for_every_cut(8, 200, |simulation| {
+        simulation.disk(DISK, REGION).overwrite(0, &region);
+        simulation.run(async |world| {
+            let disk = world.open_disk(DISK.as_ref()).unwrap();
+            Nsd::unformat(&disk, IDENTITY).await.unwrap();
+        });
+        let opened = simulation.run(async |world| {
+            let disk = world.open_disk(DISK.as_ref()).unwrap();
+            Nsd::open(&world, disk)
+                .await
+                .map(|nsd| nsd.needs_confirmation())
+        });
+        match opened {
+            Outcome::Finished(Ok(is_older)) => {
+                assert!(!is_older);
+                kept.set(kept.get() + 1);
+            }
+            Outcome::Finished(Err(error)) => {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+                gone.set(gone.get() + 1);
+            }
+            Outcome::Crashed => {}
+        }
+    });
+    assert!(kept.get() > 10 && gone.get() > 1, "{kept:?}, {gone:?}");
 }
 
 #[test]
