@@ -172,12 +172,7 @@ impl Findings {
     }
 
     /// Applies the groups of the ring's last round, oldest first.
-    async fn add_journal(
-        &mut self,
-        image: &RingImage,
-        disk: &Disk,
-        superblock: &Superblock,
-    ) {
+    async fn add_journal(&mut self, image: &RingImage, disk: &Disk, superblock: &Superblock) {
         let ring = image.ring().bytes();
         let groups = image.all_from(0);
         let end = groups.last_key_value().map_or(0, |(_, group)| group.end);

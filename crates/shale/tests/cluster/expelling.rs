@@ -1,7 +1,7 @@
 //! Nodes that are expelled by hand.
 
-use super::Cluster;
-use crate::fixture::{alive, eventually, never_bare, signals::signal};
+use super::{Cluster, child_of, until_all_know_coordination};
+use crate::fixture::{alive, eventually, kill_hard, never_bare, signals::signal};
 use rustix::process::Signal;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -134,4 +134,31 @@ fn a_silent_node_that_was_expelled_by_hand_waits_until_it_is_removed() {
     assert!(alive(pid));
     one.must(&["node", "remove", "n2"]);
     eventually("its daemon ends", || !alive(pid));
+}
+
+/// Would be broken if the member of etcd of a node that was expelled by hand stayed away although the others can't do without it any
+/// more: nobody could let the node in, nor could anything else be changed.
+#[test]
+fn a_node_that_was_expelled_by_hand_is_let_in_although_etcd_has_lost_another_member() {
+    let mut cluster = Cluster::founded();
+    for _ in 0..2 {
+        cluster.join_with(true, &["--nsds", "0"]);
+    }
+    until_all_know_coordination(&cluster);
+    cluster.node(1).must(&["node", "expel", "n2"]);
+    until_kept_out(&cluster, 2);
+    let two = cluster.node(2).pid();
+    eventually("its etcd rests", || child_of(two, "etcd").is_none());
+    let three = cluster.node(3).pid();
+    let etcd = child_of(three, "etcd").expect("it runs a member of etcd");
+    [three, etcd].into_iter().for_each(kill_hard);
+    eventually("it is let in", || {
+        let let_in = cluster.node(1).run(&["node", "unexpel", "n2"]);
+        let_in.status.success()
+    });
+    eventually("its mount is served again", || {
+        fs::metadata(&cluster.node(2).mnt).is_ok()
+    });
+    assert_eq!(cluster.node(2).pid(), two, "its daemon has lived on");
+    assert!(child_of(two, "etcd").is_some());
 }

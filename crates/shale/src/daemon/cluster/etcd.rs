@@ -5,7 +5,7 @@
 //! authorities' file only when it starts. So it is ended and started again ([`EtcdHandle::start_again`]).
 //!
 //! *The node was expelled by hand*, and its daemon waits until it is let in: etcd rests meanwhile ([`EtcdHandle::rest`]), as
-//! the others count it as away.
+//! the others count it as away, unless they are too few without it.
 //!
 //! *Its data are gone* (`DIR/etcd`): a member that has run is never started without them. Whoever founded the etcd would
 //! found another one with the same name, and whoever joined it would vote without knowing what it has agreed to; either
@@ -100,6 +100,11 @@ impl EtcdHandle {
     /// Has it end, politely, and stay away as long as `rests`; from then on it runs again. Returns at once.
     pub fn rest(&self, rests: bool) {
         self.shared.rests.store(rests, Ordering::SeqCst);
+    }
+
+    /// Whether it is to stay away.
+    pub fn rests(&self) -> bool {
+        self.shared.rests.load(Ordering::SeqCst)
     }
 }
 

@@ -22,10 +22,12 @@ mod security;
 mod tending;
 
 use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
+use super::member::endpoints::endpoints_for;
 use super::member::etcd_identity::{self, EtcdIdentity};
 use super::member::etcd_members::data_directory;
 use super::member::key_ring::KeyRing;
 use super::member::protection::{DEFAULT, policy_of};
+use super::member::quorum::goes_on_without;
 use super::member::{InCluster, admission::Admission, founding, joining, keys, renewal::Renewal};
 use super::relay::Relay;
 use super::running::Running;
@@ -34,17 +36,18 @@ use super::signals::Signals;
 use super::stopping;
 use super::watchdog::{Again, Guard, Watchdog};
 use super::{Ended, attend, remove_socket, say, supervisor};
-use coordination::Coordination;
 use coordination::etcd::{
     Etcd, EtcdCertificates, EtcdPeerCertificate, EtcdServer, EtcdSettings, HEARTBEAT,
 };
+use coordination::{Coordination, Versioned};
 use etcd::{EtcdHandle, EtcdProcess};
 use front::{Front, Open};
 use growing::{Begun, Grown};
 use model::{Error, ErrorKind, NodeId, NodeRun, Result};
-use node::{Member, MemberSettings, Protection, Renew};
+use node::{Member, MemberSettings, NodeFacts, Protection, Renew};
 use rpc::security::{Admit, Policy, Security};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use world::{Deadline, Task, World};
@@ -64,6 +67,9 @@ const PROMOTE_AGAIN_MAX: Duration = Duration::from_secs(30);
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Longest pause between two attempts of a node that was expelled: each is twice as long as the one before.
 const AGAIN_MAX: Duration = Duration::from_secs(10);
+
+/// How long coordination may not answer until a member of etcd that rests runs again.
+const MISSED_AFTER: Duration = Duration::from_secs(10);
 
 /// Runs the daemon of a cluster's node until it is told to end.
 ///
@@ -489,6 +495,58 @@ struct Own {
     etcd: Option<EtcdHandle>,
 }
 
+impl Own {
+    /// What the cluster knows of the node. Its member of etcd, if that rests, runs again when coordination doesn't answer: it may be
+    /// the one that is missing, and nobody could let the node in.
+    async fn facts_of(
+        &self,
+        world: &World,
+        coordination: &Coordination,
+        node: NodeId,
+    ) -> Result<Option<Versioned<NodeFacts>>> {
+        let mut asked = pin!(coordination.node_facts(node));
+        let Some(etcd) = self.etcd.as_ref().filter(|it| it.rests()) else {
+            return asked.await;
+        };
+        let answer = world.timeout(MISSED_AFTER, asked.as_mut()).await;
+        if !matches!(answer, Ok(Ok(_))) {
+            etcd.rest(false);
+        }
+        match answer {
+            Ok(answer) => answer,
+            Err(_) => asked.await,
+        }
+    }
+
+    /// While the node was expelled by hand, which may last: its member of etcd rests as long as the others can do without it, and
+    /// coordination is reached where it is by now (`endpoints`: where it was).
+    async fn wait_outside(
+        &self,
+        world: &World,
+        (cluster, endpoints): (&ClusterConfig, &mut Vec<String>),
+        coordination: &Coordination,
+    ) -> Result<()> {
+        let credentials = self.protection.security.credentials();
+        if let Some(etcd) = &self.etcd {
+            let counted = goes_on_without(world, (cluster, &credentials), coordination).await;
+            etcd.rest(counted.unwrap_or(false));
+        }
+        let nodes = coordination.nodes().await?;
+        let now = endpoints_for(NodeId(cluster.node), None, &nodes);
+        // A cluster whose etcd others run has none in its nodes' facts.
+        if now.is_empty() || now == *endpoints {
+            return Ok(());
+        }
+        let there = ClusterConfig {
+            coordination: now.clone(),
+            ..cluster.clone()
+        };
+        coordination.reach(&joining::etcd_settings(world, &there, &credentials)?)?;
+        *endpoints = now;
+        Ok(())
+    }
+}
+
 /// How long a node tries to join.
 #[derive(Clone, Copy)]
 enum Patience {
@@ -558,13 +616,14 @@ async fn join(
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
     let (mut last, mut pause) = (None::<String>, AGAIN_AFTER);
+    let mut endpoints = cluster.coordination.clone();
     loop {
         let deadline = match patience {
             Patience::Until(deadline) if deadline.has_passed(world) => break,
             Patience::Until(deadline) => deadline,
             Patience::Endless => Deadline::after(world, START_MAX),
         };
-        let how = (patience, front);
+        let how = (patience, front, &mut endpoints);
         let joining = join_once(world, (config, cluster), run, coordination, own, how);
         let joined = deadline.bound(world, joining);
         match joined.await {
@@ -605,10 +664,11 @@ async fn join_once(
     run: Option<NodeRun>,
     coordination: &Coordination,
     own: &Own,
-    (patience, front): (Patience, &Front),
+    (patience, front, endpoints): (Patience, &Front, &mut Vec<String>),
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
-    let facts = coordination.node_facts(node).await?.ok_or_else(|| {
+    let facts = own.facts_of(world, coordination, node).await?;
+    let facts = facts.ok_or_else(|| {
         let text = format!(
             "the cluster knows no node {node}; this directory belongs to another cluster, or its node was removed"
         );
@@ -616,11 +676,13 @@ async fn join_once(
     })?;
     let mut facts = facts.value;
     front.keeps_out(facts.is_barred.then_some(node));
-    if let Some(etcd) = &own.etcd {
-        etcd.rest(facts.is_barred);
-    }
     if facts.is_barred {
+        own.wait_outside(world, (cluster, endpoints), coordination)
+            .await?;
         return Err(patience.of_barred(node));
+    }
+    if let Some(etcd) = &own.etcd {
+        etcd.rest(false);
     }
     let security = &own.protection.security;
     let key = security.credentials().key().key_hash();

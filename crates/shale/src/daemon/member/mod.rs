@@ -20,7 +20,7 @@ mod next_key;
 mod nodes;
 pub mod outside;
 pub mod protection;
-mod quorum;
+pub mod quorum;
 pub mod renewal;
 pub mod repairs;
 mod reports;

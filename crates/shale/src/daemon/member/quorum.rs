@@ -5,10 +5,11 @@ use super::{InCluster, joining::etcd_settings};
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::health::EtcdFacts;
 use coordination::etcd::{Etcd, EtcdAlarm, EtcdEndpoint, EtcdStatus};
-use coordination::{NodeFacts, Versioned};
+use coordination::{Coordination, NodeFacts, Versioned};
 use model::{Error, ErrorKind, NodeId, Result};
+use rpc::security::Credentials;
 use std::collections::{BTreeMap, BTreeSet};
-use world::Deadline;
+use world::{Deadline, World};
 
 /// Of so many voting members of etcd one can be away.
 pub(super) const VOTERS_TO_SPARE: usize = 3;
@@ -76,30 +77,64 @@ impl InCluster {
         etcd.until_ready(0, deadline).await.map(drop)
     }
 
-    /// How many voting members etcd has, and how many of them answer and stay besides the node's; nothing if that has none.
     async fn voters_without(&self, node: NodeId) -> Result<Option<(usize, usize)>> {
-        let nodes = self.member().coordination().nodes().await?;
-        let Some(own) = nodes.get(&node).and_then(|facts| facts.value.etcd.as_ref()) else {
-            return Ok(None);
-        };
-        // One that has just got its vote counts.
-        let all = nodes.values().filter_map(|it| it.value.etcd.clone());
-        let all: BTreeSet<String> = all.collect();
-        let etcd = self.etcd_at(all.into_iter().collect())?;
-        let members = etcd.members().await?;
-        let voters = members.iter().filter(|it| !it.is_learner).count();
-        let others = others_that_stay(own, &nodes, &etcd.status().await);
-        Ok(Some((voters, others)))
+        let etcd_at = |endpoints| self.etcd_at(endpoints);
+        voters_without(node, self.member().coordination(), etcd_at).await
     }
 
     fn etcd_at(&self, endpoints: Vec<String>) -> Result<Etcd> {
         let world = self.member().world();
-        let cluster = ClusterConfig {
-            coordination: endpoints,
-            ..self.cluster().clone()
-        };
-        Etcd::new(world, &etcd_settings(world, &cluster, &self.credentials())?)
+        etcd_at(world, self.cluster(), &self.credentials(), endpoints)
     }
+}
+
+/// Whether etcd goes on without the member of this node, which was expelled by hand: the others that answer and stay are enough.
+/// Takes some seconds if one doesn't answer.
+///
+/// # Errors
+/// `Unavailable`: etcd doesn't say who its members are.
+pub async fn goes_on_without(
+    world: &World,
+    (cluster, credentials): (&ClusterConfig, &Credentials),
+    coordination: &Coordination,
+) -> Result<bool> {
+    let node = NodeId(cluster.node);
+    let etcd_at = |endpoints| etcd_at(world, cluster, credentials, endpoints);
+    let counted = voters_without(node, coordination, etcd_at).await?;
+    Ok(counted.is_none_or(|(voters, others)| can_do_without(node, voters, others).is_ok()))
+}
+
+/// How many voting members etcd has, and how many of them answer and stay besides the node's; nothing if that has none.
+async fn voters_without(
+    node: NodeId,
+    coordination: &Coordination,
+    etcd_at: impl Fn(Vec<String>) -> Result<Etcd>,
+) -> Result<Option<(usize, usize)>> {
+    let nodes = coordination.nodes().await?;
+    let Some(own) = nodes.get(&node).and_then(|facts| facts.value.etcd.as_ref()) else {
+        return Ok(None);
+    };
+    // One that has just got its vote counts.
+    let all = nodes.values().filter_map(|it| it.value.etcd.clone());
+    let all: BTreeSet<String> = all.collect();
+    let etcd = etcd_at(all.into_iter().collect())?;
+    let members = etcd.members().await?;
+    let voters = members.iter().filter(|it| !it.is_learner).count();
+    let others = others_that_stay(own, &nodes, &etcd.status().await);
+    Ok(Some((voters, others)))
+}
+
+fn etcd_at(
+    world: &World,
+    cluster: &ClusterConfig,
+    credentials: &Credentials,
+    endpoints: Vec<String>,
+) -> Result<Etcd> {
+    let there = ClusterConfig {
+        coordination: endpoints,
+        ..cluster.clone()
+    };
+    Etcd::new(world, &etcd_settings(world, &there, credentials)?)
 }
 
 /// How many members of etcd answer and stay, besides that at `own`. Those of nodes that were expelled by hand end, if they
