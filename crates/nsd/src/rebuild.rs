@@ -187,10 +187,11 @@ impl Findings {
                 {
                     self.remove(key);
                 }
-                // Also of groups that weren't the last one when the NSD ended: puts that were left out since are still in the
-                // ring. Most others have been found by their headers, and aren't read.
+                // As when the NSD is opened. What else isn't whole is damaged, and must be found to be; so is, then, what an
+                // opening has left out before groups that followed.
+                let is_last = group.end == end;
                 let is_proven = match record {
-                    Record::Put { key, entry, .. } if self.takes(key, entry) => {
+                    Record::Put { key, entry, .. } if is_last && self.takes(key, entry) => {
                         is_whole(disk, superblock, key, entry).await
                     }
                     _ => true,

@@ -145,11 +145,10 @@ fn a_node_that_was_expelled_by_hand_is_let_in_although_etcd_has_lost_another_mem
         cluster.join_with(true, &["--nsds", "0"]);
     }
     until_all_know_coordination(&cluster);
+    let [two, three] = [2, 3].map(|number| cluster.node(number).pid());
     cluster.node(1).must(&["node", "expel", "n2"]);
     until_kept_out(&cluster, 2);
-    let two = cluster.node(2).pid();
     eventually("its etcd rests", || child_of(two, "etcd").is_none());
-    let three = cluster.node(3).pid();
     let etcd = child_of(three, "etcd").expect("it runs a member of etcd");
     [three, etcd].into_iter().for_each(kill_hard);
     eventually("it is let in", || {
