@@ -19,7 +19,7 @@ use model::{
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use world::Planted;
+use world::{Deadline, Planted};
 
 /// Largest blob stored in the journal record.
 const BLOB_IN_JOURNAL_MAX: u64 = 16 * 1024;
@@ -283,6 +283,7 @@ impl Core {
         purpose: Purpose,
         mut take: impl FnMut(&mut CoreState) -> Option<T>,
     ) -> Result<T> {
+        let deadline = Deadline::after(&self.world, ROOM_WAIT_MAX);
         loop {
             let checkpointed = self.checkpointed.notified();
             {
@@ -299,8 +300,7 @@ impl Core {
             }
             // One that fails with its disk frees nothing.
             self.check_serving()?;
-            let ended = self.world.timeout(ROOM_WAIT_MAX, checkpointed).await;
-            if ended.is_err() {
+            if deadline.bound(&self.world, checkpointed).await.is_err() {
                 return Err(self.no_space(&key));
             }
         }
