@@ -2,7 +2,7 @@
 //! quorum nodes have come or gone, and how it is to be connected to others. And how the members of etcd are.
 
 use crate::daemon::config::{ClusterConfig, NodeConfig};
-use crate::daemon::member::endpoints::endpoints_for;
+use crate::daemon::member::endpoints::moved;
 use crate::daemon::member::{InCluster, joining::etcd_settings};
 use crate::daemon::serving::Serving;
 use model::Result;
@@ -107,19 +107,13 @@ async fn keep_once(serving: &Serving, here: &InCluster) -> Result<()> {
         here.note_barred();
         return Ok(());
     }
-    // Its own first: it answers soonest.
-    let first = here.own_endpoint();
-    let endpoints = endpoints_for(here.member().run().node, first.as_deref(), &nodes);
     let Some(known) = serving.config.lock().cluster.clone() else {
         return Ok(());
     };
-    // A cluster whose etcd others run has none in its nodes' facts.
-    if endpoints.is_empty() || known.coordination == endpoints {
+    // Its own first: it answers soonest.
+    let first = here.own_endpoint();
+    let Some(next) = moved(&known, first.as_deref(), &nodes) else {
         return Ok(());
-    }
-    let next = ClusterConfig {
-        coordination: endpoints,
-        ..known
     };
     let world = here.member().world();
     let settings = etcd_settings(world, &next, &here.credentials())?;

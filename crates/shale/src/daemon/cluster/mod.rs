@@ -22,7 +22,7 @@ mod security;
 mod tending;
 
 use super::config::{ClusterConfig, EtcdConfig, NodeConfig};
-use super::member::endpoints::endpoints_for;
+use super::member::endpoints::moved;
 use super::member::etcd_identity::{self, EtcdIdentity};
 use super::member::etcd_members::data_directory;
 use super::member::key_ring::KeyRing;
@@ -519,30 +519,26 @@ impl Own {
     }
 
     /// While the node was expelled by hand, which may last: its member of etcd rests as long as the others can do without it, and
-    /// coordination is reached where it is by now (`endpoints`: where it was).
+    /// coordination is reached where it is by now (`reached`: where it was).
     async fn wait_outside(
         &self,
         world: &World,
-        (cluster, endpoints): (&ClusterConfig, &mut Vec<String>),
+        reached: &mut ClusterConfig,
         coordination: &Coordination,
     ) -> Result<()> {
         let credentials = self.protection.security.credentials();
+        let nodes = coordination.nodes().await;
         if let Some(etcd) = &self.etcd {
-            let counted = goes_on_without(world, (cluster, &credentials), coordination).await;
-            etcd.rest(counted.unwrap_or(false));
+            let rests = match &nodes {
+                Ok(nodes) => goes_on_without(world, (reached, &credentials), nodes).await,
+                Err(_) => Ok(false),
+            };
+            etcd.rest(rests.unwrap_or(false));
         }
-        let nodes = coordination.nodes().await?;
-        let now = endpoints_for(NodeId(cluster.node), None, &nodes);
-        // A cluster whose etcd others run has none in its nodes' facts.
-        if now.is_empty() || now == *endpoints {
-            return Ok(());
+        if let Some(next) = moved(reached, None, &nodes?) {
+            coordination.reach(&joining::etcd_settings(world, &next, &credentials)?)?;
+            *reached = next;
         }
-        let there = ClusterConfig {
-            coordination: now.clone(),
-            ..cluster.clone()
-        };
-        coordination.reach(&joining::etcd_settings(world, &there, &credentials)?)?;
-        *endpoints = now;
         Ok(())
     }
 }
@@ -616,14 +612,14 @@ async fn join(
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
     let (mut last, mut pause) = (None::<String>, AGAIN_AFTER);
-    let mut endpoints = cluster.coordination.clone();
+    let mut reached = cluster.clone();
     loop {
         let deadline = match patience {
             Patience::Until(deadline) if deadline.has_passed(world) => break,
             Patience::Until(deadline) => deadline,
             Patience::Endless => Deadline::after(world, START_MAX),
         };
-        let how = (patience, front, &mut endpoints);
+        let how = (patience, front, &mut reached);
         let joining = join_once(world, (config, cluster), run, coordination, own, how);
         let joined = deadline.bound(world, joining);
         match joined.await {
@@ -664,7 +660,7 @@ async fn join_once(
     run: Option<NodeRun>,
     coordination: &Coordination,
     own: &Own,
-    (patience, front, endpoints): (Patience, &Front, &mut Vec<String>),
+    (patience, front, reached): (Patience, &Front, &mut ClusterConfig),
 ) -> Result<InCluster> {
     let node = NodeId(cluster.node);
     let facts = own.facts_of(world, coordination, node).await?;
@@ -677,8 +673,7 @@ async fn join_once(
     let mut facts = facts.value;
     front.keeps_out(facts.is_barred.then_some(node));
     if facts.is_barred {
-        own.wait_outside(world, (cluster, endpoints), coordination)
-            .await?;
+        own.wait_outside(world, reached, coordination).await?;
         return Err(patience.of_barred(node));
     }
     if let Some(etcd) = &own.etcd {

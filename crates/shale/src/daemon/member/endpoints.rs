@@ -1,5 +1,6 @@
 //! Where the cluster's own etcd answers, as its nodes' facts say.
 
+use crate::daemon::config::ClusterConfig;
 use coordination::Versioned;
 use coordination::etcd::{ENDPOINTS_MAX, EtcdMember};
 use model::NodeId;
@@ -29,6 +30,21 @@ pub fn endpoints_for(
         others.truncate(ENDPOINTS_MAX);
     }
     others
+}
+
+/// A node's place in the cluster with the endpoints that it uses by now; nothing if they are as they were, or if others run the
+/// cluster's etcd: the facts of its nodes name none.
+pub fn moved(
+    known: &ClusterConfig,
+    own: Option<&str>,
+    nodes: &BTreeMap<NodeId, Versioned<NodeFacts>>,
+) -> Option<ClusterConfig> {
+    let coordination = endpoints_for(NodeId(known.node), own, nodes);
+    let is_news = !coordination.is_empty() && coordination != known.coordination;
+    is_news.then(|| ClusterConfig {
+        coordination,
+        ..known.clone()
+    })
 }
 
 /// The nodes whose facts name an endpoint that no member of etcd has any more, as far as these members say.

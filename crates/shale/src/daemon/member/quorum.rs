@@ -5,7 +5,7 @@ use super::{InCluster, joining::etcd_settings};
 use crate::daemon::config::ClusterConfig;
 use crate::daemon::health::EtcdFacts;
 use coordination::etcd::{Etcd, EtcdAlarm, EtcdEndpoint, EtcdStatus};
-use coordination::{Coordination, NodeFacts, Versioned};
+use coordination::{NodeFacts, Versioned};
 use model::{Error, ErrorKind, NodeId, Result};
 use rpc::security::Credentials;
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,8 +78,8 @@ impl InCluster {
     }
 
     async fn voters_without(&self, node: NodeId) -> Result<Option<(usize, usize)>> {
-        let etcd_at = |endpoints| self.etcd_at(endpoints);
-        voters_without(node, self.member().coordination(), etcd_at).await
+        let nodes = self.member().coordination().nodes().await?;
+        voters_without(node, &nodes, |endpoints| self.etcd_at(endpoints)).await
     }
 
     fn etcd_at(&self, endpoints: Vec<String>) -> Result<Etcd> {
@@ -96,21 +96,20 @@ impl InCluster {
 pub async fn goes_on_without(
     world: &World,
     (cluster, credentials): (&ClusterConfig, &Credentials),
-    coordination: &Coordination,
+    nodes: &BTreeMap<NodeId, Versioned<NodeFacts>>,
 ) -> Result<bool> {
     let node = NodeId(cluster.node);
     let etcd_at = |endpoints| etcd_at(world, cluster, credentials, endpoints);
-    let counted = voters_without(node, coordination, etcd_at).await?;
+    let counted = voters_without(node, nodes, etcd_at).await?;
     Ok(counted.is_none_or(|(voters, others)| can_do_without(node, voters, others).is_ok()))
 }
 
 /// How many voting members etcd has, and how many of them answer and stay besides the node's; nothing if that has none.
 async fn voters_without(
     node: NodeId,
-    coordination: &Coordination,
+    nodes: &BTreeMap<NodeId, Versioned<NodeFacts>>,
     etcd_at: impl Fn(Vec<String>) -> Result<Etcd>,
 ) -> Result<Option<(usize, usize)>> {
-    let nodes = coordination.nodes().await?;
     let Some(own) = nodes.get(&node).and_then(|facts| facts.value.etcd.as_ref()) else {
         return Ok(None);
     };
@@ -120,7 +119,7 @@ async fn voters_without(
     let etcd = etcd_at(all.into_iter().collect())?;
     let members = etcd.members().await?;
     let voters = members.iter().filter(|it| !it.is_learner).count();
-    let others = others_that_stay(own, &nodes, &etcd.status().await);
+    let others = others_that_stay(own, nodes, &etcd.status().await);
     Ok(Some((voters, others)))
 }
 
