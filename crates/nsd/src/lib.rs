@@ -31,6 +31,8 @@ mod rebuild;
 mod record;
 mod scrub;
 mod server;
+#[cfg(test)]
+mod small;
 mod space;
 mod state;
 mod superblock;

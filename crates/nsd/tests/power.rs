@@ -3,7 +3,7 @@
 use crate::scene::{DISK, IDENTITY, Scene, blob, content, deletion, name, small_region};
 use model::nsd::LogPut;
 use model::{EntryNumber, ErrorKind, GroupId, NsdId, ShardEpoch, ShardId};
-use nsd::{FormatOptions, Nsd, NsdIdentity};
+use nsd::{Nsd, NsdIdentity};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -324,15 +324,8 @@ fn what_is_deleted_while_a_checkpoint_runs_makes_no_room_for_what_it_moves() {
         let simulation = Simulation::new(seed);
         simulation.disk(DISK, small_region());
         let lived = simulation.run(async |world| {
-            let disk = world.open_disk(DISK.as_ref()).unwrap();
             // All entries are in the journal, and no checkpoint is due.
-            let options = FormatOptions {
-                journal_bytes: Some(8 << 20),
-                index_bytes: Some(4 << 20),
-            };
-            let formatted = Nsd::format_with(&world, &disk, IDENTITY, options);
-            formatted.await.unwrap();
-            let nsd = Nsd::open(&world, disk).await.unwrap();
+            let nsd = Scene { world }.formatted(8 << 20).await;
             // Its place is the best one for 256 units that are moved together: they are moved in several parts.
             nsd.put(blob(1, 1_200_000)).await.unwrap();
             nsd.checkpoint().await.unwrap();
@@ -377,15 +370,8 @@ fn what_is_deleted_while_a_checkpoint_runs_makes_room_for_the_next_put() {
         let simulation = Simulation::new(seed);
         simulation.disk(DISK, small_region());
         let lived = simulation.run(async |world| {
-            let disk = world.open_disk(DISK.as_ref()).unwrap();
             // No checkpoint is due.
-            let options = FormatOptions {
-                journal_bytes: Some(8 << 20),
-                index_bytes: Some(4 << 20),
-            };
-            let formatted = Nsd::format_with(&world, &disk, IDENTITY, options);
-            formatted.await.unwrap();
-            let nsd = Nsd::open(&world, disk).await.unwrap();
+            let nsd = Scene { world }.formatted(8 << 20).await;
             let entries = (0..100).map(|number| entry(number, 20_000));
             nsd.log_puts(entries.collect()).await.unwrap();
             let mut number = 1;

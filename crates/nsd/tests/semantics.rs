@@ -7,7 +7,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use model::limits::SEGMENT_BYTES_MAX;
 use model::nsd::{BlobPut, LogPut};
 use model::{EntryNumber, ErrorKind, GroupId, ShardEpoch, ShardId};
-use nsd::{FormatOptions, Nsd};
+use nsd::Nsd;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -444,16 +444,8 @@ fn small_log_entries_are_read_many_at_a_time() {
     simulation
         .run(async |world| {
             let scene = scene::Scene { world };
-            let disk = scene.world.open_disk(scene.path()).unwrap();
             // It isn't emptied by itself.
-            let options = FormatOptions {
-                journal_bytes: Some(8 << 20),
-                index_bytes: Some(4 << 20),
-            };
-            let formatted = Nsd::format_with(&scene.world, &disk, IDENTITY, options).await;
-            formatted.unwrap();
-            drop(disk);
-            let mut nsd = scene.open().await;
+            let mut nsd = scene.formatted(8 << 20).await;
             for number in 1..=ENTRIES {
                 // Between them lies what others store.
                 if number % 3 == 0 {

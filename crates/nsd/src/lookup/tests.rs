@@ -1,29 +1,19 @@
 //! Lookups whose entries aren't in memory.
 
 use super::*;
+use crate::Nsd;
 use crate::handle::Handle;
-use crate::open::{format, open, open_with};
-use crate::{FormatOptions, Nsd, NsdIdentity};
-use bytes::Bytes;
+use crate::open::{open, open_with};
+use crate::small::{BYTES, IDENTITY, blob, disk_of, formatted, machine};
 use futures::future::join_all;
-use model::nsd::{BlobHeader, BlobPut, LogPut};
-use model::{
-    BlobName, DataId, EntryNumber, ErrorKind, FamilyId, GroupId, GroupVersion, InodeNumber, NsdId,
-    Scheme, SegmentId, SessionId, ShardEpoch, ShardId,
-};
+use model::nsd::{BlobPut, LogPut};
+use model::{EntryNumber, ErrorKind, ShardEpoch, ShardId};
 use std::future::Future;
 use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use world::sim::Simulation;
 use world::{Deadline, Disk, Part, World, errand};
 
-const IDENTITY: NsdIdentity = NsdIdentity {
-    cluster: 1,
-    nsd: NsdId(7),
-    pool: 0,
-};
-const BYTES: u64 = 24 << 20;
 const SHARD: ShardId = ShardId(3);
 /// Entries of the shard's log: more than a page of the index has.
 const ENTRIES: u64 = 300;
@@ -43,12 +33,7 @@ fn entry(number: u64) -> LogPut {
 
 /// Makes an NSD whose log has entries 1 to [`ENTRIES`], all of them in the index.
 async fn fill(world: &World, disk: &Disk) {
-    let options = FormatOptions {
-        journal_bytes: Some(512 << 10),
-        index_bytes: Some(4 << 20),
-    };
-    format(world, disk, IDENTITY, options).await.unwrap();
-    let core = open(world, disk.clone()).await.unwrap();
+    let core = formatted(world, disk.clone()).await;
     let puts = (1..=ENTRIES).map(|number| core.clone().put_log(entry(number)));
     for put in join_all(puts).await {
         put.unwrap();
@@ -56,16 +41,9 @@ async fn fill(world: &World, disk: &Disk) {
     core.close().await.unwrap();
 }
 
-/// A machine with the disk of an NSD.
-fn machine() -> Simulation {
-    let simulation = Simulation::new(1);
-    simulation.disk("nsd", BYTES);
-    simulation
-}
-
 /// The machine's NSD, opened after [`fill`].
 async fn open_filled(world: &World) -> Arc<Core> {
-    let disk = world.open_disk("nsd".as_ref()).unwrap();
+    let disk = disk_of(world);
     fill(world, &disk).await;
     open(world, disk).await.unwrap()
 }
@@ -175,29 +153,7 @@ fn what_a_log_does_not_have_yet_is_known_without_a_look() {
 /// to be there stayed unknown once it is, also after the NSD was opened again.
 #[test]
 fn what_a_session_has_not_written_yet_is_known_without_a_look() {
-    let blob = |counter| BlobPut {
-        name: BlobName {
-            group: GroupId(2),
-            segment: SegmentId {
-                session: SessionId(4),
-                counter,
-            },
-            piece: 0,
-        },
-        nonce: counter,
-        header: BlobHeader {
-            family: FamilyId(1),
-            inode: InodeNumber(1),
-            data: DataId(2),
-            file_offset: 0,
-            scheme: Scheme::Replicate(1),
-            skipped_slots: 0,
-            segment_bytes: 50,
-            segment_crc: 5,
-        },
-        payload: Bytes::from(vec![6; 50]).into(),
-        fence: GroupVersion(1),
-    };
+    let blob = |counter| blob(counter, 1);
     let key = move |counter| Key::blob(blob(counter).name);
     let ran = machine().run(async move |world: World| {
         let core = open_filled(&world).await;
@@ -210,8 +166,7 @@ fn what_a_session_has_not_written_yet_is_known_without_a_look() {
         core.close().await.unwrap();
         drop(core);
 
-        let disk = world.open_disk("nsd".as_ref()).unwrap();
-        let core = open(&world, disk).await.unwrap();
+        let core = open(&world, disk_of(&world)).await.unwrap();
         for counter in 1..=3 {
             assert!(!core.is_at_hand(&key(counter)));
             assert!(core.locate(&key(counter)).await.unwrap().is_some());

@@ -4,29 +4,18 @@ use super::*;
 use crate::checksum::UNIT;
 use crate::entry::IndexEntry;
 use crate::record::encode_group;
+use crate::small::{BYTES, DISK, disk_of, formatted};
 use model::nsd::LogPut;
-use model::{EntryNumber, NsdId, ShardEpoch, ShardId};
+use model::{EntryNumber, ShardEpoch, ShardId};
 use world::sim::Simulation;
-
-const IDENTITY: NsdIdentity = NsdIdentity {
-    cluster: 1,
-    nsd: NsdId(7),
-    pool: 0,
-};
 
 /// Would be broken if the header of a put were written to where another entry is, before it shows that the put can't be there.
 #[test]
 fn a_put_in_the_place_of_another_entry_is_refused_and_nothing_is_written_there() {
     let simulation = Simulation::new(1);
-    let device = simulation.disk("nsd", 24 << 20);
+    let device = simulation.disk(DISK, BYTES);
     let forged = simulation.run(async |world: World| {
-        let disk = world.open_disk("nsd".as_ref()).unwrap();
-        let options = FormatOptions {
-            journal_bytes: Some(512 << 10),
-            index_bytes: Some(4 << 20),
-        };
-        format(&world, &disk, IDENTITY, options).await.unwrap();
-        let core = open(&world, disk).await.unwrap();
+        let core = formatted(&world, disk_of(&world)).await;
         let (shard, number) = (ShardId(3), EntryNumber(1));
         let put = LogPut {
             shard,
@@ -57,8 +46,7 @@ fn a_put_in_the_place_of_another_entry_is_refused_and_nothing_is_written_there()
     let place = forged.finished();
     let before = device.content(place, UNIT);
     let opened = simulation.run(async |world: World| {
-        let disk = world.open_disk("nsd".as_ref()).unwrap();
-        let refused = open(&world, disk).await.map(drop).unwrap_err();
+        let refused = open(&world, disk_of(&world)).await.map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Corrupt, "{refused}");
         let text = refused.to_string();
         assert!(text.contains("over another entry"), "{text}");

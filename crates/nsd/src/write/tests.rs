@@ -1,20 +1,12 @@
 //! Versions and seals that a full journal refuses.
 
 use super::*;
-use crate::open::{format, open};
-use crate::{FormatOptions, NsdIdentity};
-use model::{BlobName, DataId, FamilyId, InodeNumber, NsdId, Scheme, SegmentId, SessionId};
+use crate::open::open;
+use crate::small::{GROUP, blob, disk_of, formatted, machine};
 use std::time::Duration;
 use tokio::sync::MutexGuard;
 use world::World;
-use world::sim::Simulation;
 
-const IDENTITY: NsdIdentity = NsdIdentity {
-    cluster: 1,
-    nsd: NsdId(7),
-    pool: 0,
-};
-const GROUP: GroupId = GroupId(2);
 const SHARD: ShardId = ShardId(3);
 /// Longer than a request waits for room in the journal, but not as long as one that does so behind another one.
 const FULL_FOR: Duration = Duration::from_secs(90);
@@ -23,32 +15,6 @@ fn fence(group: GroupId, version: u32) -> GroupFence {
     GroupFence {
         group,
         version: GroupVersion(version),
-    }
-}
-
-fn blob(version: u32) -> BlobPut {
-    BlobPut {
-        name: BlobName {
-            group: GROUP,
-            segment: SegmentId {
-                session: SessionId(4),
-                counter: 1,
-            },
-            piece: 0,
-        },
-        nonce: 1,
-        header: BlobHeader {
-            family: FamilyId(1),
-            inode: InodeNumber(1),
-            data: DataId(2),
-            file_offset: 0,
-            scheme: Scheme::Replicate(1),
-            skipped_slots: 0,
-            segment_bytes: 50,
-            segment_crc: 5,
-        },
-        payload: Bytes::from(vec![6; 50]).into(),
-        fence: GroupVersion(version),
     }
 }
 
@@ -77,27 +43,20 @@ fn must_be(kind: ErrorKind, error: Error) {
 /// behind it, brings no record of it then, is answered, and after a crash older ones are taken.
 #[test]
 fn what_a_full_journal_refuses_is_not_known_until_another_request_teaches_it() {
-    let simulation = Simulation::new(1);
-    simulation.disk("nsd", 24 << 20);
+    let simulation = machine();
     let lived = simulation.run(async |world: World| {
-        let disk = world.open_disk("nsd".as_ref()).unwrap();
-        let options = FormatOptions {
-            journal_bytes: Some(512 << 10),
-            index_bytes: Some(4 << 20),
-        };
-        format(&world, &disk, IDENTITY, options).await.unwrap();
-        let core = open(&world, disk).await.unwrap();
+        let core = formatted(&world, disk_of(&world)).await;
 
         let full = core.checkpointing.lock().await;
         fill(&core, 100).await;
         let (first, behind, ()) = futures::join!(
             core.clone().learn(fence(GROUP, 4)),
-            core.clone().put_blob(blob(4)),
+            core.clone().put_blob(blob(1, 4)),
             make_room(&world, full),
         );
         must_be(ErrorKind::NoSpace, first.unwrap_err());
         must_be(ErrorKind::NoSpace, behind.unwrap_err());
-        core.clone().put_blob(blob(4)).await.unwrap();
+        core.clone().put_blob(blob(1, 4)).await.unwrap();
 
         let full = core.checkpointing.lock().await;
         fill(&core, 101).await;
@@ -113,8 +72,7 @@ fn what_a_full_journal_refuses_is_not_known_until_another_request_teaches_it() {
     });
     lived.finished();
     let after_the_crash = simulation.run(async |world: World| {
-        let disk = world.open_disk("nsd".as_ref()).unwrap();
-        let core = open(&world, disk).await.unwrap();
+        let core = open(&world, disk_of(&world)).await.unwrap();
         let older = core.clone().learn(fence(GROUP, 3)).await;
         must_be(ErrorKind::OldEpoch, older.unwrap_err());
         let older = core.clone().seal_log(SHARD, ShardEpoch(6)).await;

@@ -115,6 +115,18 @@ impl Scene {
         }
     }
 
+    /// Formats the disk with a journal of this size, and opens it.
+    pub async fn formatted(&self, journal_bytes: u64) -> Arc<Nsd> {
+        let disk = self.world.open_disk(self.path()).unwrap();
+        let options = FormatOptions {
+            journal_bytes: Some(journal_bytes),
+            ..small_options()
+        };
+        let formatted = Nsd::format_with(&self.world, &disk, IDENTITY, options);
+        formatted.await.unwrap();
+        Nsd::open(&self.world, disk).await.unwrap()
+    }
+
     /// Drops the NSD without closing it and opens it again.
     pub async fn reopen(&self, nsd: Arc<Nsd>) -> Arc<Nsd> {
         drop(nsd);

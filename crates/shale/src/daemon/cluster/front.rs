@@ -232,9 +232,8 @@ mod tests {
     use crate::admin::client::Admin;
     use crate::admin::{BECOMES_FIRST, EventLine, Health, Progress, Stopping};
 
-    /// Would be broken if people were told nothing of use about programs that hang because their node becomes a cluster's.
-    #[test]
-    fn while_requests_are_held_people_are_told_for_what_programs_wait() {
+    /// Has people ask at a socket where no run serves.
+    fn at_a_socket(ask: impl AsyncFnOnce(&World, &Front, &Admin)) {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -242,7 +241,15 @@ mod tests {
         runtime.block_on(async {
             let (world, home) = (World::real(), tempfile::tempdir().unwrap());
             let open = Front::open(&world, home.path()).unwrap();
-            let (front, admin) = (open.front.clone(), Admin::of(home.path()));
+            ask(&world, &open.front, &Admin::of(home.path())).await;
+            open.close().await;
+        });
+    }
+
+    /// Would be broken if people were told nothing of use about programs that hang because their node becomes a cluster's.
+    #[test]
+    fn while_requests_are_held_people_are_told_for_what_programs_wait() {
+        at_a_socket(async |world, front, admin| {
             front.waits("etcd is away");
             let waiters = || admin.ask::<Waits>(Method::GET, "/v1/waiters", ());
             waiters().await.unwrap_err();
@@ -259,21 +266,13 @@ mod tests {
             assert_eq!(status.unwrap_err().kind(), ErrorKind::Unavailable);
             front.lets_go();
             waiters().await.unwrap_err();
-            open.close().await;
         });
     }
 
     /// Would be broken if people weren't told what lets the node in, or couldn't unmount what refuses meanwhile.
     #[test]
     fn while_the_node_is_kept_out_people_are_told_by_whom_it_is_let_in_and_what_has_happened() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let home = tempfile::tempdir().unwrap();
-            let open = Front::open(&World::real(), home.path()).unwrap();
-            let (front, admin) = (open.front.clone(), Admin::of(home.path()));
+        at_a_socket(async |_, front, admin| {
             front.events.tell("node-expelled", "this node", "by hand");
             front.waits("it can't join");
             let health = || admin.ask::<Health>(Method::GET, "/v1/health", ());
@@ -295,21 +294,12 @@ mod tests {
             assert!(!settled.unwrap().daemon_ends);
             front.keeps_out(None);
             health().await.unwrap_err();
-            open.close().await;
         });
     }
 
     #[test]
     fn between_two_runs_the_daemon_says_what_it_waits_for_and_can_be_ended() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(async {
-            let home = tempfile::tempdir().unwrap();
-            let open = Front::open(&World::real(), home.path()).unwrap();
-            let front = open.front.clone();
-            let admin = Admin::of(home.path());
+        at_a_socket(async |_, front, admin| {
             front.waits("nobody is there");
             let asked = admin.ask::<Progress>(Method::GET, "/v1/status", ()).await;
             let refused = asked.unwrap_err();
@@ -330,7 +320,6 @@ mod tests {
             let told: Stopping = admin.ask(Method::POST, "/v1/shutdown", how).await.unwrap();
             assert!(told.left.is_empty());
             front.told_to_end().await;
-            open.close().await;
         });
     }
 }
